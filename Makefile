@@ -1,0 +1,65 @@
+# Two targets do everything on a fresh machine: `make matrix` and `make test`. Each makes the environment it needs.
+
+PYTHON  ?= python3.11
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+TARGET  ?= runtime
+TIER    ?= default
+DEVICE  ?= cpu
+WORKERS ?= 2
+ARGS    ?=
+RESULTS := .cache/matrix/results-$(TARGET)-$(DEVICE).jsonl
+
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help generate matrix test check bench lint types docs audit clean
+
+help:  ## this text
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@echo
+	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full  DEVICE=cpu|cuda|…  WORKERS=2  ARGS="-k torch.sin"'
+
+$(READY): requirements.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing the environment (about a minute)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+generate: $(READY)  ## matrix.yaml -> generated_tests/
+	@$(BIN)/python -m gen generate
+
+matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
+	@status=0; $(BIN)/python -m pytest generated_tests -n $(WORKERS) -q --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
+	test ! -e $(RESULTS) || $(BIN)/python -m gen report --results $(RESULTS) --out report/index.html; exit $$status
+
+test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
+	@$(BIN)/python -m gen check
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests -n $(WORKERS) -q $(ARGS)
+	@$(BIN)/python -m pytest generated_tests -n $(WORKERS) -q --target $(TARGET) --tier smoke
+
+check: $(READY)  ## is generated_tests/ what matrix.yaml says? shows the difference
+	@$(BIN)/python -m gen check
+
+bench: $(READY)  ## the runtime beside torch.func, as ratios of medians in one run
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(READY)  ## ruff
+	@$(BIN)/ruff check .
+
+types: $(READY)  ## mypy
+	@$(BIN)/mypy
+
+audit: $(READY)  ## plant faults in the target and count those that the matrix catches
+	@$(BIN)/python -m gen audit --target $(TARGET) $(ARGS)
+
+docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema and the coverage table
+	@$(BIN)/python -m gen schema
+	@$(BIN)/python -m runtime coverage --out docs/coverage.md
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache report *.egg-info
