@@ -1,0 +1,100 @@
+"""Who may import whom: the arrows of docs/architecture.md, and what `runtime` may not take from torch."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FORBIDDEN_IN_RUNTIME = (
+    "torch.func",
+    "functorch",
+    "torch._functorch",
+    "torch.autograd",
+    "torch.nn.utils._expanded_weights",
+    "torch.nn.utils._per_sample_grad",
+    "torch.utils.checkpoint",
+    "torch.fx.experimental.proxy_tensor",
+    "torch._subclasses.functional_tensor",
+)
+GRAD_MODE_SWITCHES = {"torch.autograd.grad_mode"}
+MAY_IMPORT = {
+    "runtime": set[str](),
+    "gen/reference": {"gen.reference", "gen.pipeline"},
+    "gen/targets": {"gen.targets", "gen.pipeline", "runtime"},
+    "gen/checks": {"gen.checks", "gen.reference", "gen.targets", "gen.pipeline", "gen.catalog"},
+    "generated_tests": {"gen.checks"},
+}
+
+
+def modules(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def dotted_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Every module that the file imports and every `torch.a.b` that it mentions, with its line."""
+    package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, ast.unparse(node)
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def violations_of_layers(path: Path, allowed: set[str]) -> list[str]:
+    project = ("gen", "runtime", "generated_tests", "tests", "benchmarks", "examples")
+    found = []
+    for line, name in dotted_names(path):
+        inside = any(within(name, package) for package in project)
+        if inside and not any(within(name, package) for package in allowed):
+            found.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    return found
+
+
+def violations_of_ours(path: Path) -> list[str]:
+    found = []
+    for line, name in dotted_names(path):
+        switches = any(within(name, allowed) for allowed in GRAD_MODE_SWITCHES)
+        if not switches and any(within(name, package) for package in FORBIDDEN_IN_RUNTIME):
+            found.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    return found
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_dependencies_point_one_way(folder: str) -> None:
+    own = folder.split("/")[0] if folder in ("runtime", "generated_tests") else folder.replace("/", ".")
+    assert modules(folder), f"{folder} has no modules"
+    assert not [v for path in modules(folder) for v in violations_of_layers(path, MAY_IMPORT[folder] | {own})]
+
+
+def test_the_runtime_takes_no_transform_or_engine_from_torch() -> None:
+    """Only the drop-in may name torch's own systems, in order to replace them."""
+    paths = [p for p in modules("runtime") if p.name != "dropin.py"]
+    assert not [v for path in paths for v in violations_of_ours(path)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import torch.func", "from torch import func", "from torch.autograd import Function", "torch.autograd.grad(x, y)", "import functorch"],
+)
+def test_the_rule_about_torchs_systems_can_fail(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(line + "\n")
+    assert violations_of_ours(tmp_path / "module.py")
+
+
+def test_the_rule_about_layers_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "module.py").write_text("from gen.checks import cases\n")
+    assert violations_of_layers(tmp_path / "module.py", {"runtime"})
