@@ -1,0 +1,180 @@
+"""The vocabulary of a generated module: `op` rows, the `cases` decorator, `family` and `known` tables.
+
+A row says in one line which dtypes of an op run at which tier. Nothing is expanded at import beyond what is needed to
+validate it: `Cells.at(tier)` lists the cells of one tier when pytest asks for them.
+Mistakes raise `TableError` when the module is imported, because a table that is silently misread tests nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gen.checks.entries import Known, TableError, known
+
+__all__ = ["DTYPES", "TIERS", "Cell", "Cells", "Family", "Known", "Row", "TableError", "cases", "cells_of", "family", "known", "op"]
+
+TIERS = ("smoke", "default", "full")
+DTYPES = frozenset(
+    [
+        *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+        *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "bool"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    ]
+)
+_NAME = re.compile(r"[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?")
+_ENTRY = re.compile(r"(?P<name>\w+)(@(?P<where>[\w:.*-]+))?")
+_Test = TypeVar("_Test", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One op × dtype × axis values under one check."""
+
+    op: str
+    dtype: str
+    axes: tuple[tuple[str, str], ...]
+    tier: str
+    known: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return "-".join((self.op, self.dtype, *(value for _, value in self.axes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a check: an op with the words (`dtype[:axisvalue…]`) of each tier, and where known entries apply."""
+
+    name: str
+    words: tuple[tuple[str, str], ...]  # (word, tier)
+    known: tuple[tuple[str, tuple[str, ...]], ...]  # (entry, the dtype and axis values that it is narrowed to)
+
+
+def op(name: str, smoke: str = "", default: str = "", full: str = "", known: str = "") -> Row:
+    """One op of a check. Each tier takes the words of the tiers before it as well as its own."""
+    if not _NAME.fullmatch(name):
+        raise TableError(f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d")
+    words = tuple((word, tier) for tier, text in zip(TIERS, (smoke, default, full), strict=True) for word in text.split())
+    if not words:
+        raise TableError(f"op({name!r}): no dtype at any tier; write one under smoke=, default= or full=")
+    seen: set[str] = set()
+    for word, tier in words:
+        dtype = word.split(":", 1)[0]
+        if dtype not in DTYPES:
+            raise TableError(f"op({name!r}, {tier}=…): {dtype!r} is not a dtype; a word is dtype[:axisvalue…]")
+        if word in seen:
+            raise TableError(f"op({name!r}): {word!r} stands twice; a case belongs to the first tier that takes it")
+        seen.add(word)
+    return Row(name, words, tuple(_narrowings(name, known)))
+
+
+def _narrowings(name: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for item in text.split():
+        found = _ENTRY.fullmatch(item)
+        if found is None:
+            raise TableError(f"op({name!r}, known=…): {item!r} is not entry or entry@dtype[:axisvalue…]")
+        yield found["name"], tuple(found["where"].split(":")) if found["where"] else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """All rows of one check with its axes; hangs on the test function that `cases` decorates."""
+
+    rows: tuple[Row, ...]
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def at(self, tier: str) -> Iterator[Cell]:
+        """The cells of `tier` and of the tiers below it: rows in the order written, words sorted, whatever the tier."""
+        highest = TIERS.index(tier)
+        names = tuple(name for name, _ in self.axes)
+        for row in self.rows:
+            for word, own in sorted(row.words):
+                if TIERS.index(own) <= highest:
+                    dtype, *values = word.split(":")
+                    entries = tuple(dict.fromkeys(name for name, where in row.known if set(where) <= {dtype, *values}))
+                    yield Cell(row.name, dtype, tuple(zip(names, values, strict=True)), own, entries)
+
+
+def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None) -> Callable[[_Test], _Test]:
+    """Run the decorated check once for each cell of `rows`; the check takes one argument, `case`."""
+    table = tuple((name, tuple(values)) for name, values in (axes or {}).items())
+    _validate_axes(table)
+    names = [row.name for row in rows]
+    if not rows:
+        raise TableError("cases(): no ops; a check without ops should not be generated")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TableError(f"cases(): op {twice!r} stands on two lines; write its dtypes on one")
+    for row in rows:
+        _validate_row(row, table)
+
+    def decorate(test: _Test) -> _Test:
+        if list(inspect.signature(test).parameters) != ["case"]:
+            raise TableError(f"{test.__qualname__}: a check takes exactly one argument, case")
+        test.__dict__["matrix_cells"] = Cells(rows, table)
+        return test
+
+    return decorate
+
+
+def cells_of(test: object) -> Cells | None:
+    """The table that `cases` hung on `test`, or None for a test that is not one of the matrix."""
+    found = getattr(test, "matrix_cells", None)
+    return found if isinstance(found, Cells) else None
+
+
+def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    values = [value for _, words in axes for value in words]
+    for value in values:
+        if not re.fullmatch(r"[\w.]+", value):
+            raise TableError(f"cases(axes=…): {value!r} is not a word")
+    if len(set(values)) < len(values) or set(values) & DTYPES:
+        raise TableError(f"cases(axes=…): axis values must be unique within a check and differ from dtypes: {' '.join(values)}")
+
+
+def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    for word, _ in row.words:
+        values = word.split(":")[1:]
+        if len(values) != len(axes):
+            wanted = "".join(f":{name}" for name, _ in axes) or " alone"
+            raise TableError(f"op({row.name!r}): {word!r} has {len(values)} axis values; this check takes dtype{wanted}")
+        for value, (name, allowed) in zip(values, axes, strict=True):
+            if value not in allowed:
+                raise TableError(f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} ({', '.join(allowed)})")
+    words = [set(word.split(":")) for word, _ in row.words]
+    for entry, where in row.known:
+        if not any(set(where) <= word for word in words):
+            raise TableError(f"op({row.name!r}): known entry {entry}@{':'.join(where)} matches no word of the line")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a module's cases share: rows that need more than OpInfo, and the known deviations."""
+
+    name: str
+    ops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    known: Mapping[str, Known] = field(default_factory=dict)
+
+    def entries(self, cell: Cell) -> dict[str, Known]:
+        """The known entries written on the line of `cell`, by name."""
+        missing = [name for name in cell.known if name not in self.known]
+        if missing:
+            raise TableError(f"{cell.id}: the known table of family {self.name!r} has no entry {', '.join(missing)}")
+        return {name: self.known[name] for name in cell.known}
+
+
+def family(name: str, ops: Mapping[str, Mapping[str, Any]] | None = None, known: Mapping[str, Known] | None = None) -> Family:
+    """The module-wide table; a generated module calls it once, as `FAMILY`."""
+    for op_name, row in (ops or {}).items():
+        if not isinstance(row, Mapping):
+            raise TableError(f"family({name!r}): ops[{op_name!r}] is not a mapping")
+    for entry_name, entry in (known or {}).items():
+        if not re.fullmatch(r"\w+", entry_name):
+            raise TableError(f"family({name!r}): known entry {entry_name!r} is not a word")
+        if not isinstance(entry, Known):
+            raise TableError(f"family({name!r}): known[{entry_name!r}] is not made by known(…)")
+    return Family(name, dict(ops or {}), dict(known or {}))

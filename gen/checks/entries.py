@@ -1,0 +1,122 @@
+"""`known(…)`: one deviation that is expected, why, and when it applies."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+__all__ = ["KINDS", "Known", "Settings", "TableError", "known"]
+
+KINDS = ("xfail", "skip", "vanishes", "tolerance")
+
+
+class TableError(ValueError):
+    """A generated module (or a hand-written one) says something that cannot be meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is of; the conditions of entries are evaluated against it."""
+
+    target: str
+    device: str
+    torch: str
+    today: datetime.date
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An entry of the ledger. `source` is the line of matrix.yaml that it was generated from."""
+
+    kind: str
+    reason: str
+    target: str | None = None
+    device: str | None = None
+    torch: str | None = None
+    raises: str | None = None
+    match: str | None = None
+    link: str | None = None
+    until: str | None = None
+    source: str | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    def active(self, settings: Settings) -> bool:
+        """Whether target, device and torch version are those that the entry names; what it leaves out is any."""
+        return (
+            (self.target is None or fnmatchcase(settings.target, self.target))
+            and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
+            and (self.torch is None or SpecifierSet(self.torch).contains(settings.torch.split("+")[0], prereleases=True))
+        )
+
+    def expired(self, today: datetime.date) -> bool:
+        return self.until is not None and today > datetime.date.fromisoformat(self.until)
+
+    def expects(self, error: BaseException) -> bool:
+        """Whether `error` is the exception of this xfail: class or base class by plain or qualified name, message by search."""
+        names = {name for cls in type(error).__mro__ for name in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}")}
+        return self.raises in names and (self.match is None or re.search(self.match, str(error)) is not None)
+
+    def expectation(self) -> str:
+        return f"{self.raises}({self.match!r})" if self.match is not None else str(self.raises)
+
+    def where(self) -> str:
+        """How a person finds the entry: its reason and the line it came from."""
+        return f"«{self.reason}»" + (f" ({self.source})" if self.source else "")
+
+
+def known(
+    kind: str,
+    *,
+    target: str | None = None,
+    device: str | None = None,
+    torch: str | None = None,
+    raises: str | None = None,
+    match: str | None = None,
+    reason: str,
+    link: str | None = None,
+    until: str | None = None,
+    source: str | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Known:
+    """One entry of a module's `known` table; every mistake in it is told at once."""
+    entry = Known(kind, reason, target, device, torch, raises, match, link, until, source, rtol, atol)
+    if mistakes := list(_mistakes(entry)):
+        raise TableError(f"known({kind!r}, reason={reason!r}): " + "; ".join(mistakes))
+    return entry
+
+
+def _mistakes(entry: Known) -> Iterator[str]:
+    if entry.kind not in KINDS:
+        yield f"kind must be one of {', '.join(KINDS)}"
+    if not entry.reason.strip():
+        yield "a reason is needed"
+    if entry.kind == "xfail" and not entry.raises:
+        yield "an xfail names the exception it expects (raises=)"
+    if entry.kind != "xfail" and (entry.raises or entry.match is not None):
+        yield "only an xfail takes raises= and match="
+    if (entry.kind == "tolerance") != (entry.rtol is not None or entry.atol is not None):
+        yield "a tolerance, and nothing else, takes rtol= or atol="
+    if any(bound is not None and not bound >= 0 for bound in (entry.rtol, entry.atol)):
+        yield "rtol= and atol= are at least 0"
+    if entry.match is not None:
+        try:
+            re.compile(entry.match)
+        except re.error as error:
+            yield f"match={entry.match!r} is not a regular expression ({error})"
+    if entry.torch is not None:
+        try:
+            SpecifierSet(entry.torch)
+        except InvalidSpecifier:
+            yield f"torch={entry.torch!r} is not a version specifier, as <2.14"
+    if entry.until is not None:
+        try:
+            datetime.date.fromisoformat(entry.until)
+        except ValueError:
+            yield f"until={entry.until!r} is not a date, as 2027-01-31"

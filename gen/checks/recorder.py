@@ -1,0 +1,149 @@
+"""What a run leaves: the results file, the record of durations, and the summary on the terminal.
+
+Cells may have run in worker processes; their facts arrive here, in the controlling one, as user properties of the reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen.checks.cases import DTYPES
+from gen.checks.results import OUTCOMES, CellResult, Writer
+from gen.checks.shard import write_durations
+
+__all__ = ["FACTS", "Recorder"]
+
+FACTS = "matrix-cell"
+_LISTED = 40
+
+
+class Recorder:
+    """Collects cells from test reports; inactive until the first one comes."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], durations: Path | None, *, whole: bool) -> None:
+        self.path = path
+        self.header = header
+        self.durations = durations
+        self.whole = whole  # whether the run takes every cell of its tier
+        self.cells: list[CellResult] = []
+        self.entries: dict[str, str] = {}
+        self._writer: Writer | None = None
+        self._pending: dict[str, dict[str, Any]] = {}
+        self._seconds: dict[str, float] = {}
+        self._start = time.perf_counter()
+        self._complete = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "context"):  # a subtest; its case follows
+            return
+        facts = dict(report.user_properties).get(FACTS)
+        if not isinstance(facts, dict):
+            facts = self._pending.get(report.nodeid) or _crashed(report)
+            if facts is None:
+                return
+        pending = self._pending.setdefault(report.nodeid, facts)
+        pending.update({key: value for key, value in facts.items() if key != "outcome" or report.when == "call"})
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed and (report.when != "call" or pending["outcome"] == "error"):
+            pending.update(outcome="error", why=_last_line(report))
+        elif report.skipped and pending["outcome"] == "error":
+            pending.update(outcome="skipped", why=_last_line(report))
+        if report.when not in ("setup", "call"):
+            self._finish(report.nodeid)
+
+    def _finish(self, node: str) -> None:
+        facts = self._pending.pop(node)
+        self.entries.update(facts.pop("ledger", {}))
+        cell = CellResult(**facts | {"entries": tuple(facts["entries"])}, seconds=round(self._seconds[node], 5), node=node)
+        if self._writer is None:
+            self._writer = Writer(self.path, self.header)
+        self._writer.cell(cell)
+        self.cells.append(cell)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._writer is None:
+            return
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self._complete = ended and not session.shouldstop and not session.shouldfail
+        wall = round(time.perf_counter() - self._start, 2)
+        self._writer.close({"complete": self._complete, "wall_seconds": wall, "never_happened": self.never()})
+        if self.durations is not None:
+            write_durations(self.durations, {cell.node: cell.seconds for cell in self.cells})
+        if self.nothing_passed() and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def nothing_passed(self) -> bool:
+        """A run of skips proves nothing. An expected failure is a result: the case ran and was compared."""
+        return bool(self.cells) and not any(cell.outcome in ("passed", "xfailed") for cell in self.cells)
+
+    def never(self) -> list[str]:
+        """Active entries that no cell of a whole run has met; strictness cannot see those that share a case with another."""
+        if not (self.whole and self._complete):
+            return []
+        met = {name for cell in self.cells for name in cell.entries}
+        return [f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in met]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.cells:
+            return
+        out = terminalreporter
+        counts = Counter(cell.outcome for cell in self.cells)
+        out.section("matrix")
+        out.line(" · ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]))
+        seconds = sum(cell.seconds for cell in self.cells)
+        mean = 1000 * seconds / len(self.cells)
+        out.line(f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, {seconds:.1f} s in all; {self.path}")
+        _list(out, "vacuous (nothing was proved)", [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"])
+        lacking = Counter((cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking")
+        lines = [f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())]
+        _list(out, "lacking (the target does not offer it)", lines)
+        _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
+        slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]
+        _list(out, "slowest", [f"{1000 * cell.seconds:8.0f} ms  {cell.node}" for cell in slowest])
+        if self.nothing_passed():
+            out.line("nothing passed: a run of which every cell was left out counts as failed", red=True)
+
+
+def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> None:
+    if lines:
+        out.line(f"{title}:")
+        for line in lines[:_LISTED]:
+            out.line(f"  {line}")
+        if len(lines) > _LISTED:
+            out.line(f"  … and {len(lines) - _LISTED} more, in the results file")
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (crash.message if crash is not None else report.longreprtext).strip().splitlines()
+    return lines[0][:300] if lines else ""
+
+
+def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:
+    """A worker that dies sends no facts; the node id tells which cell it was at."""
+    module, _, rest = report.nodeid.partition("::")
+    check, _, case = rest.rstrip("]").partition("[")
+    op, *words = case.split("-")
+    if not report.failed or not check.startswith("test_") or not words or words[0] not in DTYPES:
+        return None
+    return {
+        "id": case,
+        "family": Path(module).stem.removeprefix("test_"),
+        "op": op,
+        "dtype": words[0],
+        "check": check.removeprefix("test_"),
+        "axes": {},
+        "outcome": "error",
+        "why": "",
+        "samples": 0,
+        "entries": [],
+    }

@@ -1,0 +1,112 @@
+"""The results file: JSON lines, a header, one line per cell, and a last line that says that the run ended."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+__all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "read"]
+
+# Best first; the worst of several cells is the last of these among them.
+OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error")
+
+
+class ResultsError(ValueError):
+    """A results file that cannot be read, with the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What became of one cell. `node` is its pytest id, `entries` the known entries that happened."""
+
+    id: str
+    family: str
+    op: str
+    dtype: str
+    check: str
+    axes: Mapping[str, str]
+    outcome: str
+    why: str
+    seconds: float
+    samples: int
+    node: str
+    entries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A file read back. `end` is empty when the run was cut short."""
+
+    header: Mapping[str, Any]
+    cells: tuple[CellResult, ...]
+    end: Mapping[str, Any] = field(default_factory=dict)
+
+    def counts(self) -> Counter[str]:
+        return Counter(cell.outcome for cell in self.cells)
+
+
+def default_path(target: str, device: str, part: str = "") -> Path:
+    """Where a run records itself. A narrowed run (`part`) has a file of its own, so that it does not replace a whole one."""
+    suffix = f"-{part}" if part else ""
+    return Path(".cache/matrix") / f"results-{_word(target)}-{_word(device)}{suffix}.jsonl"
+
+
+def _word(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in text)
+
+
+class Writer:
+    """Writes cells as they come, so that a run that dies leaves what it knew."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("w", encoding="utf-8")
+        self._line({"event": "run", **header})
+
+    def cell(self, result: CellResult) -> None:
+        self._line({"event": "cell", **asdict(result)})
+
+    def close(self, end: Mapping[str, Any]) -> None:
+        self._line({"event": "end", **end})
+        self._file.close()
+
+    def _line(self, data: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+
+def read(path: Path) -> Results:
+    """Read a results file; unknown keys are ignored, so that files of a newer version can be read."""
+    header: dict[str, Any] | None = None
+    end: dict[str, Any] = {}
+    cells: list[CellResult] = []
+    names = {f.name for f in fields(CellResult)}
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}; run `pytest generated_tests` first") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            data = json.loads(line)
+            match data["event"]:
+                case "run":
+                    header = data
+                case "end":
+                    end = data
+                case "cell":
+                    cell = CellResult(**{key: value for key, value in data.items() if key in names})
+                    if cell.outcome not in OUTCOMES:
+                        raise ValueError(f"{cell.outcome!r} is not an outcome")
+                    cells.append(cell)
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                break  # the line that was being written when the run died
+            raise ResultsError(f"{path}:{number}: not a line of a results file ({error})") from error
+    if header is None:
+        raise ResultsError(f"{path}: no header line; is it a results file?")
+    return Results(header, tuple(cells), end)
