@@ -1,0 +1,1 @@
+"""From matrix.yaml to pytest modules, and what those modules import."""

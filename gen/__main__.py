@@ -1,0 +1,8 @@
+"""`python -m gen`."""
+
+import sys
+
+from gen.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

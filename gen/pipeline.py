@@ -1,0 +1,90 @@
+"""The pipelines of checks: transforms, outermost first, as in `vmap . vjp`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
+WHOLE = ("trace", "aot.joint", "aot.export", "per_sample")
+FORWARD = "forward"
+STAGES = (*NESTING, *WHOLE, FORWARD)
+
+# Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
+DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "aot.joint", "per_sample"))
+
+_TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
+
+
+class PipelineError(ValueError):
+    """A pipeline that cannot be read; `offset` is where in the text."""
+
+    def __init__(self, what: str, offset: int, expected: str = "", word: str = "") -> None:
+        super().__init__(what)
+        self.what, self.offset, self.expected, self.word = what, offset, expected, word
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages, outermost first; none for `forward`."""
+
+    stages: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " . ".join(self.stages) or FORWARD
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether any stage takes a derivative."""
+        return not DERIVATIVES.isdisjoint(self.stages)
+
+
+def parse(text: str) -> Pipeline:
+    """`"vmap . vjp"` -> `Pipeline(("vmap", "vjp"))`; raises `PipelineError` at the first mistake."""
+    stages: list[tuple[str, int]] = []
+    expects_stage = True
+    position = 0
+    end = len(text.rstrip())
+    while position < end:
+        token = _TOKEN.match(text, position)
+        assert token is not None  # `bad` matches whatever the others do not
+        start = token.start(token.lastgroup or 0)
+        position = token.end()
+        if token["bad"] or (token["dot"] is not None and expects_stage):
+            raise PipelineError(f'pipeline "{text}": {text[start]!r} is out of place', start, "transforms with ` . ` between them")
+        if token["dot"]:
+            expects_stage = True
+            continue
+        if not expects_stage:
+            raise PipelineError(f'pipeline "{text}": no ` . ` before "{token["word"]}"', start, "transforms with ` . ` between them")
+        stages.extend(_words(token["word"], start))
+        expects_stage = False
+    if expects_stage:
+        what = f'pipeline "{text}" ends after a ` . `' if stages else "an empty pipeline"
+        raise PipelineError(what, max(end - 1, 0), "a transform, or `forward` for the op itself")
+    return _checked(text, stages)
+
+
+def _words(word: str, start: int) -> list[tuple[str, int]]:
+    """Split `vmap.vjp`, but not `aot.joint`."""
+    found = []
+    parts = word.split(".")
+    while parts:
+        two = ".".join(parts[:2])
+        take = 2 if two in WHOLE or parts[0] == "aot" else 1
+        piece = ".".join(parts[:take])
+        found.append((piece, start))
+        start += len(piece) + 1
+        parts = parts[take:]
+    return found
+
+
+def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
+    for index, (stage, offset) in enumerate(stages):
+        if stage not in STAGES:
+            raise PipelineError(f'unknown transform "{stage}" in pipeline "{text}"', offset, f"one of {', '.join(STAGES)}", stage)
+        if stage == FORWARD and len(stages) > 1:
+            raise PipelineError(f'"{FORWARD}" in pipeline "{text}" stands for no transform at all', offset, f"`{FORWARD}` alone")
+        if stage in WHOLE and index:
+            raise PipelineError(f'"{stage}" in pipeline "{text}" takes a whole program', offset, f'"{stage}" as the outermost transform')
+    return Pipeline(tuple(stage for stage, _ in stages if stage != FORWARD))

@@ -1,0 +1,388 @@
+"""YAML text -> data in which every node knows its file, line and column.
+
+PyYAML's C parser does the reading. On top of it stand the rules that make a file safe and unambiguous to edit: scalars
+follow the YAML 1.2 core schema (`1e-12` is a number, `on` and `no` are strings), duplicate keys are mistakes, no tag
+builds an object, aliases cannot explode, and `include:` merges further files section by section.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gen.errors import Mark, MatrixError, Problem
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_NODES = 400_000
+MAX_DEPTH = 60
+
+Path_ = tuple[str | int, ...]
+
+_CORE = "tag:yaml.org,2002:"
+_KINDS = {
+    yaml.ScalarNode: {_CORE + kind for kind in ("null", "bool", "int", "float", "str")},
+    yaml.SequenceNode: {_CORE + "seq"},
+    yaml.MappingNode: {_CORE + "map"},
+}
+
+
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
+    """The C parser with the implicit types of YAML 1.2's core schema instead of those of YAML 1.1."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+
+for _kind, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(_CORE + _kind, re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+@dataclass
+class Source:
+    """A matrix file with its includes: plain `data`, and the node tree that says where each piece stands.
+
+    `where(path)` walks the tree only when a message needs it, so that reading a correct file costs nothing extra.
+    """
+
+    name: str
+    data: dict[str, Any]
+    files: tuple[str, ...]
+    _root: yaml.MappingNode
+
+    def node(self, path: Sequence[str | int]) -> yaml.Node:
+        """The node at `path`, or the deepest one on the way to it."""
+        return self._walk(path)[0]
+
+    def where(self, path: Sequence[str | int], *, key: bool = False) -> Mark:
+        """The place of the value at `path`; with `key`, that of the key (or list item) that holds it."""
+        node, holder = self._walk(path)
+        return _mark(holder if key else node)
+
+    def within(self, path: Sequence[str | int], offset: int) -> Mark:
+        """The place `offset` characters into the string at `path`."""
+        node = self.node(path)
+        mark = _mark(node)
+        single_line = node.start_mark.line == node.end_mark.line
+        quoted = getattr(node, "style", None) in ("'", '"')
+        return Mark(mark.file, mark.line, mark.column + offset + quoted) if single_line else mark
+
+    def _walk(self, path: Sequence[str | int]) -> tuple[yaml.Node, yaml.Node]:
+        node: yaml.Node = self._root
+        holder: yaml.Node = self._root
+        for step in path:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((k, v) for k, v in node.value if _scalar_text(k) == str(step)), None)
+                if found is not None:
+                    holder, node = found
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                holder = node = node.value[step]
+        return node, holder
+
+    def has(self, path: Sequence[str | int]) -> bool:
+        """Whether the file says something at `path`."""
+        data: Any = self.data
+        for step in path:
+            try:
+                data = data[step]
+            except (KeyError, IndexError, TypeError):
+                return False
+        return True
+
+
+def load(path: str | Path, name: str | None = None) -> Source:
+    """Read `path` and what it includes.
+
+    Raises `MatrixError` with every mistake that can be told without knowing the language of the file.
+    """
+    reader = _Reader()
+    path = Path(path)
+    name = name or _shown(path)
+    root = reader.file(path, name, chain=(), included_at=None)
+    if reader.problems or root is None:
+        raise MatrixError(reader.problems)
+    data = _construct(root, reader.problems)
+    if reader.problems:
+        raise MatrixError(reader.problems)
+    return Source(name=name, data=data, files=tuple(reader.files), _root=root)
+
+
+class _Reader:
+    """Reads files and merges the included ones; collects problems instead of stopping at the first."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.files: list[str] = []
+        self._seen: set[Path] = set()
+
+    def file(self, path: Path, name: str, chain: tuple[tuple[Path, str], ...], included_at: Mark | None) -> yaml.MappingNode | None:
+        """The merged root mapping of one file, or None where nothing usable was found."""
+        here = included_at or Mark(name)
+        resolved = path.resolve()
+        if any(resolved == earlier for earlier, _ in chain):
+            names = [shown for _, shown in chain] + [name]
+            self._problem(here, "include", f"include cycle: {' -> '.join(names)}", "files that do not include each other")
+            return None
+        if resolved in self._seen:
+            return yaml.MappingNode(_CORE + "map", [])
+        self._seen.add(resolved)
+        self.files.append(name)
+        text = self._text(path, name, included_at)
+        root = None if text is None else self._compose(text, name)
+        if root is None:
+            return None
+        return self._with_includes(root, path, name, (*chain, (resolved, name)))
+
+    def _text(self, path: Path, name: str, included_at: Mark | None) -> str | None:
+        place = included_at or Mark(name)
+        at = "include" if included_at else ""
+        try:
+            size = path.stat().st_size
+            if size > MAX_BYTES:
+                limit = f"at most {MAX_BYTES >> 20} MiB: split it, or generate fewer entries"
+                self._problem(Mark(name), "", f"the file has {size / 2**20:.1f} MiB", limit)
+                return None
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            self._problem(place, at, f"there is no file {name}", "a path relative to the file that names it")
+            return None
+        except OSError as error:
+            self._problem(place, at, f"cannot read {name}: {error.strerror}")
+            return None
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            before = raw[: error.start]
+            mark = Mark(name, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
+            self._problem(mark, "", f"byte 0x{raw[error.start]:02x} is not UTF-8", "a file saved as UTF-8")
+            return None
+
+    def _compose(self, text: str, name: str) -> yaml.MappingNode | None:
+        loader = _Loader(text)
+        try:
+            deep = _too_deep(text)
+            if deep is not None:
+                self._problem(Mark(name, deep.line + 1, deep.column + 1), "", f"nested deeper than {MAX_DEPTH} levels")
+                return None
+            root = loader.get_single_node()
+        except yaml.MarkedYAMLError as error:
+            self.problems.append(_syntax_problem(error, text, name))
+            return None
+        except (yaml.YAMLError, RecursionError) as error:
+            position = getattr(error, "position", 0)
+            before = text[:position] if isinstance(position, int) else ""
+            what = f"not readable as YAML: {getattr(error, 'reason', error)}"
+            self._problem(Mark(name, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1), "", what)
+            return None
+        finally:
+            loader.dispose()
+        if root is None:
+            self._problem(Mark(name), "", "the file is empty", "at least `version: 1` and `families:`")
+            return None
+        count = len(self.problems)
+        self._inspect(root, name)
+        if len(self.problems) > count:
+            return None
+        if not isinstance(root, yaml.MappingNode):
+            self._problem(_mark(root), "", "the file is not a mapping", "sections such as `checks:` and `families:`")
+            return None
+        return root
+
+    def _inspect(self, root: yaml.Node, name: str) -> None:
+        """Name the file in every mark; refuse tags, duplicate keys, endless aliases and alias bombs."""
+        sizes: dict[int, int] = {}
+        open_: set[int] = set()
+
+        def size(node: yaml.Node, depth: int) -> int:
+            known = sizes.get(id(node))
+            if known is not None:
+                return known
+            if id(node) in open_:
+                self._problem(_mark(node, name), "", "an alias that contains itself", "a finite structure")
+                return 1
+            if depth > MAX_DEPTH:  # by aliases: the text itself is not that deep
+                self._problem(_mark(node, name), "", f"nested deeper than {MAX_DEPTH} levels")
+                return 1
+            open_.add(id(node))
+            node.file = name
+            if node.tag not in _KINDS[type(node)]:
+                tag = node.tag.removeprefix(_CORE)
+                tag = f"!!{tag}" if tag != node.tag else tag
+                self._problem(_mark(node), "", f"the tag {tag} is not allowed: a matrix holds data, not objects", "a plain value")
+            total = 1
+            if isinstance(node, yaml.MappingNode):
+                self._refuse_duplicates(node, name)
+                total += sum(size(key, depth + 1) + size(value, depth + 1) for key, value in node.value)
+            elif isinstance(node, yaml.SequenceNode):
+                total += sum(size(item, depth + 1) for item in node.value)
+            open_.discard(id(node))
+            sizes[id(node)] = total
+            return total
+
+        total = size(root, 0)
+        if total > MAX_NODES:
+            self._problem(Mark(name), "", f"aliases make {total:,} values of this file", f"at most {MAX_NODES:,}")
+
+    def _refuse_duplicates(self, node: yaml.MappingNode, name: str) -> None:
+        seen: dict[str, Mark] = {}
+        for key, _ in node.value:
+            mark = _mark(key, name)
+            if not isinstance(key, yaml.ScalarNode):
+                self._problem(mark, "", "a key that is a list or a mapping", "a name")
+                continue
+            first = seen.setdefault(key.value, mark)
+            if first is not mark:
+                self._problem(mark, key.value, f'duplicate key "{key.value}" (first at {first.short})', "each key once")
+
+    def _with_includes(self, root: yaml.MappingNode, path: Path, name: str, chain: tuple[tuple[Path, str], ...]) -> yaml.MappingNode:
+        """Merge the sections of the included files with those of `root`: mappings by key, lists by appending."""
+        sections: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key, value in root.value:
+            if key.value == "include":
+                for item in self._include_items(value):
+                    other = self.file(path.parent / item.value, _beside(name, item.value), chain, _mark(item))
+                    for other_key, other_value in other.value if other else ():
+                        self._merge(sections, other_key, other_value)
+        for key, value in root.value:
+            if key.value != "include":
+                self._merge(sections, key, value)
+        merged = yaml.MappingNode(root.tag, list(sections.values()), root.start_mark, root.end_mark)
+        merged.file = name
+        return merged
+
+    def _include_items(self, value: yaml.Node) -> list[yaml.ScalarNode]:
+        items = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        good = [item for item in items if isinstance(item, yaml.ScalarNode) and item.tag == _CORE + "str"]
+        for item in items:
+            if item not in good:
+                self._problem(_mark(item), "include", "not a file name", "a list of paths relative to this file")
+        return good
+
+    def _merge(self, sections: dict[str, tuple[yaml.Node, yaml.Node]], key: yaml.Node, value: yaml.Node) -> None:
+        if key.value not in sections:
+            sections[key.value] = (key, value)
+            return
+        first_key, first = sections[key.value]
+        if type(first) is not type(value):
+            self._problem(_mark(value), key.value, f"another kind of value than at {_mark(first).short}")
+            return
+        if isinstance(value, yaml.ScalarNode):
+            if first.value != value.value:
+                self._problem(_mark(value), key.value, f"contradicts {_mark(first).short}")
+            return
+        if isinstance(value, yaml.MappingNode):
+            names = {item.value: _mark(item) for item, _ in first.value}
+            for item, _ in value.value:
+                if item.value in names:
+                    what = f'duplicate key "{item.value}" (first at {names[item.value].short})'
+                    self._problem(_mark(item), f"{key.value}.{item.value}", what, "each key once")
+        both = type(value)(value.tag, [*first.value, *value.value], first.start_mark, first.end_mark)
+        both.file = first.file
+        sections[key.value] = (first_key, both)
+
+    def _problem(self, mark: Mark, path: str, what: str, expected: str = "") -> None:
+        self.problems.append(Problem(mark, path, what, expected))
+
+
+def _construct(root: yaml.Node, problems: list[Problem]) -> Any:
+    def build(node: yaml.Node) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return {key.value: build(value) for key, value in node.value}
+        if isinstance(node, yaml.SequenceNode):
+            return [build(item) for item in node.value]
+        try:
+            return _SCALARS[node.tag](node.value)
+        except (ValueError, KeyError):
+            kind = node.tag.removeprefix(_CORE)
+            problems.append(Problem(_mark(node), "", f'"{node.value[:40]}" is not a value of type {kind}'))
+            return None
+
+    return build(root)
+
+
+def _integer(text: str) -> int:
+    if len(text) > 40:
+        raise ValueError(text)
+    bare = text.lstrip("+-")
+    base = {"0o": 8, "0x": 16}.get(bare[:2], 10)
+    return int(text, base)
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _float(text: str) -> float:
+    return float(text.replace(".inf", "inf").replace(".nan", "nan").lower() if "n" in text.lower() else text)
+
+
+_SCALARS = {
+    _CORE + "null": lambda text: None,
+    _CORE + "bool": _boolean,
+    _CORE + "int": _integer,
+    _CORE + "float": _float,
+    _CORE + "str": str,
+}
+
+
+def _mark(node: yaml.Node, name: str | None = None) -> Mark:
+    start = node.start_mark
+    return Mark(name or getattr(node, "file", "?"), start.line + 1, start.column + 1)
+
+
+def _scalar_text(node: yaml.Node) -> str | None:
+    return node.value if isinstance(node, yaml.ScalarNode) else None
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    lines = text.splitlines()
+    # The parser may notice a tab only on the line after it.
+    for number in (line, line - 1):
+        indent = re.match(r"[ \t]*", lines[number]) if 0 <= number < len(lines) else None
+        if indent and "\t" in indent[0]:
+            place = Mark(name, number + 1, indent[0].index("\t") + 1)
+            return Problem(place, "", "a tab in the indentation", "spaces: YAML does not allow tabs there")
+    what = error.problem or str(error)
+    if error.context:
+        start = error.context_mark
+        what = f"{what} {error.context}" + (f" (begun in line {start.line + 1})" if start and start.line != line else "")
+    return Problem(Mark(name, line + 1, column + 1), "", what)
+
+
+def _too_deep(text: str) -> yaml.Mark | None:
+    """Where collections nest too deep. The parser's events do not recurse; its node builder does, and would crash."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                return event.start_mark
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return None
+
+
+def _beside(name: str, relative: str) -> str:
+    folder = name.rpartition("/")[0]
+    return f"{folder}/{relative}" if folder and not relative.startswith("/") else relative
+
+
+def _shown(path: Path) -> str:
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return str(path)
