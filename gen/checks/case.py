@@ -1,0 +1,270 @@
+"""One cell of the matrix, and the one thing that it does: `assert_same`.
+
+What a pipeline runs on, and how many samples carry it, is decided here; building, evaluating and comparing are other modules' work.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from gen.checks import forms, opinfo
+from gen.checks.cases import Cell, Family
+from gen.checks.compare import Rule, Tally
+from gen.checks.entries import Known
+from gen.checks.evaluate import Comparison, run_target
+from gen.checks.instances import instances
+from gen.checks.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
+from gen.checks.samples import STORE, Sample, candidates, choose, from_call, make_op, resolve
+from gen.checks.seeds import stable_seed
+from gen.pipeline import Pipeline, parse
+from gen.targets.protocol import Target
+
+__all__ = ["Case", "Lacking", "Mismatch", "SampleFailure", "Unsuitable", "Vacuous"]
+
+_OF_THE_CALL = ("form", "layout", "values")
+_METHOD = {"aot.joint": "joint", "aot.export": "export"}  # stages whose name differs from the target's method
+
+
+@dataclass(frozen=True)
+class SampleFailure:
+    """One sample that failed; `sample` is None for a failure of the case as a whole."""
+
+    sample: int | None
+    description: str
+    error: Exception
+
+
+@dataclass
+class Case:
+    """An op × dtype × check × axes on a target and device. `only` is the one sample to run; `all_samples` lifts the limits.
+
+    `compared` counts the samples that were compared. `entries` are the known deviations that hold for this run; those that
+    say `vanishes` or give a tolerance are used here, the others by whoever settles the outcome.
+    """
+
+    cell: Cell
+    check: str
+    family: Family
+    target: Target
+    device: str = "cpu"
+    entries: Mapping[str, Known] = field(default_factory=dict)
+    only: int | None = None
+    all_samples: bool = False
+    compared: int = 0
+
+    @property
+    def op(self) -> str:
+        return self.cell.op
+
+    @property
+    def dtype(self) -> str:
+        return self.cell.dtype
+
+    @property
+    def axes(self) -> dict[str, str]:
+        return dict(self.cell.axes)
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """What the family's table says of the op; empty for a row that is all OpInfo's."""
+        return self.family.ops.get(self.op, {})
+
+    @property
+    def seed(self) -> int:
+        """From the case's id. It turns through the choices a case makes; samples are seeded by op and dtype, and so shared."""
+        return stable_seed(self.family.name, self.check, self.cell.id)
+
+    @property
+    def vanishes(self) -> bool:
+        return any(entry.kind == "vanishes" for entry in self.entries.values())
+
+    def finish(self, failures: list[SampleFailure], /) -> None:
+        """Called once at the end of an assertion. The plug-in puts its own in place; by itself a case raises the first failure."""
+        for failure in failures:
+            failure.error.add_note(f"{self.cell.id}, sample {failure.sample}: {failure.description}")
+            raise failure.error
+
+    def assert_same(
+        self,
+        pipeline: str,
+        *,
+        against: str | Sequence[str],
+        form: str = "functional",
+        layout: str = "contiguous",
+        values: str = "ordinary",
+    ) -> None:
+        """The pipeline over the target equals the same over each reference in `against`, on every sample.
+
+        Axes of the case win over the arguments of the same name. Vacuous says that nothing was compared, or zeros with zeros; Lacking
+        names a stage that the target lacks; failures of samples go to :meth:`finish`.
+        """
+        parsed = parse(pipeline)
+        self._require(parsed)
+        axes = {"form": form, "layout": layout, "values": values, **self.axes}
+        words = (against,) if isinstance(against, str) else tuple(against)
+        failures: list[SampleFailure] = []
+        if words == ("raises",) and axes["form"] == "functional":
+            self._assert_errors(failures)
+        else:
+            self._assert_samples(parsed, axes, words, failures)
+        self.finish(failures)
+
+    def _require(self, pipeline: Pipeline) -> None:
+        lacking = [stage for stage in pipeline.stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
+        if lacking:
+            raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
+
+    # --- samples ------------------------------------------------------------------------------------------------------------------
+
+    def _assert_samples(self, pipeline: Pipeline, axes: Mapping[str, str], words: tuple[str, ...], failures: list[SampleFailure]) -> None:
+        stages = pipeline.stages[::-1]  # innermost first
+        reasons: dict[str, None] = {}
+        tally = Tally()
+        for turn, sample in enumerate(self._samples(pipeline, words)):
+            if self.only is not None and turn != self.only:
+                continue
+            before = tally.entries
+            try:
+                self._assert_sample(sample, turn, stages, axes, words, tally, reasons)
+            except Unsuitable as reason:
+                reasons[str(reason)] = None
+            except Exception as error:
+                failures.append(SampleFailure(turn, sample.description, error))
+            self.compared += tally.entries > before
+        if not failures and self.only is None:
+            self._refuse_vacuity(tally, reasons)
+
+    def _samples(self, pipeline: Pipeline, words: tuple[str, ...]) -> list[Sample]:
+        dtype = getattr(torch, self.dtype)
+        pool = STORE.pool(self.family.name, self.op, self.row, dtype, self.device, wrapped=pipeline.differentiates)
+        count, largest = _budget(pipeline, words)
+        return choose(pool, None if self.all_samples else count, largest=largest)
+
+    def _assert_sample(
+        self,
+        sample: Sample,
+        turn: int,
+        stages: Sequence[str],
+        axes: Mapping[str, str],
+        words: tuple[str, ...],
+        tally: Tally,
+        reasons: dict[str, None],
+    ) -> None:
+        if sample.facts.random and "vmap" in stages:
+            raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
+        turn_of_patterns = 0 if turn == 0 else turn + self.seed
+        for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons):
+            if axes["form"] == "data_write":
+                _assert_raises(partial(run_target, self.target, program, program.inputs, stages, sample), RuntimeError, forms.DATA_WRITE)
+                tally.entries += 1
+                tally.nonzero += 1
+                continue
+            comparison = Comparison(self.target, self.op, sample, program, stages, axes, self._rule(), _place(program.label, label))
+            for word in words:
+                try:
+                    comparison.against(word, tally)
+                except Unsuitable as reason:
+                    reasons[f"against {word}: {reason}"] = None
+
+    def _rule(self) -> Rule:
+        for entry in self.entries.values():
+            if entry.kind == "tolerance":
+                return Rule(entry.rtol or 0.0, entry.atol or 0.0)
+        return Rule()
+
+    def _refuse_vacuity(self, tally: Tally, reasons: Mapping[str, None]) -> None:
+        why = "; ".join(list(reasons)[:3])
+        if not tally.entries:
+            raise Vacuous(f"nothing was compared: {why or 'every sample is empty'}")
+        if self.vanishes and tally.nonzero:
+            raise Mismatch("an entry says that the results vanish, but some are not zero: remove the entry or narrow it")
+        if not tally.nonzero and not self.vanishes:
+            raise Vacuous("all results are zero on both sides; if that is right, a `vanishes` entry says so with its reason")
+
+    # --- error inputs -------------------------------------------------------------------------------------------------------------
+
+    def _assert_errors(self, failures: list[SampleFailure]) -> None:
+        wrong = list(self._error_inputs())
+        if not wrong:
+            raise Vacuous("the op has no error inputs")
+        for index, (description, call, kind, match) in enumerate(wrong):
+            if self.only is not None and index != self.only:
+                continue
+            try:
+                _assert_raises(call, kind, match)
+            except Exception as error:
+                failures.append(SampleFailure(index, description, error))
+            self.compared += 1
+
+    def _error_inputs(self) -> Iterator[tuple[str, Callable[[], Any], type[Exception], str]]:
+        """``(description, call, exception, pattern)``: from the row's `errors`, else from OpInfo."""
+        dtype = getattr(torch, self.dtype)
+        op = make_op(self.op, self.row)
+        if self.row.get("errors"):
+            for sample, error in zip(_row_errors(op, self.row, dtype, self.device), self.row["errors"], strict=True):
+                kind = error["raises"] if isinstance(error["raises"], type) else _exception(error["raises"])
+                yield sample.description, self._calling(sample), kind, error.get("match", "")
+        elif op.info is not None:
+            for sample, given in _opinfo_errors(op, self.device):
+                yield sample.description, self._calling(sample), given.error_type, given.error_regex
+
+    def _calling(self, sample: Sample) -> Callable[[], Any]:
+        def f(*tensors: Any) -> tuple[Any, ...]:
+            return sample.outputs(sample.raw(sample.op.call, tensors))
+
+        return lambda: self.target.forward(f)(*sample.inputs)
+
+
+def _row_errors(op: Any, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
+    described = [{key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]]
+    return candidates(op, {**row, "samples": described}, dtype, device, wrapped=False)
+
+
+def _opinfo_errors(op: Any, device: str) -> Iterator[tuple[Sample, Any]]:
+    for index, given in enumerate(opinfo.errors(op.info, device)):
+        sample = given.sample_input
+        yield from_call(op, index, (sample.input, *sample.args), dict(sample.kwargs)), given
+
+
+def _exception(name: str) -> type[Exception]:
+    found = getattr(builtins, name, None) or resolve(name)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        raise TypeError(f"{name!r} names no exception")
+    return found
+
+
+def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -> None:
+    try:
+        call()
+    except kind as error:
+        if not re.search(match, str(error)):
+            raise Mismatch(f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}") from error
+        return
+    raise Mismatch(f"no {kind.__name__} was raised (expected a message matching {match!r})")
+
+
+def _place(program: str, label: str) -> str:
+    return f"{program}, {label}" if label else program
+
+
+def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
+    """``(samples, elements)``: how many samples a pipeline is worth and how large; what costs more gets fewer and smaller ones."""
+    stages = pipeline.stages
+    if "numeric" in words:
+        return 3, 48
+    if not stages:
+        return 12, 20_000
+    if {"jacrev", "jacfwd", "hessian"} & set(stages):
+        return 3, 32
+    if stages[0].startswith("aot."):
+        return 2, 1_000
+    if len(stages) == 1:
+        return 5, 4_000
+    return 3, 1_000

@@ -1,0 +1,143 @@
+"""Comparison of results with a reference's, entry by entry.
+
+float64 is compared strictly. In a narrower dtype two right answers may differ by rounding that no fixed tolerance describes, so where
+the quick comparison fails the same pipeline is run in float64 and a result passes that is about as near to it as the reference is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gen.checks.outcomes import Mismatch
+
+Tensor = torch.Tensor
+Outputs = Sequence[Tensor]
+
+_TOLERANCES = {
+    torch.float64: 1e-7,
+    torch.complex128: 1e-7,
+    torch.float32: 2e-5,
+    torch.complex64: 2e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,
+}
+NUMERIC = 2e-6  # central differences with extrapolation, in float64
+FACTOR = 4.0  # a narrow result may be this many times farther from the float64 one than the reference is
+ULPS = 16.0
+
+
+@dataclass
+class Tally:
+    """What a case compared so far: `entries` in all, and how many of them were nonzero on either side."""
+
+    entries: int = 0
+    nonzero: int = 0
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to compare: an explicit tolerance, and what is known of the reference."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    numeric: bool = False  # NaN in the reference means "unknown"; its dtype is float64 whatever the target's
+    dtypes: bool = True  # whether dtypes must agree
+
+    def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
+        """``(rtol, atol)``. The default atol follows the magnitude of the output, so that small outputs are not all within it."""
+        base = _TOLERANCES.get(dtype, 0.0)
+        if self.numeric:
+            base = max(base, NUMERIC)
+        rtol = base if self.rtol is None else self.rtol
+        if self.atol is not None:
+            return rtol, self.atol
+        magnitude = _magnitude(expected)
+        return rtol, rtol * min(1.0, magnitude) + 1e-4 * base * magnitude
+
+
+def compare(actual: Outputs, expected: Outputs, rule: Rule, tally: Tally, exact: Callable[[], Outputs] | None = None) -> None:
+    """Raise Mismatch unless `actual` agrees with `expected`; count what was compared in `tally`.
+
+    `exact` computes the reference's results in float64 and is called only when a narrow dtype fails the quick comparison.
+    """
+    if len(actual) != len(expected):
+        raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
+    wide: Outputs | None = None
+    for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        _same_kind(place, a, e, rule)
+        a, e = a.detach(), e.detach()
+        known = ~e.isnan() if rule.numeric else None
+        tally.entries += e.numel() if known is None else int(known.sum())
+        tally.unknown += 0 if known is None else e.numel() - int(known.sum())
+        tally.nonzero += int(torch.count_nonzero(a)) + int(torch.count_nonzero(e))
+        difference = _disagreement(a, e, rule, known)
+        if difference is None:
+            continue
+        if exact is not None and rule.rtol is None and _narrow(a.dtype):
+            wide = exact() if wide is None else wide
+            if _as_good(a, e, wide[place]):
+                continue
+        raise Mismatch(_describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)))
+
+
+def _same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
+    if a.shape != e.shape:
+        raise Mismatch(f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}")
+    if rule.dtypes and not rule.numeric and a.dtype != e.dtype:
+        raise Mismatch(f"output {place} has dtype {a.dtype}, expected {e.dtype}")
+
+
+def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | None:
+    """None if all is close, else the error per entry, 0 where that entry is close."""
+    common = torch.promote_types(a.dtype, e.dtype)
+    rtol, atol = rule.bounds(a.dtype, e)
+    a, e = a.to(common), e.to(common)
+    close = torch.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+    if known is not None:
+        close = close | ~known
+    if bool(close.all()):
+        return None
+    wide = torch.complex128 if common.is_complex else torch.float64
+    error = (a.to(wide) - e.to(wide)).abs()
+    return torch.where(close, torch.zeros_like(error), torch.nan_to_num(error, nan=torch.inf))
+
+
+def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
+    """Whether `a` lies about as near to the float64 result as `e` does. Entries without a finite value must agree in kind."""
+    wide = torch.complex128 if exact.is_complex() else torch.float64
+    a_wide, e_wide, exact = a.to(wide), e.to(wide), exact.to(wide)
+    finite = torch.isfinite(exact) & torch.isfinite(e_wide)
+    if not bool(torch.isclose(a_wide[~finite], e_wide[~finite], equal_nan=True).all()):
+        return False
+    if not bool(finite.any()):
+        return True
+    a_wide, e_wide, exact = a_wide[finite], e_wide[finite], exact[finite]
+    eps = torch.finfo(a.dtype).eps
+    allowed = FACTOR * (e_wide - exact).abs().max() + ULPS * eps * exact.abs() + torch.finfo(a.dtype).tiny
+    return bool(((a_wide - exact).abs() <= allowed).all())
+
+
+def _narrow(dtype: torch.dtype) -> bool:
+    return (dtype.is_floating_point or dtype.is_complex) and dtype not in (torch.float64, torch.complex128)
+
+
+def _magnitude(x: Tensor) -> float:
+    if not (x.is_floating_point() or x.is_complex()) or not x.numel():
+        return 0.0
+    size = x.abs()
+    size = size[torch.isfinite(size)]
+    return float(size.max()) if size.numel() else 0.0
+
+
+def _describe(place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]) -> str:
+    index = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape)) if error.ndim else ()
+    where = f" at index {list(index)}" if index else ""
+    return (
+        f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: largest error {float(error.max()):.3g}{where}: "
+        f"got {a[index].item()}, expected {e[index].item()}; {int((error > 0).sum())} of {error.numel()} entries differ "
+        f"(rtol {bounds[0]:.2g}, atol {bounds[1]:.2g})"
+    )

@@ -1,0 +1,154 @@
+"""Running a program over the target and over each reference, and comparing the two."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gen.checks import forms
+from gen.checks.compare import Rule, Tally, compare
+from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks.pipelines import Program, widened
+from gen.checks.samples import Sample, flat_tensors
+from gen.checks.seeds import seeded
+from gen.reference import Numeric
+from gen.targets.protocol import Target
+
+Tensor = torch.Tensor
+Outputs = tuple[Tensor, ...]
+_PLAIN = frozenset({"loop", "upstream", "eager"})
+_LINEAR = frozenset({"vjp", "grad"})  # stages whose results are gradients: large ones are compared in random directions
+
+
+def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample) -> Outputs:
+    """The program over `target`. Warnings that the plain op gives are the op's own; any other stays an error under pytest."""
+    with seeded(program.seed), warnings.catch_warnings():
+        for message, category in sample.facts.warnings:
+            warnings.filterwarnings("ignore", message=re.escape(message), category=category)
+        f = program.over(target)
+        return tuple((f if stages else target.forward(f))(*inputs))
+
+
+@dataclass
+class Comparison:
+    """One program of one sample; the target runs it once, however many references it is compared with."""
+
+    target: Target
+    op: str
+    sample: Sample
+    program: Program
+    stages: Sequence[str]
+    axes: Mapping[str, str]
+    rule: Rule
+    label: str
+    _actual: Outputs | None = None
+
+    def against(self, word: str, tally: Tally) -> None:
+        """Raise Mismatch unless the target agrees with the reference called `word`; Unsuitable where that says nothing."""
+        if word in _PLAIN:
+            self._compare(self.program.on_reference(), tally, self.rule)
+        elif word == "numeric":
+            self._against_numeric(tally)
+        elif word == "float64":
+            self._against_float64(tally)
+        elif word == "reference":
+            self._against_own_reference(tally)
+        else:
+            raise ValueError(f"no reference {word!r}; known: loop, upstream, eager, numeric, float64, reference, raises")
+
+    @property
+    def actual(self) -> Outputs:
+        if self._actual is None:
+            inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
+            self._actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
+        return self._actual
+
+    def _compare(self, expected: Outputs, tally: Tally, rule: Rule, actual: Outputs | None = None) -> None:
+        exact = None if self.sample.facts.random else self._in_float64
+        try:
+            compare(self.actual if actual is None else actual, expected, rule, tally, exact)
+        except Mismatch as mismatch:
+            raise Mismatch(f"{self.label}: {mismatch}") from None
+
+    def _in_float64(self) -> Outputs:
+        return self.program.on_reference(wide=True)
+
+    def _against_numeric(self, tally: Tally) -> None:
+        if self.sample.facts.random and not _is_wide(self.program.inputs):
+            raise Unsuitable("the op draws random numbers: other ones in float64")
+        if not any(stage in _DERIVATIVE for stage in self.stages):
+            raise Unsuitable("no derivative to take differences for")
+        numeric = Numeric(project=self.stages[-1] in _LINEAR, seed=self.program.seed)
+        inputs = tuple(map(widened, self.program.inputs))
+        try:
+            with seeded(self.program.seed), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the reference's own
+                expected = tuple(self.program.over(numeric)(*inputs))
+        except ValueError as error:
+            if "too large for differences" not in str(error):
+                raise
+            raise Unsuitable(str(error)) from None
+        actual = numeric.project(self.actual) if self.stages[-1] in _LINEAR else self.actual
+        self._compare(expected, tally, replace(self.rule, numeric=True), actual)
+
+    def _against_float64(self, tally: Tally) -> None:
+        inexact = any(x.is_floating_point() or x.is_complex() for x in self.program.inputs)
+        if self.target.name == "torch" and (not inexact or _is_wide(self.program.inputs)):
+            raise Unsuitable("target torch in this dtype would be compared with itself")
+        if self.sample.facts.random and not _is_wide(self.program.inputs):
+            raise Unsuitable("the op draws random numbers: other ones in float64")
+        narrow = self.program.on_reference()
+        expected = tuple(w.to(n.dtype) for w, n in zip(self._in_float64(), narrow, strict=True))
+        try:
+            self._compare(expected, tally, self.rule)
+        except Mismatch:
+            if self.target.name == "torch" or self.rule.rtol is not None:
+                raise
+            self._compare(narrow, tally, self.rule)  # a narrow result may be as far off as torch's own kernel is
+
+    def _against_own_reference(self, tally: Tally) -> None:
+        op = self.sample.op
+        if self.stages:
+            raise Unsuitable("an op's own reference has no transforms")
+        plain = self.program.on_reference()
+        inputs = self.program.inputs[: len(self.sample.inputs)]
+        if op.reference is not None:
+            args, kwargs = self.sample.rebuild(inputs)
+            expected = flat_tensors(op.reference(*args, **kwargs))
+        elif op.numpy_reference is not None:
+            expected = _by_numpy(self.sample, inputs)
+        else:
+            raise Unsuitable(f"{self.op} has no reference of its own")
+        if len(expected) < len(plain):
+            raise Unsuitable("the reference gives only some of the outputs")
+        shaped = [e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e for e, p in zip(expected, plain, strict=False)]
+        self._compare(tuple(shaped), tally, self.rule)
+
+
+_DERIVATIVE = frozenset({"vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian"})
+
+
+def _is_wide(inputs: Sequence[Tensor]) -> bool:
+    return all(x.dtype in (torch.float64, torch.complex128) for x in inputs if x.is_floating_point() or x.is_complex())
+
+
+def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    """OpInfo's NumPy reference on wide copies of the inputs. It may take fewer arguments than the op: then the sample says nothing."""
+    from torch.testing._internal.opinfo.core import SampleInput
+
+    args, kwargs = sample.rebuild([widened(x) for x in inputs])
+    given = SampleInput(args[0], args=tuple(args[1:]), kwargs=kwargs).numpy()  # type: ignore[no-untyped-call]
+    assert sample.op.numpy_reference is not None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy warns of overflow and invalid values, which are compared like any other
+            found: Any = sample.op.numpy_reference(given.input, *given.args, **given.kwargs)
+    except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+        raise Unsuitable(f"the NumPy reference does not take the sample ({type(error).__name__}: {error})") from None
+    parts = found if isinstance(found, (tuple, list)) else (found,)
+    return flat_tensors(tuple(torch.as_tensor(part) for part in parts))

@@ -1,0 +1,193 @@
+"""Ways to call an op (functional, out=, in-place, on a view, writing to ``.data``) and to lay out and fill its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gen.checks.declarative import arrange
+from gen.checks.outcomes import Unsuitable
+from gen.checks.pipelines import Program
+from gen.checks.samples import Sample
+
+Tensor = torch.Tensor
+DATA_WRITE = r"mutating directly with `\.data` inside functorch transform is not allowed"
+"""What torch documents for an assignment to ``.data`` under a transform; a target words its own error likewise."""
+
+
+def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """The op in `form` as programs to transform; on a reference each is the functional op. Unsuitable says why there is none."""
+    return _FORMS[form](sample, inputs)
+
+
+def _program(
+    sample: Sample, inputs: tuple[Tensor, ...], label: str, call: Callable[..., Any], plain: Callable[..., Any] | None = None
+) -> Program:
+    """`call` on a target, `plain` on a reference. Inputs beyond the sample's own are buffers: not differentiable."""
+    flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
+    return Program(lambda target: call if plain is None or not _is_reference(target) else plain, inputs, flags, sample.seed, label)
+
+
+def _is_reference(target: Any) -> bool:
+    return target.name in ("loop", "numeric")
+
+
+def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    return [_program(sample, inputs, sample.op.name, sample)]
+
+
+def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Buffers of the right shape, filled with what must not survive, and empty ones that the op has to resize.
+
+    Buffers are inputs, so that a target sees writes to values of its own, and they are what is returned.
+    """
+    if not sample.op.supports_out:
+        raise Unsuitable(f"{sample.op.name} has no out= variant")
+    count = len(inputs)
+    raw = sample.raw(sample.op.call, [t.clone() for t in inputs])
+    results = [raw] if isinstance(raw, Tensor) else list(raw)
+    right = tuple(torch.full_like(r, 1, memory_format=torch.contiguous_format) for r in results)
+    wrong = tuple(r.new_empty(0) for r in results)
+    single = isinstance(raw, Tensor)
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        buffers = tuple(buffer.clone() for buffer in values[count:])
+        sample.raw(sample.op.call, values[:count], out=buffers[0] if single else buffers)
+        return buffers
+
+    def plain(*values: Any) -> tuple[Any, ...]:
+        raw = sample.raw(sample.op.call, values[:count])
+        return (raw,) if single else tuple(raw)
+
+    label = f"{sample.op.name}(out=…)"
+    return [_program(sample, (*inputs, *right), label, call, plain), _program(sample, (*inputs, *wrong), label + "(empty)", call, plain)]
+
+
+def _inplace_variant(sample: Sample) -> Callable[..., Any]:
+    if sample.op.inplace is None:
+        raise Unsuitable(f"{sample.op.name} has no in-place variant")
+    args, _ = sample.rebuild(sample.inputs)
+    outputs = sample.facts.outputs
+    if not args or not isinstance(args[0], Tensor) or len(outputs) != 1:
+        raise Unsuitable(f"{sample.description}: in-place needs a tensor first and one result")
+    if outputs[0].shape != args[0].shape or outputs[0].dtype != args[0].dtype:
+        raise Unsuitable(f"{sample.description}: the result would not fit into the first argument")
+    return sample.op.inplace
+
+
+def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    variant = _inplace_variant(sample)
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        x = values[0].clone()
+        sample.raw(variant, (x, *values[1:]))
+        return (x,)
+
+    return [_program(sample, inputs, f"{sample.op.name} in place", call, sample)]
+
+
+def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """In place on a view of the first half of a base; the base is returned, so its other half must keep values and gradients."""
+    variant = _inplace_variant(sample)
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        x = values[0].reshape(-1)
+        base = torch.cat([x, x])
+        view = base[: x.shape[0]].view(values[0].shape)
+        sample.raw(variant, (view, *values[1:]))
+        return (base,)
+
+    def plain(*values: Any) -> tuple[Any, ...]:
+        return (torch.cat([sample(*values)[0].reshape(-1), values[0].reshape(-1)]),)
+
+    return [_program(sample, inputs, f"{sample.op.name} in place on a view", call, plain)]
+
+
+def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    if not inputs or not sample.differentiable[0]:
+        raise Unsuitable(f"{sample.description}: no differentiable tensor to write to")
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        values[0].data = torch.zeros_like(values[0])
+        return sample(*values)
+
+    return [_program(sample, inputs, f"{sample.op.name} after a write to .data", call, sample)]
+
+
+_FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
+    "functional": _functional,
+    "out": _out,
+    "inplace": _inplace,
+    "view_inplace": _view_inplace,
+    "data_write": _data_write,
+}
+
+
+# --- values and layouts -----------------------------------------------------------------------------------------------------------
+
+
+def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]]:
+    """``(name, inputs)``: the sample's own inputs, or the extreme variants of them that the plain op accepts."""
+    if values == "ordinary":
+        return [("", sample.inputs)]
+    made = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
+    for name, stop in (("zero-size", 0), ("one element", 1)):
+        made.append((name, tuple(x[tuple(slice(stop) for _ in x.shape)] for x in sample.inputs)))
+    accepted = [(name, inputs) for name, inputs in made if _accepts(sample, inputs)]
+    if not accepted:
+        raise Unsuitable(f"{sample.description}: the op takes no extreme values")
+    return accepted
+
+
+def _filled(x: Tensor, number: float) -> Tensor:
+    """Every third element replaced, the first included, signs alternating."""
+    if not (x.is_floating_point() or x.is_complex()) or not x.numel():
+        return x
+    flat = x.reshape(-1).clone()
+    flat[::3] = number
+    flat[3::6] = -number
+    return flat.reshape(x.shape)
+
+
+_EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "large": lambda x: _filled(x, torch.finfo(x.dtype).max / 4 if _has_range(x) else 0.0),
+    "tiny": lambda x: _filled(x, torch.finfo(x.dtype).tiny if _has_range(x) else 0.0),
+    "inf": lambda x: _filled(x, float("inf")),
+    "nan": lambda x: _filled(x, float("nan")),
+}
+
+
+def _has_range(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
+    try:
+        sample(*inputs)
+    except Exception:  # ops refuse such values, or need sizes that fit their other arguments, each with an error of its own
+        return False
+    return True
+
+
+def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
+    """Inputs with the same values in another layout; ``expanded`` has stride 0 where an input repeats itself (see :func:`repeating`)."""
+    if layout == "contiguous":
+        return inputs
+    if layout == "expanded":
+        return tuple(map(_expanded, inputs))
+    return tuple(arrange(x, layout) for x in inputs)
+
+
+def repeating(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Inputs whose first slice is repeated along the first dimension, contiguous: what ``expanded`` can lay out."""
+    return tuple(x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs)
+
+
+def _expanded(x: Tensor) -> Tensor:
+    for dim in range(x.ndim):
+        first = x.narrow(dim, 0, min(1, x.shape[dim]))
+        if x.shape[dim] > 1 and torch.equal(first.expand(x.shape), x):
+            return first.clone().expand(x.shape)
+    return x

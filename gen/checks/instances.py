@@ -1,0 +1,101 @@
+"""What one sample is run as: forms, fillings, in_dims patterns, each a program ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gen.checks import batching, forms, programs
+from gen.checks.outcomes import Unsuitable
+from gen.checks.pipelines import Program, extend
+from gen.checks.samples import Sample
+from gen.pipeline import WHOLE
+
+Tensor = torch.Tensor
+Choice = Callable[[Sequence[Tensor]], list[batching.InDims]]
+
+
+def instances(
+    sample: Sample, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None]
+) -> Iterator[tuple[Program, str]]:
+    """Programs of the pipeline `stages`, innermost first, over one sample, each with what distinguishes it in words.
+
+    Patterns that the sample does not allow are noted in `reasons`. A sample that allows none is Unsuitable.
+    """
+    found = False
+    for root, label in _roots(sample, axes):
+        for program in _grown(sample, root, stages, axes, first, turn, reasons):
+            found = True
+            yield program, label
+    if not found:
+        raise Unsuitable(next(reversed(reasons), "no instance"))
+
+
+def _roots(sample: Sample, axes: Mapping[str, str]) -> list[tuple[Program, str]]:
+    form, values = axes["form"], axes["values"]
+    repeats = axes["layout"] == "expanded"
+    key = ("roots", form, values, repeats)
+    if key not in sample.memory:
+        sample.memory[key] = [
+            (program, label)
+            for label, inputs in forms.fillings(sample, values)
+            for program in forms.programs(sample, form, forms.repeating(inputs) if repeats else inputs)
+        ]
+    kept: list[tuple[Program, str]] = sample.memory[key]
+    return kept
+
+
+def _grown(
+    sample: Sample, root: Program, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None]
+) -> Iterator[Program]:
+    nesting = [stage for stage in stages if stage not in WHOLE]
+    outer = [stage for stage in stages if stage in WHOLE]
+    if "vmap" not in nesting:
+        program = _plain(sample, root, nesting)
+        yield programs.whole(outer[0], program, axes) if outer else program
+        return
+    for choice in batching.choices(nesting, first, turn):
+        for program in _branches(sample, root, nesting, choice, reasons):
+            yield programs.whole(outer[0], program, axes) if outer else program
+
+
+def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
+    """The pipeline without vmap; shared by all checks that have it, or have more stages around it."""
+    program = root
+    for end in range(1, len(stages) + 1):
+        key = ("program", id(root), tuple(stages[:end]))
+        if key not in sample.memory:
+            sample.memory[key] = extend(program, stages[end - 1])
+        program = sample.memory[key]
+    return program
+
+
+def _branches(sample: Sample, program: Program, stages: Sequence[str], choice: Choice, reasons: dict[str, None]) -> Iterator[Program]:
+    if "vmap" not in stages:
+        for stage in stages:
+            program = extend(program, stage)
+        yield program
+        return
+    cut = stages.index("vmap")
+    program = _plain(sample, program, stages[:cut])
+    outermost = cut == len(stages) - 1
+    if not program.inputs:
+        raise Unsuitable(f"{program.label} has no tensor input to batch")
+    size = 3 if outermost and "vmap" not in program.label else 2
+    for in_dims in choice(program.inputs):
+        try:
+            mapped = batching.grow(program, in_dims, size, _reference_outputs if outermost else _observed_outputs)
+            yield from _branches(sample, mapped, stages[cut + 1 :], choice, reasons)
+        except Unsuitable as reason:
+            reasons[str(reason)] = None
+
+
+def _reference_outputs(program: Program) -> Any:
+    """What a last stage gives on the reference; kept with the program, which is to be compared with it."""
+    return program.on_reference()
+
+
+def _observed_outputs(program: Program) -> Any:
+    return program.observed[0]

@@ -1,0 +1,95 @@
+"""torch's OpInfo database as a source of ops and samples, by the dotted names that matrix.yaml uses.
+
+The database takes seconds to import and is private to torch, so it is imported once, when first asked for, and only here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import torch
+
+from gen.checks.seeds import seeded
+
+CANDIDATES = 64  # samples read from one generator; the choice for a check is made among them
+
+
+def dotted_name(info: Any) -> str:
+    """``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` + variant; dashes become underscores."""
+    name: str = info.name
+    if name.startswith("torch."):
+        base = name
+    else:
+        base = f"torch.{name}"
+        if not _resolves(torch, name) and _resolves(torch.Tensor, name):
+            base = f"torch.Tensor.{name}"
+    variant = f".{info.variant_test_name}" if info.variant_test_name else ""
+    return (base + variant).replace("-", "_")
+
+
+def _resolves(root: object, path: str) -> bool:
+    for part in path.split("."):
+        if not hasattr(root, part):
+            return False
+        root = getattr(root, part)
+    return True
+
+
+@cache
+def database() -> dict[str, Any]:
+    """Every OpInfo by dotted name. The import's own warnings concern torch's test helpers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return {dotted_name(info): info for info in op_db}
+
+
+def lookup(name: str) -> Any | None:
+    """The OpInfo called `name`, or None."""
+    return database().get(name)
+
+
+def differentiates(info: Any, dtype: torch.dtype, device: str) -> bool:
+    """Whether torch claims reverse-mode derivatives of the op for `dtype`."""
+    if not (dtype.is_floating_point or dtype.is_complex) or not info.supports_autograd:
+        return False
+    return dtype in info.supported_backward_dtypes(torch.device(device).type)
+
+
+def samples(info: Any, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[Any]:
+    """At most :data:`CANDIDATES` SampleInputs. Inputs that torch would differentiate require grad: that is how OpInfo marks them."""
+    with seeded(*seed_parts), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # making samples is not what is tested
+        found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), CANDIDATES))
+    return iter([*found, *_small(info, found)])
+
+
+def _small(info: Any, found: list[Any]) -> Iterator[Any]:
+    """Pieces of the first sample of an elementwise op of one tensor, of which OpInfo makes only samples too large for a Jacobian."""
+    from torch.testing._internal.opinfo.core import SampleInput, UnaryUfuncInfo
+
+    if not isinstance(info, UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
+        return
+    flat = found[0].input.detach().reshape(-1)
+    for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
+        given = piece.clone().requires_grad_(found[0].input.requires_grad)
+        yield SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)  # type: ignore[no-untyped-call]
+
+
+def errors(info: Any, device: str) -> list[Any]:
+    """The ErrorInputs of the op; none where torch has written none."""
+    if info.error_inputs_func is None:
+        return []
+    with seeded("errors", info.name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(info.error_inputs(device))
+
+
+def has_own_wrapper(info: Any) -> bool:
+    """Whether derivatives are those of a wrapped op, as of ``cholesky(x + xᴴ)``, because the op reads only part of its input."""
+    wrapper: Callable[..., Any] = info.gradcheck_wrapper
+    return wrapper.__name__ != "<lambda>"

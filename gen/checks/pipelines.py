@@ -1,0 +1,208 @@
+"""Pipelines of transforms over a sample, built from the innermost stage outwards.
+
+A :class:`Program` is a function of flat inputs that can be built over any target, together with inputs to run it on. Each stage maps a
+program to a program. What a stage must know of its function (shapes of outputs, which of them are differentiable) is observed once on the
+reference, so that a target decides nothing about what is asked of it; the same code then builds the pipeline over both.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from gen.checks.outcomes import Unsuitable
+from gen.checks.seeds import generator, seeded
+from gen.reference import Loop
+from gen.reference.loop import sum_of_squares
+
+Tensor = torch.Tensor
+Flat = Callable[..., tuple[Any, ...]]
+JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; larger ones show nothing that smaller ones do not
+
+
+@dataclass
+class Program:
+    """`over(target)` is the function; `inputs` are plain tensors; `label` is its text and, with `seed`, its identity."""
+
+    over: Callable[[Any], Flat]
+    inputs: tuple[Tensor, ...]
+    differentiable: tuple[bool, ...]
+    seed: int
+    label: str = "f"
+    _results: dict[bool, tuple[Tensor, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def observed(self) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+        """Outputs on the reference, and for each whether it depends differentiably on the differentiable inputs."""
+        reference = Loop()
+        with seeded(self.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return reference.observe(self.over(reference), self.inputs, self.differentiable)
+
+    def on_reference(self, wide: bool = False) -> tuple[Tensor, ...]:
+        """Outputs over the loop reference, kept; `wide`: on the inputs in float64 or complex128."""
+        if wide not in self._results:
+            reference = Loop()
+            inputs = tuple(map(widened, self.inputs)) if wide else self.inputs
+            with seeded(self.seed), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what plain torch warns of is not about the target
+                self._results[wide] = tuple(self.over(reference)(*inputs))
+        return self._results[wide]
+
+    @property
+    def active(self) -> list[int]:
+        """Places of the differentiable inputs."""
+        places = [place for place, flag in enumerate(self.differentiable) if flag]
+        if not places:
+            raise Unsuitable(f"{self.label} has no differentiable input")
+        return places
+
+    @property
+    def kept(self) -> list[int]:
+        """Places of the differentiable outputs."""
+        places = [place for place, flag in enumerate(self.observed[1]) if flag]
+        if not places:
+            raise Unsuitable(f"no output of {self.label} depends differentiably on its inputs")
+        return places
+
+    def drawn_like(self, tensors: Sequence[Tensor], what: str) -> tuple[Tensor, ...]:
+        """Seeded normal tensors: cotangents or tangents."""
+        source = generator(self.seed, self.label, what)
+        return tuple(
+            torch.randn(t.shape, dtype=torch.complex128 if t.is_complex() else torch.float64, generator=source).to(t.dtype).to(t.device)
+            for t in tensors
+        )
+
+
+def widened(x: Tensor) -> Tensor:
+    """`x` in float64 or complex128; integers and booleans as they are."""
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.to(torch.float64) if x.is_floating_point() else x
+
+
+def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int]) -> Flat:
+    """`f` as a function of the inputs at `places`, giving the outputs at `outputs`; other inputs stay at `values`."""
+
+    def g(*some: Any) -> tuple[Any, ...]:
+        full = list(values)
+        for place, value in zip(places, some, strict=True):
+            full[place] = value
+        results = f(*full)
+        return tuple(results[place] for place in outputs)
+
+    return g
+
+
+def extend(program: Program, stage: str) -> Program:
+    """`stage` around `program`, for every nesting stage but vmap, which needs a pattern (:func:`batched`)."""
+    return _STAGES[stage](program)
+
+
+def batched(program: Program, inputs: tuple[Tensor, ...], in_dims: tuple[int | None, ...]) -> Program:
+    """vmap around `program`; `inputs` carry the batch at `in_dims`."""
+    over = program.over
+    label = f"vmap[{','.join('-' if dim is None else str(dim) for dim in in_dims)}]({program.label})"
+    return Program(lambda target: target.vmap(over(target), in_dims), inputs, program.differentiable, program.seed, label)
+
+
+def _vjp(program: Program) -> Program:
+    active, kept, count = program.active, program.kept, len(program.inputs)
+    cotangents = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
+
+    def over(target: Any) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> tuple[Any, ...]:
+            primals = values[:count]
+            _, pullback = target.vjp(restricted(f, primals, active, kept), *[primals[place] for place in active])
+            return tuple(pullback(tuple(values[count:])))
+
+        return g
+
+    flags = (*program.differentiable, *(True for _ in cotangents))
+    return Program(over, (*program.inputs, *cotangents), flags, program.seed, f"vjp({program.label})")
+
+
+def _jvp(program: Program) -> Program:
+    active, kept, count = program.active, program.kept, len(program.inputs)
+    tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
+
+    def over(target: Any) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> tuple[Any, ...]:
+            primals = values[:count]
+            inner = restricted(f, primals, active, kept)
+            outputs, pushed = target.jvp(inner, tuple(primals[place] for place in active), tuple(values[count:]))
+            return (*outputs, *pushed)
+
+        return g
+
+    flags = (*program.differentiable, *(True for _ in tangents))
+    return Program(over, (*program.inputs, *tangents), flags, program.seed, f"jvp({program.label})")
+
+
+def _grad(program: Program) -> Program:
+    active, kept = program.active, program.kept
+
+    def over(target: Any) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> tuple[Any, ...]:
+            inner = restricted(f, values, active, kept)
+            return tuple(target.grad(lambda *some: sum_of_squares(inner(*some)))(*[values[place] for place in active]))
+
+        return g
+
+    return Program(over, program.inputs, program.differentiable, program.seed, f"grad({program.label})")
+
+
+def _jacobian(name: str) -> Callable[[Program], Program]:
+    def stage(program: Program) -> Program:
+        active, kept = program.active, program.kept
+        inputs = sum(program.inputs[place].numel() for place in active)
+        entries = inputs * sum(program.observed[0][place].numel() for place in kept) * (inputs if name == "hessian" else 1)
+        if entries > JACOBIAN_LIMIT:
+            raise Unsuitable(f"{name}({program.label}) has {entries} entries, more than {JACOBIAN_LIMIT}")
+
+        def over(target: Any) -> Flat:
+            f = program.over(target)
+
+            def g(*values: Any) -> tuple[Any, ...]:
+                inner = restricted(f, values, active, kept)
+                blocks = getattr(target, name)(inner, tuple(range(len(active))))(*[values[place] for place in active])
+                return _leaves(blocks)
+
+            return g
+
+        return Program(over, program.inputs, program.differentiable, program.seed, f"{name}({program.label})")
+
+    return stage
+
+
+def _functionalize(program: Program) -> Program:
+    over, label = program.over, f"functionalize({program.label})"
+    return Program(lambda target: target.functionalize(over(target)), program.inputs, program.differentiable, program.seed, label)
+
+
+def _leaves(blocks: Any) -> tuple[Any, ...]:
+    if isinstance(blocks, (tuple, list)):
+        return tuple(leaf for block in blocks for leaf in _leaves(block))
+    return (blocks,)
+
+
+_STAGES: dict[str, Callable[[Program], Program]] = {
+    "vjp": _vjp,
+    "jvp": _jvp,
+    "grad": _grad,
+    "jacrev": _jacobian("jacrev"),
+    "jacfwd": _jacobian("jacfwd"),
+    "hessian": _jacobian("hessian"),
+    "functionalize": _functionalize,
+}

@@ -1,0 +1,322 @@
+"""Samples as flat functions: tensors in, a tuple of tensors out, everything else closed over.
+
+A sample knows which inputs are differentiable, and what one run of the op on plain tensors shows: whether it draws random numbers,
+whether it changes its inputs, what warnings its kernels give. Samples of one op and dtype are built once per generated module and
+shared by its checks, and so is what was computed for them (:attr:`Sample.memory`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gen.checks import declarative, opinfo
+from gen.checks.seeds import seeded, stable_seed
+
+Tensor = torch.Tensor
+Apply = Callable[..., Any]
+LARGEST = 20_000  # elements of all inputs together; larger samples show nothing that smaller ones do not
+
+
+@dataclass(frozen=True)
+class Op:
+    """What can be called: the op, its variants, and what turns its raw result into the outputs that are compared."""
+
+    name: str
+    call: Apply
+    inplace: Apply | None = None
+    supports_out: bool = False
+    reference: Apply | None = None  # on tensors
+    numpy_reference: Callable[[Any], Any] | None = None  # on an OpInfo SampleInput
+    info: Any = None
+
+
+@dataclass(repr=False)  # torch.func.vmap takes the repr of what it maps
+class Sample:
+    """One call of an op.
+
+    `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and returns ``(args, kwargs)``.
+    """
+
+    index: int
+    description: str
+    op: Op
+    inputs: tuple[Tensor, ...]
+    differentiable: tuple[bool, ...]
+    rebuild: Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]]
+    process: Callable[[Any], Any]
+    wrap: Callable[..., Any] | None
+    signature: tuple[Any, ...]
+    seed: int
+    memory: dict[Any, Any] = field(default_factory=dict)
+    _facts: Facts | None = None
+
+    def __call__(self, *tensors: Any) -> tuple[Any, ...]:
+        """The flat function. Inputs that the op writes to are cloned first, so it is a function indeed."""
+        if self.facts.mutates:
+            tensors = tuple(t.clone() if written else t for t, written in zip(tensors, self.facts.mutated, strict=True))
+        return self.outputs(self.raw(self.op.call, tensors))
+
+    def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
+        """`call` on the sample's arguments with `tensors` in their places, result as it comes."""
+        args, kwargs = self.rebuild(tensors)
+        if self.wrap is not None:
+            return self.wrap(call, *args, **kwargs, **extra)
+        return call(*args, **kwargs, **extra)
+
+    def outputs(self, raw: Any) -> tuple[Any, ...]:
+        """A raw result as a tuple of dense tensors."""
+        return flat_tensors(self.process(raw))
+
+    @property
+    def facts(self) -> Facts:
+        """What one run on plain tensors showed; an op that fails there raises its own error, here and at every use."""
+        if self._facts is None:
+            self._facts = _observe(self)
+        if self._facts.error is not None:
+            raise self._facts.error
+        return self._facts
+
+    @property
+    def numel(self) -> int:
+        return sum(t.numel() for t in self.inputs)
+
+
+@dataclass(frozen=True)
+class Facts:
+    outputs: tuple[Tensor, ...] = ()
+    mutated: tuple[bool, ...] = ()
+    random: bool = False
+    warnings: tuple[tuple[str, type[Warning]], ...] = ()
+    error: Exception | None = None
+
+    @property
+    def mutates(self) -> bool:
+        return any(self.mutated)
+
+
+def flat_tensors(result: Any) -> tuple[Any, ...]:
+    """The tensors of `result` in order; numbers become tensors, sparse ones dense, anything else is left out."""
+    leaves = []
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, Tensor):
+            leaves.append(leaf if leaf.layout is torch.strided else leaf.to_dense())
+        elif isinstance(leaf, (bool, int, float, complex)):
+            leaves.append(torch.tensor(leaf, dtype=torch.complex128 if isinstance(leaf, complex) else None))
+    return tuple(leaves)
+
+
+class _RandomSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether any kernel drew from the global generator, even where a wrapper restores its state afterwards."""
+
+    drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        before = torch.get_rng_state()
+        result = func(*args, **(kwargs or {}))
+        self.drew |= not torch.equal(before, torch.get_rng_state())
+        return result
+
+
+def _observe(sample: Sample) -> Facts:
+    inputs = tuple(t.clone() for t in sample.inputs)
+    versions = [t._version for t in inputs]
+    try:
+        with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]
+            warnings.simplefilter("always")
+            outputs = sample.outputs(sample.raw(sample.op.call, inputs))
+    except Exception as error:
+        return Facts(error=error)
+    mutated = tuple(t._version != version for t, version in zip(inputs, versions, strict=True))
+    return Facts(outputs, mutated, spy.drew, tuple({(str(w.message), w.category): None for w in seen}))
+
+
+# --- building -------------------------------------------------------------------------------------------------------------------
+
+
+def resolve(path: str) -> Any:
+    """``module:attribute`` or a dotted name of something importable."""
+    if ":" in path:
+        module, attribute = path.split(":", 1)
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        return found
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(f"{path!r} names nothing that can be imported")
+
+
+def make_op(name: str, row: Mapping[str, Any]) -> Op:
+    """The op of a matrix row: `row` wins, OpInfo supplies the rest, an importable dotted name will do."""
+    info = None if "call" in row else opinfo.lookup(name)
+    reference = resolve(row["reference"]) if row.get("reference") else None
+    if info is None:
+        return Op(name, resolve(row.get("call") or name), reference=reference)
+    numpy_reference = None
+    if info.ref is not None and reference is None:
+        numpy_reference = info.ref
+    return Op(name, info.op, info.get_inplace(), info.supports_out, reference, numpy_reference, info)
+
+
+def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
+    """Every sample of the op for `dtype`, in the order of its source; none of them run yet."""
+    seed = ("samples", op.name, dtype)
+    source = row.get("samples", "opinfo")
+    if source == "opinfo":
+        if op.info is None:
+            raise LookupError(f"{op.name}: no `samples` in its row and no OpInfo of that name")
+        calls = _from_opinfo(op, dtype, device, seed, wrapped)
+    else:
+        with seeded(*seed):
+            calls = list(declarative.build(resolve(source) if isinstance(source, str) else source, dtype, device))
+    return [
+        _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
+        for index, (args, kwargs, process, wrap) in enumerate(calls)
+    ]
+
+
+def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
+    """The sample of one explicit call; its outputs are not processed."""
+    return _normalise(op, index, args, kwargs, lambda result: result, None, stable_seed(op.name, index))
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[..., Any] | None]
+
+
+def _from_opinfo(op: Op, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool) -> list[Call]:
+    info = op.info
+    wrap = info.gradcheck_wrapper if wrapped and opinfo.has_own_wrapper(info) else None
+    return [
+        ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
+        for sample in opinfo.samples(info, device, dtype, seed)
+    ]
+
+
+def _normalise(
+    op: Op,
+    index: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    process: Callable[[Any], Any],
+    wrap: Callable[..., Any] | None,
+    seed: int,
+) -> Sample:
+    leaves, spec = pytree.tree_flatten((list(args), kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    inputs = tuple(leaves[place].detach() for place in places)
+    differentiable = tuple(leaves[place].requires_grad for place in places)
+    fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+    def rebuild(tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        values = list(fixed)
+        for place, tensor in zip(places, tensors, strict=True):
+            values[place] = tensor
+        rebuilt_args, rebuilt_kwargs = pytree.tree_unflatten(values, spec)
+        return rebuilt_args, rebuilt_kwargs
+
+    held = set(places)
+    shown = [_show(leaf) for leaf in leaves]
+    described = pytree.tree_unflatten(shown, spec)
+    others = tuple(text for place, text in enumerate(shown) if place not in held)
+    description = ", ".join([*map(str, described[0]), *(f"{key}={value}" for key, value in described[1].items())])
+    signature = (tuple((t.ndim, tuple(min(size, 2) for size in t.shape), t.dtype) for t in inputs), str(spec), others)
+    return Sample(index, description.replace("'", ""), op, inputs, differentiable, rebuild, process, wrap, signature, seed)
+
+
+def _show(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
+    return str(leaf.__name__) if callable(leaf) and hasattr(leaf, "__name__") else repr(leaf)
+
+
+# --- choosing and caching -------------------------------------------------------------------------------------------------------
+
+
+def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
+    """At most `count` samples (None: all), chosen for diversity and the same on every run.
+
+    Samples differ in layout (ranks, sizes 0, 1 and more) and in their other arguments; the choice takes turns through the groups of equal
+    tensor ranks and never takes a signature twice while others remain. The first taken is the smallest that has elements to differ in.
+    """
+    fit = [sample for sample in pool if sample.numel <= largest]
+    if not any(map(_telling, fit)):
+        fit = sorted(filter(_telling, pool), key=lambda s: s.numel)[:1] + fit
+    if count is None or len(fit) <= count:
+        return fit
+    groups: dict[Any, list[Sample]] = {}
+    for sample in fit:
+        groups.setdefault(tuple(ranks for ranks, *_ in sample.signature[0]), []).append(sample)
+    turns = [_fresh_first(group) for group in groups.values()]
+    turns.sort(key=lambda group: (not _telling(group[0]), group[0].index))
+    chosen: list[Sample] = []
+    for turn in range(len(fit)):
+        for group in turns:
+            if turn < len(group):
+                chosen.append(group[turn])
+        if len(chosen) >= count:
+            break
+    return sorted(chosen[:count], key=lambda sample: not _telling(sample))
+
+
+def _telling(sample: Sample) -> bool:
+    """More than one element in some input, none empty: values can differ."""
+    return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
+
+
+def _fresh_first(group: list[Sample]) -> list[Sample]:
+    """New signatures before repeated ones; telling samples before empty and one-element ones, spread over the group."""
+    seen: set[Any] = set()
+    fresh: list[Sample] = []
+    again: list[Sample] = []
+    for sample in sorted(group, key=lambda s: not _telling(s)):
+        (again if sample.signature in seen else fresh).append(sample)
+        seen.add(sample.signature)
+    return _spread(fresh) + again
+
+
+def _spread(items: list[Sample]) -> list[Sample]:
+    """First, last, middle, then the rest in order: neighbours in a source are alike."""
+    if len(items) < 4:
+        return items
+    ends = [items[0], items[-1], items[len(items) // 2]]
+    return ends + [item for item in items if all(item is not end for end in ends)]
+
+
+class Store:
+    """Samples of the current family of ops; another family evicts them."""
+
+    def __init__(self) -> None:
+        self.family: str | None = None
+        self._pools: dict[Any, list[Sample]] = {}
+
+    def pool(self, family: str, name: str, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
+        """All candidates; `wrapped` asks for OpInfo's wrapper for derivatives, where the op has one."""
+        if family != self.family:
+            self._pools.clear()
+            self.family = family
+        op = make_op(name, row)
+        wrapped = wrapped and op.info is not None and opinfo.has_own_wrapper(op.info)
+        key = (name, dtype, device, wrapped)
+        if key not in self._pools:
+            self._pools[key] = candidates(op, row, dtype, device, wrapped)
+        return self._pools[key]
+
+
+STORE = Store()

@@ -1,0 +1,11 @@
+"""References: slow, obvious, independent of every target.
+
+They implement the methods of ``gen.targets.protocol.Target``, so that one pipeline is built over a target and over a reference by the
+same code. :class:`gen.reference.loop.Loop` maps by a Python loop and differentiates by torch's plain engine;
+:class:`gen.reference.numeric.Numeric` takes the outermost derivative by central differences.
+"""
+
+from gen.reference.loop import Loop
+from gen.reference.numeric import Numeric
+
+__all__ = ["Loop", "Numeric"]

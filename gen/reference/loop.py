@@ -1,0 +1,263 @@
+"""vmap as a loop over the batch; derivatives by torch's plain autograd engine, one vector at a time.
+
+Nothing here comes from torch.func. Forward-mode results are the transpose of the transposed derivative, taken by the reverse engine twice,
+so they share no formula with forward-mode rules; only where an op cannot be differentiated twice is forward_ad used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+Tensor = torch.Tensor
+Flat = Callable[..., tuple[Tensor, ...]]
+
+
+class Loop:
+    """See :class:`gen.targets.protocol.Target` for shapes and conventions; nests in itself to any depth."""
+
+    name = "loop"
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self._depth = 0  # derivatives being taken around this point; inside one, results must stay differentiable
+
+    # --- derivatives ------------------------------------------------------------------------------------------------------------
+
+    def forward(self, f: Flat) -> Flat:
+        return f
+
+    def vjp(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+        xs, outputs = self._recorded(f, primals)
+
+        def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return self._gradients(outputs, xs, cotangents)
+
+        return self._released(outputs), pullback
+
+    def jvp(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        try:
+            xs, outputs = self._recorded(f, primals)
+            push = self._pushforward(outputs, xs)
+            return self._released(outputs), push(tangents)
+        except RuntimeError:
+            if self._depth:
+                raise
+            return _forward_mode(f, primals, tangents)
+
+    def grad(self, f: Callable[..., Tensor]) -> Flat:
+        def g(*args: Tensor) -> tuple[Tensor, ...]:
+            outputs, pullback = self.vjp(lambda *xs: (f(*xs),), *args)
+            return pullback((torch.ones_like(outputs[0]),))
+
+        return g
+
+    def jacrev(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+        def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+            outputs, pullback = self.vjp(_of(f, args, argnums), *[args[n] for n in argnums])
+            blocks = []
+            for place, output in enumerate(outputs):
+                rows = [pullback(_one_hot(outputs, place, index)) for index in _indices(output)]
+                blocks.append(
+                    tuple(_stacked([row[k] for row in rows], output.shape, args[n].shape, args[n]) for k, n in enumerate(argnums))
+                )
+            return tuple(blocks)
+
+        return g
+
+    def jacfwd(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+        def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+            primals = [args[n] for n in argnums]
+            inner = _of(f, args, argnums)
+            xs, outputs = self._recorded(inner, primals)
+            push = self._pushforward(outputs, xs)
+            columns = [[push(_one_hot(primals, k, index)) for index in _indices(primal)] for k, primal in enumerate(primals)]
+            return tuple(
+                tuple(
+                    _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)
+                    for k, primal in enumerate(primals)
+                )
+                for place, output in enumerate(outputs)
+            )
+
+        return g
+
+    def hessian(self, f: Flat, argnums: Sequence[int]) -> Callable[..., Any]:
+        def g(*args: Tensor) -> Any:
+            count = len(argnums)
+            outputs_count = 0
+
+            def first(*xs: Tensor) -> tuple[Tensor, ...]:
+                nonlocal outputs_count
+                rows = self.jacrev(f, argnums)(*xs)
+                outputs_count = len(rows)
+                return tuple(block for row in rows for block in row)
+
+            flat = self.jacfwd(first, argnums)(*args)
+            return tuple(flat[place * count : (place + 1) * count] for place in range(outputs_count))
+
+        return g
+
+    # --- other transforms -------------------------------------------------------------------------------------------------------
+
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
+        """Every entry is a fresh contiguous tensor, as if it had never been part of a batch."""
+
+        def g(*args: Tensor) -> tuple[Tensor, ...]:
+            size = next(arg.shape[dim] for arg, dim in zip(args, in_dims, strict=True) if dim is not None)
+            rows = [f(*[arg if dim is None else _entry(arg, dim, b) for arg, dim in zip(args, in_dims, strict=True)]) for b in range(size)]
+            return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+        return g
+
+    def functionalize(self, f: Flat) -> Flat:
+        return f
+
+    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        return f
+
+    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+            wanted = [place for place, value in enumerate(values) if value.requires_grad]
+            outputs, pullback = self.vjp(_of(f, values, wanted), *[values[place].detach() for place in wanted])
+            return outputs, pullback(tuple(cotangents))
+
+        return g
+
+    def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        return f
+
+    def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
+        def gradients(entry: Tensor) -> tuple[Tensor, ...]:
+            def loss(*held: Tensor) -> Tensor:
+                total: Tensor = sum_of_squares(f(entry.unsqueeze(0), *held))
+                return total
+
+            return self.grad(loss)(*params)
+
+        rows = [gradients(entry) for entry in batch]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+    # --- what a check asks besides ------------------------------------------------------------------------------------------------
+
+    def observe(self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+        """Outputs of `f`, and for each whether it depends differentiably on the differentiable inputs."""
+        xs = [x.detach().requires_grad_() if flag else x.detach() for x, flag in zip(inputs, differentiable, strict=True)]
+        with self._inside():
+            outputs = f(*xs)
+        return tuple(output.detach() for output in outputs), tuple(output.requires_grad for output in outputs)
+
+    # --- inside -------------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        self._depth += 1
+        try:
+            with torch.enable_grad():
+                yield
+        finally:
+            self._depth -= 1
+
+    def _recorded(self, f: Flat, primals: Sequence[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Inputs that the engine can be asked about, connected to an outer recording where there is one, and `f` of them."""
+        with self._inside():
+            xs = [p.clone() if p.requires_grad else p.detach().clone().requires_grad_() for p in primals]
+            return xs, tuple(f(*xs))
+
+    def _released(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(outputs) if self._depth else tuple(output.detach() for output in outputs)
+
+    def _gradients(self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(x) for x in xs)
+        tracked, seeds = zip(*pairs, strict=True)
+        with torch.set_grad_enabled(self._depth > 0):
+            return torch.autograd.grad(
+                tracked, list(xs), seeds, create_graph=self._depth > 0, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+
+    def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
+        """Tangents of `xs` to tangents of `outputs`: the pullback is linear in its cotangents, and its own pullback is this."""
+        with self._inside():
+            tracked = [output for output in outputs if output.requires_grad]
+            probes = [torch.ones_like(output, requires_grad=True) for output in tracked]
+            gradients: Sequence[Tensor] = ()
+            if tracked:
+                gradients = torch.autograd.grad(tracked, list(xs), probes, create_graph=True, allow_unused=True, materialize_grads=True)
+
+        def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            pairs = [(g, t) for g, t in zip(gradients, tangents, strict=True) if g.requires_grad] if tracked else []
+            if not pairs:
+                return tuple(torch.zeros_like(output) for output in outputs)
+            linear, seeds = zip(*pairs, strict=True)
+            pushed = torch.autograd.grad(
+                linear, probes, seeds, create_graph=self._depth > 0, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            found = iter(pushed)
+            return tuple(next(found) if output.requires_grad else torch.zeros_like(output) for output in outputs)
+
+        return push
+
+
+def sum_of_squares(outputs: Sequence[Any]) -> Any:
+    """The real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|² over floating and complex outputs."""
+    total: Any = None
+    for output in outputs:
+        if output.is_complex():
+            term = (output * output.conj()).real.sum()
+        elif output.is_floating_point():
+            term = (output * output).sum()
+        else:
+            continue
+        total = term if total is None else total + term
+    return total
+
+
+def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]  # type: ignore[no-untyped-call]
+        parts = [forward_ad.unpack_dual(output) for output in f(*duals)]  # type: ignore[no-untyped-call]
+        return (
+            tuple(part.primal for part in parts),
+            tuple(torch.zeros_like(part.primal) if part.tangent is None else part.tangent for part in parts),
+        )
+
+
+def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
+    """`f` as a function of the arguments `argnums`, the others fixed."""
+
+    def g(*some: Tensor) -> tuple[Tensor, ...]:
+        full = list(args)
+        for place, value in zip(argnums, some, strict=True):
+            full[place] = value
+        return f(*full)
+
+    return g
+
+
+def _entry(batched: Tensor, dim: int, b: int) -> Tensor:
+    return batched.select(dim, b).clone(memory_format=torch.contiguous_format)
+
+
+def _indices(x: Tensor) -> Iterator[tuple[int, ...]]:
+    return product(*map(range, x.shape))
+
+
+def _one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tuple[Tensor, ...]:
+    basis = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format).detach() for x in like)
+    basis[place][index] = 1
+    return basis
+
+
+def _stacked(rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like: Tensor, last: bool = False) -> Tensor:
+    """Rows stacked to ``outer + inner``; with `last`, to ``inner + outer``."""
+    shape = (*inner, *outer) if last else (*outer, *inner)
+    if not rows:
+        return like.new_zeros(shape)
+    return torch.stack(list(rows), dim=-1 if last else 0).reshape(shape)

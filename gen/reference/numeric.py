@@ -1,0 +1,176 @@
+"""The outermost derivative by central differences; inner ones, and everything else, by the plain engine.
+
+Inputs are expected in float64 or complex128. Differences at steps h and h/2 are extrapolated (error O(h⁴)), and points where the
+function has no derivative are found by two signs: the two central differences disagree, or the one-sided ones keep a jump that does
+not shrink with the step. Such entries are returned as NaN, "not comparable", and a comparison that knows leaves them out.
+
+Complex derivatives follow torch's convention: the gradient g of cotangent v satisfies ⟨g, u⟩ = ⟨v, J u⟩ for every direction u, with
+⟨a, b⟩ the real part of Σ conj(a)·b, so a complex coordinate has two directions, 1 and i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from gen.reference.loop import Flat, Loop, _of, _one_hot, _stacked
+
+Tensor = torch.Tensor
+STEPS = (1e-3, 1e-5)  # the second is tried where the first found no derivative: steep, not kinked
+FEW = 16  # real coordinates of one input up to which its full gradient is taken
+DIRECTIONS = 6  # random directions for larger inputs
+LIMIT = 96  # real coordinates of all inputs for results that cannot be projected
+
+
+class Numeric(Loop):
+    """See :class:`gen.targets.protocol.Target`.
+
+    With `project`, gradients of an input of more than :data:`FEW` coordinates are returned as their inner products with random unit
+    directions, shape ``(DIRECTIONS,)``; :meth:`project` maps a target's gradients likewise. Without, more than :data:`LIMIT`
+    coordinates are a ValueError.
+    """
+
+    name = "numeric"
+
+    def __init__(self, project: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self._project = project
+        self._generator = torch.Generator().manual_seed(seed)
+        self._directions: dict[int, list[Tensor]] = {}
+        self._busy = False
+
+    def vjp(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+        if self._busy:
+            return super().vjp(f, *primals)
+        self._choose_directions(primals)
+        outputs = self._evaluate(f, primals)
+        pushed: list[list[tuple[Tensor, ...]]] = []
+
+        def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            if not pushed:  # a Jacobian pulls back many cotangents through the same differences
+                pushed.extend([self._difference(f, primals, k, u) for u in self._basis(k, primal)] for k, primal in enumerate(primals))
+            return tuple(self._assemble(k, primal, pushed[k], cotangents) for k, primal in enumerate(primals))
+
+        return outputs, pullback
+
+    def jvp(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        if self._busy:
+            return super().jvp(f, primals, tangents)
+        return self._evaluate(f, primals), self._along(f, list(primals), list(tangents))
+
+    def jacfwd(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+        if self._busy:
+            return super().jacfwd(f, argnums)
+
+        def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+            primals, inner = [args[n] for n in argnums], _of(f, args, argnums)
+            outputs = self._evaluate(inner, primals)
+            columns = [
+                [
+                    self._difference(inner, primals, k, _one_hot([primal], 0, index)[0])
+                    for index in torch.ones_like(primal).nonzero().tolist()
+                ]
+                for k, primal in enumerate(primals)
+            ]
+            return tuple(
+                tuple(
+                    _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)
+                    for k, primal in enumerate(primals)
+                )
+                for place, output in enumerate(outputs)
+            )
+
+        return g
+
+    def project(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A target's gradients in the form in which this object returned its own."""
+        projected = []
+        for k, gradient in enumerate(gradients):
+            if k in self._directions:
+                wide = gradient.to(self._directions[k][0].dtype)
+                gradient = torch.stack([_inner(wide, u) for u in self._directions[k]])
+            projected.append(gradient)
+        return tuple(projected)
+
+    def _choose_directions(self, primals: Sequence[Tensor]) -> None:
+        """Draw directions for large inputs; ValueError if there are large inputs and results cannot be projected."""
+        self._directions.clear()
+        if not self._project and sum(map(_coordinates, primals)) > LIMIT:
+            raise ValueError(f"more than {LIMIT} coordinates: too large for differences in every coordinate")
+        for k, primal in enumerate(primals):
+            if self._project and _coordinates(primal) > FEW:
+                drawn = [torch.randn(primal.shape, dtype=primal.dtype, generator=self._generator) for _ in range(DIRECTIONS)]
+                self._directions[k] = [(u / u.norm()).to(primal.device) for u in drawn]
+
+    def _basis(self, k: int, primal: Tensor) -> Iterator[Tensor]:
+        if k in self._directions:
+            yield from self._directions[k]
+            return
+        for factor in (1, 1j) if primal.is_complex() else (1,):
+            for index in torch.ones(primal.shape).nonzero().tolist():
+                yield _one_hot([primal], 0, tuple(index))[0] * factor
+
+    def _assemble(self, k: int, primal: Tensor, pushed: Sequence[tuple[Tensor, ...]], cotangents: Sequence[Tensor]) -> Tensor:
+        products = [sum((_inner(c, d) for c, d in zip(cotangents, column, strict=True)), primal.real.new_zeros(())) for column in pushed]
+        if k in self._directions:
+            return torch.stack(products)
+        if not products:
+            return torch.zeros_like(primal)
+        flat = torch.stack(products)
+        if primal.is_complex():
+            flat = torch.complex(*flat.chunk(2))
+        return flat.reshape(primal.shape)
+
+    def _difference(self, f: Flat, primals: Sequence[Tensor], k: int, direction: Tensor) -> tuple[Tensor, ...]:
+        return self._along(f, [primals[k]], [direction], lambda x: [*primals[:k], *x, *primals[k + 1 :]])
+
+    def _along(
+        self, f: Flat, points: list[Tensor], directions: list[Tensor], place: Callable[[list[Tensor]], list[Tensor]] = list
+    ) -> tuple[Tensor, ...]:
+        """The derivative of `f` along `directions`; NaN where there is none."""
+        centre = self._evaluate(f, place(points))
+        best: tuple[Tensor, ...] | None = None
+        for step in STEPS:
+
+            def at(t: float) -> tuple[Tensor, ...]:
+                return self._evaluate(f, place([p + t * u for p, u in zip(points, directions, strict=True)]))
+
+            found = tuple(_extrapolated(*five, step) for five in zip(centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True))
+            best = found if best is None else tuple(torch.where(b.isnan(), n, b) for b, n in zip(best, found, strict=True))
+            if not any(b.isnan().any() for b in best):
+                break
+        assert best is not None
+        return best
+
+    def _evaluate(self, f: Flat, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with self._engine_inside():
+            return f(*values)
+
+    @contextmanager
+    def _engine_inside(self) -> Iterator[None]:
+        kept, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = kept
+
+
+def _coordinates(x: Tensor) -> int:
+    return x.numel() * (2 if x.is_complex() else 1)
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """The real part of Σ conj(a)·b. An entry with a zero cotangent counts as nothing, even where the derivative is unknown."""
+    product = (a.conj() * b).real if a.is_complex() or b.is_complex() else a * b
+    return torch.where(a == 0, torch.zeros_like(product), product).sum()
+
+
+def _extrapolated(centre: Tensor, up: Tensor, down: Tensor, half_up: Tensor, half_down: Tensor, h: float) -> Tensor:
+    coarse, fine = (up - down) / (2 * h), (half_up - half_down) / h
+    jump = (up + down - 2 * centre).abs() / h
+    half_jump = (half_up + half_down - 2 * centre).abs() * (2 / h)
+    bound = 1e-4 * (1 + fine.abs())
+    unknown = ((coarse - fine).abs() > bound) | ((half_jump > 0.75 * jump) & (half_jump > bound))
+    return torch.where(unknown, torch.full_like(fine, torch.nan), (4 * fine - coarse) / 3)

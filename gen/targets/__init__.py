@@ -1,0 +1,41 @@
+"""Implementations that a matrix can exercise, by name.
+
+``torch`` and ``runtime`` are built in; any other name is an entry point of the group ``matrix.targets``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from typing import cast
+
+from gen.targets.protocol import Target
+
+GROUP = "matrix.targets"
+_BUILT_IN = {
+    "torch": ("gen.targets.torch_target", "TorchTarget"),
+    "runtime": ("gen.targets.runtime_target", "RuntimeTarget"),
+}
+
+__all__ = ["GROUP", "Target", "load", "names"]
+
+
+def names() -> list[str]:
+    """Every name that :func:`load` accepts."""
+    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+
+
+@cache
+def load(name: str) -> Target:
+    """The target called `name`; LookupError names the known ones, and what to do about a missing one."""
+    if name in _BUILT_IN:
+        module, attribute = _BUILT_IN[name]
+        return cast(Target, getattr(importlib.import_module(module), attribute)())
+    points = list(entry_points(group=GROUP, name=name))
+    if not points:
+        known = ", ".join(names())
+        raise LookupError(f"no target {name!r}; known: {known}. Others register under the entry point group {GROUP!r}.")
+    if len(points) > 1:
+        raise LookupError(f"target {name!r} is registered {len(points)} times: {', '.join(point.value for point in points)}")
+    return cast(Target, points[0].load()())

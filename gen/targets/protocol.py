@@ -1,0 +1,89 @@
+"""What an implementation must offer to be exercised by a matrix.
+
+A target is any object with the methods of :class:`Target`; it need not inherit from it. At the boundary (a transform called by a
+check) inputs and results are plain ``torch.Tensor``s. A function that is handed to a transform takes and returns whatever values the
+enclosing transform of the same target passes, which is how transforms nest. Functions return tuples of tensors, always, but for the one
+given to :meth:`Target.grad`, which returns a real zero-dimensional tensor.
+
+A third party registers a target, a class or a function that returns an instance, under the entry point group ``matrix.targets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+Tensor = torch.Tensor
+Flat = Callable[..., tuple[Any, ...]]
+
+
+class Target(Protocol):
+    """The protocol; ``lacks`` names the methods' stages that are not offered (cells that need them are reported as lacking)."""
+
+    name: str
+    lacks: frozenset[str]
+
+    def forward(self, f: Flat) -> Flat:
+        """``g(*args)``: `f` on the target's own values."""
+        ...
+
+    def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        """Outputs of ``f(*primals)`` and the pullback: cotangents, one per output, to gradients, one per primal.
+
+        Complex gradients follow torch's convention: the conjugate of the holomorphic derivative times the cotangent.
+        """
+        ...
+
+    def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Outputs of ``f(*primals)`` and their tangents."""
+        ...
+
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
+        """`f` mapped over the dimensions `in_dims` (negative ones count from the end); outputs batched at 0; random draws differ."""
+        ...
+
+    def grad(self, f: Callable[..., Any]) -> Flat:
+        """``g(*args)``: gradients of the real scalar ``f(*args)``, one per argument."""
+        ...
+
+    def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+        """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, row by row through vjp."""
+        ...
+
+    def jacfwd(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+        """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, column by column through jvp."""
+        ...
+
+    def hessian(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+        """``g(*args)[output][argument][argument]``: jacfwd of jacrev."""
+        ...
+
+    def functionalize(self, f: Flat) -> Flat:
+        """``g(*args)``: `f` with its mutations and views replaced by functional ops."""
+        ...
+
+    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Any:
+        """A graph captured on `args`, as a callable with an attribute ``graph``, a ``torch.fx.Graph``."""
+        ...
+
+    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        """``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition` (``default`` or ``min_cut``).
+
+        `args` that require grad are differentiated; `f` returns only differentiable outputs, and there is one cotangent for each.
+        """
+        ...
+
+    def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        """``g(*args)``: the exported program."""
+        ...
+
+    def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
+        """Per-sample gradients of ``params``, each of shape ``(len(batch), *param.shape)``.
+
+        The loss of a sample is the sum of |output|² over its slice of every output of ``f(batch, *params)``; the loss of the batch is
+        their sum or mean, by `loss_reduction`; the gradients are those of the samples' own losses either way. `input_grad` says
+        whether `batch` requires grad meanwhile.
+        """
+        ...

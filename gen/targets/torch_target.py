@@ -1,0 +1,147 @@
+"""torch itself as a target: torch.func, make_fx, AOTAutograd, torch.export and ExpandedWeights."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+Tensor = torch.Tensor
+
+
+@contextmanager
+def _fallback_is_expected() -> Iterator[None]:
+    """torch's vmap warns where an op lacks a batching rule; that it is slow there is no finding of a test of values."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented", category=UserWarning)
+        yield
+
+
+class _Module(nn.Module):
+    """`f` as a module without parameters, which is what torch.export takes."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, *args: Any) -> Any:
+        return self.f(*args)
+
+
+class _Parametric(nn.Module):
+    """`f` as a module that holds `params`, which is what ``call_for_per_sample_grads`` takes."""
+
+    def __init__(self, f: Callable[..., Any], params: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.f = f
+        self.held = nn.ParameterList([nn.Parameter(p.detach().clone()) for p in params])
+
+    def forward(self, batch: Tensor) -> Any:
+        return self.f(batch, *self.held)
+
+
+class TorchTarget:
+    """See :class:`gen.targets.protocol.Target`."""
+
+    name = "torch"
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them
+            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
+            importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+    def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return f
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
+        return torch.func.vjp(f, *primals)
+
+    def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        return torch.func.jvp(f, primals, tangents)
+
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        mapped = torch.func.vmap(f, in_dims=in_dims, randomness="different")
+
+        def g(*args: Any) -> Any:
+            with _fallback_is_expected():
+                return mapped(*args)
+
+        return g
+
+    def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+
+    def jacrev(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return _quiet(torch.func.jacrev(f, argnums=argnums))
+
+    def jacfwd(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return _quiet(torch.func.jacfwd(f, argnums=argnums))
+
+    def hessian(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return _quiet(torch.func.hessian(f, argnums=argnums))
+
+    def functionalize(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.func.functionalize(f)
+
+    def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        with _fallback_is_expected():
+            return make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
+
+    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        from functorch.compile import (  # type: ignore[import-untyped]
+            aot_function,
+            default_partition,
+            min_cut_rematerialization_partition,
+            nop,
+        )
+
+        cut = {"default": default_partition, "min_cut": min_cut_rematerialization_partition}[partition]
+        compiled = aot_function(f, fw_compiler=nop, bw_compiler=nop, partition_fn=cut, dynamic=dynamic)
+
+        def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+            outputs = compiled(*values)
+            wanted = [value for value in values if value.requires_grad]
+            pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+            if not pairs:
+                return outputs, tuple(torch.zeros_like(value) for value in wanted)
+            tracked, seeds = zip(*pairs, strict=True)
+            return outputs, torch.autograd.grad(tracked, wanted, seeds, allow_unused=True, materialize_grads=True)
+
+        return g
+
+    def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+        shapes: Any = None
+        if dynamic:
+            shapes = {"args": tuple(dict.fromkeys(range(arg.ndim), torch.export.Dim.AUTO) for arg in args)}
+        program = torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
+        return program.module()
+
+    def per_sample(
+        self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
+    ) -> tuple[Tensor, ...]:
+        from torch.nn.utils import _per_sample_grad
+
+        module = _Parametric(f, params)
+        call = _per_sample_grad.call_for_per_sample_grads(  # type: ignore[no-untyped-call]
+            module, batch_size=len(batch), loss_reduction=loss_reduction
+        )
+        outputs = call(batch.detach().requires_grad_(input_grad))
+        loss: Any = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
+        (loss / len(batch) if loss_reduction == "mean" else loss).backward()
+        return tuple(held.grad_sample for held in module.held)
+
+
+def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
+    def g(*args: Any) -> Any:
+        with _fallback_is_expected():
+            return f(*args)
+
+    return g
