@@ -192,14 +192,19 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Load torch and the target before the first cell, so that no cell's time includes it."""
-    if not session.config.option.collectonly and any(_cell(item) for item in session.items):
+    """Load torch, the target and OpInfo's database before the first cell, so that no cell's time includes it."""
+    if session.config.option.collectonly:
+        return
+    cells = [(item, cell) for item in session.items if (cell := _cell(item)) is not None]
+    if cells:
         import torch
 
-        from gen.checks import ledger  # noqa: F401  # imports what running a cell needs
+        from gen.checks import ledger, opinfo  # noqa: F401  # the ledger imports what running a cell needs
 
         torch.set_num_threads(1)
         session.config.stash[_run].target()
+        if any(cell.op not in family_of(item.getparent(pytest.Module).obj).ops for item, cell in cells):  # type: ignore[union-attr]
+            opinfo.database()
 
 
 def _empty(item: pytest.Item) -> bool:
@@ -268,7 +273,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     from gen.checks.ledger import attempt
 
     run = pyfuncitem.config.stash[_run]
-    case: Case = pyfuncitem.funcargs["case"]
+    case: Case = pyfuncitem.funcargs["case"]  # type: ignore[assignment]  # what the fixture made
     verdict = attempt(pyfuncitem.obj, case, pyfuncitem.stash[_active], run.settings.today)
     facts: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     family = facts["family"]

@@ -1,0 +1,170 @@
+"""Which faults are drawn, and what became of each."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+from gen.audit.kinds import KINDS
+from gen.audit.modules import Check
+from gen.audit.planted import WHERE, Planted
+from gen.checks.case import Case
+from gen.checks.cases import Cell
+from gen.checks.entries import Settings
+from gen.checks.ledger import Verdict, attempt
+from gen.targets.protocol import Target
+
+__all__ = ["Campaign", "Fault", "Finding", "Survivors"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of corruption of one transform's results, while one op is tested."""
+
+    op: str
+    where: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.where} {self.kind}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The fate of a fault: caught by a case, survived, or not applied because it changed nothing."""
+
+    fault: Fault
+    applied: bool
+    caught: str | None = None
+    why: str = ""
+    cells: int = 0
+
+    def line(self) -> str:
+        if not self.applied:
+            return f"{self.fault}: redrawn, {self.why}"
+        return f"{self.fault}: " + (f"caught by {self.caught}" if self.caught else f"SURVIVED {self.cells} cells")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Faults in `target`, drawn by `seed` over the ops of `checks`, each tried on the cells of its op at `tier`."""
+
+    target: Target
+    checks: list[Check]
+    device: str
+    tier: str
+    seed: int
+    _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+
+    def findings(self, count: int) -> Iterator[Finding]:
+        """Findings until `count` faults changed a value, or none are left. Redrawn faults are told as well."""
+        applied = 0
+        for fault in self._drawn():
+            if applied == count:
+                return
+            finding = self.try_fault(fault)
+            applied += finding.applied
+            yield finding
+
+    def _drawn(self) -> Iterator[Fault]:
+        """Turns through every place and kind, with ops in a drawn order, so that a short run still plants some of each."""
+        dice = random.Random(self.seed)
+        pools: list[list[Fault]] = []
+        for where, stage in WHERE.items():
+            for kind in KINDS:
+                ops = sorted(op for op in self._cells if self._reached(op, stage, kind))
+                dice.shuffle(ops)
+                pools.append([Fault(op, where, kind) for op in ops])
+        dice.shuffle(pools)
+        for turn in range(max(map(len, pools), default=0)):
+            yield from (pool[turn] for pool in pools if turn < len(pool))
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return Settings(self.target.name, self.device, version("torch"), datetime.date.today())
+
+    @cached_property
+    def _cells(self) -> dict[str, list[tuple[Check, Cell]]]:
+        found: dict[str, list[tuple[Check, Cell]]] = {}
+        for check in self.checks:
+            for cell in check.cells.at(self.tier):
+                found.setdefault(cell.op, []).append((check, cell))
+        return found
+
+    def _reached(self, op: str, stage: str, kind: str) -> list[tuple[Check, Cell]]:
+        return [(check, cell) for check, cell in self._cells[op] if stage in check.stages and _may_change(kind, cell)]
+
+    def try_fault(self, fault: Fault) -> Finding:
+        """Run the cells of the op that reach the fault, short pipelines first, until one catches it."""
+        stage = WHERE[fault.where]
+        cells = self._reached(fault.op, stage, fault.kind)
+        cells.sort(key=lambda pair: (len(pair[0].stages), pair[0].name, pair[1].id))
+        changed = False
+        for tried, (check, cell) in enumerate(cells, 1):
+            planted = Planted(self.target, fault.where, fault.kind)
+            verdict = self._run(planted, check, cell)
+            if planted.broken is not None:
+                return Finding(fault, False, why=f"the corruption itself raised {type(planted.broken).__name__}", cells=tried)
+            if verdict.outcome in ("skipped", "lacking") or (verdict.failed and not self._passes(check, cell)):
+                continue
+            changed |= planted.differed
+            if verdict.failed:
+                # An exception before any value was compared also shows a fault: a result of another shape, for instance.
+                return Finding(fault, True, f"{check.name}[{cell.id}]", verdict.why, tried)
+        if not cells:
+            return Finding(fault, False, why="no cell reaches it")
+        return Finding(fault, changed, why="" if changed else "it changed no value", cells=len(cells))
+
+    def _passes(self, check: Check, cell: Cell) -> bool:
+        """Whether the cell passes on the honest target; only then is its failure a catch."""
+        key = (check.file, check.name, cell.id)
+        if key not in self._honest:
+            self._honest[key] = self._run(self.target, check, cell).outcome == "passed"
+        return self._honest[key]
+
+    def _run(self, target: Target, check: Check, cell: Cell) -> Verdict:
+        entries = {name: entry for name, entry in check.family.entries(cell).items() if entry.active(self._settings)}
+        case = Case(cell, check.name, check.family, target, self.device, entries)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return attempt(check.run, case, entries, self._settings.today)
+
+
+def _may_change(kind: str, cell: Cell) -> bool:
+    """False where the dtype alone says that the fault does nothing, or nothing that the dtype's tolerance should show."""
+    if kind == "conjugate":
+        return cell.dtype.startswith("complex")
+    if kind == "factor":
+        return cell.dtype in ("float64", "complex128")
+    return cell.dtype.startswith(("float", "bfloat", "complex"))
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Reasons for faults that the matrix cannot catch, written by a person: `{fault: "glob op where kind", reason: …}`."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Survivors:
+        if not path.exists():
+            return cls(())
+        data = yaml.safe_load(path.read_text("utf-8")) or []
+        rows = []
+        for number, row in enumerate(data, 1):
+            if not isinstance(row, Mapping) or set(row) != {"fault", "reason"} or not str(row["reason"] or "").strip():
+                raise ValueError(f"{path}: entry {number} is not {{fault: …, reason: …}} with both filled in")
+            rows.append((str(row["fault"]), str(row["reason"])))
+        return cls(tuple(rows))
+
+    def reason(self, finding: Finding) -> str | None:
+        return next((reason for pattern, reason in self.rows if fnmatchcase(str(finding.fault), pattern)), None)

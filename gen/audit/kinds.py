@@ -1,0 +1,91 @@
+"""What a fault does to a tuple of tensors.
+
+Pure functions that use nothing but arithmetic and views, so that they work on whatever values a target nests (batched,
+recorded, traced). Where a kind does not apply they return what they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import torch
+
+__all__ = ["KINDS", "differs"]
+
+Tensors = tuple[Any, ...]
+
+
+def _inexact(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _each(change: Callable[[Any], Any]) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: tuple(change(x) if _inexact(x) else x for x in tensors)
+
+
+def _factor(x: Any) -> Any:
+    return x * 1.001 if x.dtype in (torch.float64, torch.complex128) else x
+
+
+def _dropped(tensors: Tensors) -> Tensors:
+    """One of several tensors is lost; of a single one, its first slice."""
+    places = [place for place, x in enumerate(tensors) if _inexact(x)]
+    if not places:
+        return tensors
+    place = places[-1]
+    x = tensors[place]
+    if len(places) > 1:
+        return _with(tensors, place, x * 0)
+    dim = next((dim for dim, size in enumerate(x.shape) if size > 1), None)
+    if dim is None:
+        return tensors
+    kept = torch.ones([size if d == dim else 1 for d, size in enumerate(x.shape)], dtype=x.dtype, device=x.device)
+    kept.select(dim, 0).zero_()
+    return _with(tensors, place, x * kept)
+
+
+def _swapped(tensors: Tensors) -> Tensors:
+    """Two tensors of one shape and dtype change places."""
+    for i, j in combinations(range(len(tensors)), 2):
+        a, b = tensors[i], tensors[j]
+        if _inexact(a) and _inexact(b) and a.shape == b.shape and a.dtype == b.dtype:
+            return _with(_with(tensors, i, b), j, a)
+    return tensors
+
+
+def _transposed(tensors: Tensors) -> Tensors:
+    """The first tensor with two dimensions of one size, with these exchanged."""
+    for place, x in enumerate(tensors):
+        if _inexact(x):
+            for i, j in combinations(range(x.ndim), 2):
+                if x.shape[i] == x.shape[j] > 1:
+                    return _with(tensors, place, x.transpose(i, j))
+    return tensors
+
+
+def _with(tensors: Tensors, place: int, x: Any) -> Tensors:
+    return (*tensors[:place], x, *tensors[place + 1 :])
+
+
+KINDS: dict[str, Callable[[Tensors], Tensors]] = {
+    "sign": _each(lambda x: -x),
+    "factor": _each(_factor),
+    "dropped": _dropped,
+    "swapped": _swapped,
+    "transposed": _transposed,
+    "conjugate": _each(lambda x: x.conj() if x.is_complex() else x),
+    "zero": _each(lambda x: x * 0),
+}
+
+
+def differs(a: Any, b: Any) -> bool:
+    """Whether two results, tuples of plain tensors, differ anywhere; NaN equals NaN."""
+    if isinstance(a, tuple | list):
+        return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
+    if not isinstance(a, torch.Tensor):
+        return False
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return True
+    return not torch.allclose(a.detach(), b.detach(), rtol=0.0, atol=0.0, equal_nan=True)

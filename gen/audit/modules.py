@@ -1,0 +1,65 @@
+"""Generated modules without pytest: each check with its table and its family."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gen.checks.cases import Cells, Family, cells_of
+from gen.checks.plugin import family_of
+from gen.pipeline import PipelineError, parse
+
+__all__ = ["Check", "load_modules"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of one generated module."""
+
+    name: str
+    file: str
+    run: Callable[[Any], object]
+    cells: Cells
+    family: Family
+
+    @cached_property
+    def stages(self) -> frozenset[str]:
+        """The stages of the pipelines that the check's body names."""
+        body = self.run.__code__
+        found: set[str] = set()
+        for text in body.co_consts:
+            if isinstance(text, str) and text != inspect.getdoc(self.run):
+                try:
+                    found.update(parse(text).stages)
+                except PipelineError:
+                    continue
+        return frozenset(found)
+
+
+def load_modules(folder: Path) -> list[Check]:
+    """Every check of every `test_*.py` in `folder`, in the order of files and lines."""
+    files = sorted(folder.glob("test_*.py"))
+    if not files:
+        raise FileNotFoundError(f"{folder}: no generated modules; run `python -m gen generate`")
+    return [check for file in files for check in _checks(file)]
+
+
+def _checks(file: Path) -> list[Check]:
+    name = f"_matrix_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    family = family_of(module)
+    return [
+        Check(name.removeprefix("test_"), file.as_posix(), function, cells, family)
+        for name, function in vars(module).items()
+        if name.startswith("test_") and (cells := cells_of(function)) is not None
+    ]

@@ -1,0 +1,163 @@
+"""A target with one fault in it: everything goes to the honest target, and one transform's results are corrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from gen.audit.kinds import KINDS, differs
+from gen.targets.protocol import Flat, Target
+
+__all__ = ["WHERE", "Planted"]
+
+Tensor = torch.Tensor
+_Result = TypeVar("_Result")
+
+# Where a fault may be planted, and the pipeline stage that shows it.
+WHERE = {"gradient": "vjp", "tangent": "jvp", "batch": "vmap", "trace": "trace", "joint": "aot.joint"}
+
+
+class Planted:
+    """See :class:`gen.targets.protocol.Target`. `differed` tells afterwards whether the fault ever changed a value.
+
+    Inside a nest of transforms a value cannot be looked at, so the outermost call is run once honestly and once with the
+    fault, from the same random state, and the plain results are compared; once they differed, the honest run is left out.
+    """
+
+    def __init__(self, inner: Target, where: str, kind: str) -> None:
+        self.inner, self.where, self.kind = inner, where, kind
+        self.name, self.lacks = inner.name, inner.lacks
+        self.differed = False
+        self.broken: Exception | None = None  # what the corruption itself raised: no fault of the target then
+        self._depth = 0
+        self._honest = False
+
+    def _corrupt(self, where: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        if where != self.where or self._honest:
+            return tensors
+        try:
+            return KINDS[self.kind](tuple(tensors))
+        except Exception as error:
+            self.broken = error
+            raise
+
+    @contextmanager
+    def _inside(self, *, honest: bool) -> Iterator[None]:
+        before = self._honest
+        self._honest = honest or before
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._honest = before
+
+    def _outermost(self, run: Callable[[], _Result], shown: Callable[[_Result], Any] = lambda result: result) -> _Result:
+        """`run`, watched when it is the outermost call; `shown` gives the part of its result that is plain tensors."""
+        if self._depth:
+            return run()
+        truth: Any = None
+        watched = not self.differed
+        if watched:
+            state = torch.get_rng_state()
+            with self._inside(honest=True):
+                truth = shown(run())
+            torch.set_rng_state(state)
+        with self._inside(honest=False):
+            result = run()
+        if watched:
+            self.differed |= differs(truth, shown(result))
+        return result
+
+    def _function(self, where: str, g: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: self._outermost(lambda: self._corrupt(where, g(*args)))
+
+    def forward(self, f: Flat) -> Flat:
+        return self._function("", self.inner.forward(f))
+
+    def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        outputs, pullback = self._outermost(lambda: self.inner.vjp(f, *primals), shown=lambda result: result[0])
+
+        def corrupted(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+            with self._inside(honest=False):  # the pullback is run once: a second run may not be allowed
+                truth = pullback(cotangents)
+                found = self._corrupt("gradient", truth)
+            if not self._depth and not self.differed:
+                self.differed = differs(truth, found)
+            return found
+
+        return outputs, corrupted
+
+    def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        def run() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            outputs, pushed = self.inner.jvp(f, primals, tangents)
+            return outputs, self._corrupt("tangent", pushed)
+
+        return self._outermost(run)
+
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
+        return self._function("batch", self.inner.vmap(f, in_dims))
+
+    def grad(self, f: Callable[..., Any]) -> Flat:
+        return self._function("", self.inner.grad(f))
+
+    def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return self._function("", self.inner.jacrev(f, argnums))
+
+    def jacfwd(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return self._function("", self.inner.jacfwd(f, argnums))
+
+    def hessian(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return self._function("", self.inner.hessian(f, argnums))
+
+    def functionalize(self, f: Flat) -> Flat:
+        return self._function("", self.inner.functionalize(f))
+
+    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Any:
+        honest, captured = self._captured(lambda: self.inner.trace(f, args, dynamic=dynamic))
+        return _Traced(self._replay("trace", honest, captured), getattr(captured, "graph", None))
+
+    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        honest, captured = self._captured(lambda: self.inner.joint(f, args, partition=partition, dynamic=dynamic))
+
+        def run(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Any, Any]:
+            outputs, gradients = (honest if self._honest else captured)(values, cotangents)
+            return outputs, self._corrupt("joint", gradients)
+
+        return lambda values, cotangents: self._outermost(lambda: run(values, cotangents))
+
+    def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        honest, captured = self._captured(lambda: self.inner.export(f, args, dynamic=dynamic))
+        return self._replay("", honest, captured)
+
+    def per_sample(
+        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
+    ) -> tuple[Tensor, ...]:
+        return self._outermost(lambda: self.inner.per_sample(f, batch, params, loss_reduction=loss_reduction, input_grad=input_grad))
+
+    def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
+        """A program captured honestly and one with the fault inside; the same one where the fault is planted outside of it."""
+        if self.where in ("trace", "joint") or self.differed:
+            with self._inside(honest=False):
+                captured = capture()
+            return captured, captured
+        with self._inside(honest=True):
+            honest = capture()
+        with self._inside(honest=False):
+            return honest, capture()
+
+    def _replay(self, where: str, honest: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
+        return self._function(where, lambda *args: (honest if self._honest else captured)(*args))
+
+
+class _Traced:
+    """A replay with the graph that the protocol asks for."""
+
+    def __init__(self, call: Callable[..., Any], graph: Any) -> None:
+        self._call, self.graph = call, graph
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
