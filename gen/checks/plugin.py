@@ -186,9 +186,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=dropped)
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> str:
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     run = config.stash[_run]
-    return f"matrix: shard {run.shard[0]}/{run.shard[1]} of partition {run.partition}" if run.partition else ""
+    return [f"matrix: shard {run.shard[0]}/{run.shard[1]} of partition {run.partition}"] if run.partition else []
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -227,7 +227,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     assert isinstance(item, pytest.Function)
     family = family_of(item.module)
-    entries = {name: entry for name, entry in family.entries(cell).items() if entry.active(item.config.stash[_run].settings)}
+    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail  # --runxfail: as if nothing were expected
+    entries = {
+        name: entry for name, entry in family.entries(cell).items() if entry.active(settings) and not (shown and entry.kind == "xfail")
+    }
     item.stash[_active] = entries
     facts = {
         "id": cell.id,

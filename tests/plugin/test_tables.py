@@ -1,0 +1,115 @@
+"""The tables of generated modules say what they mean, or refuse to be imported."""
+
+import datetime
+from typing import Any
+
+import pytest
+
+from gen.checks import cases, family, known, op
+from gen.checks.cases import Cell, Cells, TableError, cells_of
+from gen.checks.entries import Settings
+
+TODAY = datetime.date(2026, 5, 1)
+TORCH_ON_CPU = Settings("torch", "cpu", "2.13.0+cpu", TODAY)
+
+
+def table(*rows: Any, axes: Any = None) -> Cells:
+    @cases(*rows, axes=axes)
+    def test_check(case: object) -> None: ...
+
+    found = cells_of(test_check)
+    assert found is not None
+    return found
+
+
+def test_a_tier_takes_the_cells_of_the_tiers_before_it() -> None:
+    rows = table(op("torch.sin", smoke="float64", default="complex128", full="bfloat16 float32"))
+    assert [cell.id for cell in rows.at("smoke")] == ["torch.sin-float64"]
+    assert [cell.dtype for cell in rows.at("default")] == ["complex128", "float64"]
+    assert [cell.dtype for cell in rows.at("full")] == ["bfloat16", "complex128", "float32", "float64"]
+
+
+def test_axis_values_stand_in_the_id_in_the_order_of_the_axes() -> None:
+    rows = table(op("f", smoke="float64:static:min_cut"), axes={"shapes": ["static", "dynamic"], "partition": ["default", "min_cut"]})
+    assert list(rows.at("smoke")) == [Cell("f", "float64", (("shapes", "static"), ("partition", "min_cut")), "smoke", ())]
+    assert [cell.id for cell in rows.at("smoke")] == ["f-float64-static-min_cut"]
+
+
+def test_a_known_entry_applies_where_every_word_of_its_narrowing_holds() -> None:
+    rows = table(op("f", full="float32:x float64:x float64:y", known="a b@float64 c@y b@float32:x"), axes={"q": ["x", "y"]})
+    assert {cell.id: cell.known for cell in rows.at("full")} == {
+        "f-float32-x": ("a", "b"),
+        "f-float64-x": ("a", "b"),
+        "f-float64-y": ("a", "b", "c"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: op("not a name", smoke="float64"), "dotted name"),
+        (lambda: op("f"), "no dtype at any tier"),
+        (lambda: op("f", smoke="float46"), "'float46' is not a dtype"),
+        (lambda: op("f", smoke="float64", full="float64"), "stands twice"),
+        (lambda: op("f", smoke="float64", known="a@"), "entry@dtype"),
+        (lambda: table(), "no ops"),
+        (lambda: table(op("f", smoke="float64"), op("f", smoke="float32")), "stands on two lines"),
+        (lambda: table(op("f", smoke="float64:x")), "takes dtype alone"),
+        (lambda: table(op("f", smoke="float64"), axes={"q": ["x"]}), "takes dtype:q"),
+        (lambda: table(op("f", smoke="float64:z"), axes={"q": ["x", "y"]}), "not a value of axis 'q' (x, y)"),
+        (lambda: table(op("f", smoke="float64"), axes={"q": ["x"], "p": ["x"]}), "unique within a check"),
+        (lambda: table(op("f", smoke="float64", known="a@float32")), "matches no word"),
+        (lambda: cases(op("f", smoke="float64"))(lambda: None), "exactly one argument, case"),
+        (lambda: family("f", known={"a": "xfail"}), "not made by known"),  # type: ignore[dict-item]
+        (lambda: family("f", ops={"g": 1}), "not a mapping"),  # type: ignore[dict-item]
+        (lambda: family("f").entries(Cell("g", "float64", (), "smoke", ("a",))), "has no entry a"),
+        (lambda: known("xfial", reason="r"), "one of xfail, skip, vanishes, tolerance"),
+        (lambda: known("skip", reason="  "), "a reason is needed"),
+        (lambda: known("xfail", reason="r"), "names the exception"),
+        (lambda: known("skip", raises="E", reason="r"), "only an xfail takes raises="),
+        (lambda: known("xfail", raises="E", match="(", reason="r"), "not a regular expression"),
+        (lambda: known("tolerance", reason="r"), "rtol= or atol="),
+        (lambda: known("skip", rtol=1.0, reason="r"), "rtol= or atol="),
+        (lambda: known("tolerance", rtol=float("nan"), reason="r"), "at least 0"),
+        (lambda: known("skip", torch="new", reason="r"), "version specifier"),
+        (lambda: known("skip", until="tomorrow", reason="r"), "not a date"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_is_refused(make: Any, says: str) -> None:
+    with pytest.raises(TableError) as refused:
+        make()
+    assert says in str(refused.value)
+
+
+def test_every_mistake_of_an_entry_is_told_at_once() -> None:
+    with pytest.raises(TableError) as refused:
+        known("xfail", match="(", until="soon", reason="")
+    assert str(refused.value).count(";") == 3
+
+
+@pytest.mark.parametrize(
+    ("conditions", "active"),
+    [
+        ({}, True),
+        ({"target": "torch"}, True),
+        ({"target": "runtime"}, False),
+        ({"target": "t*"}, True),
+        ({"device": "cpu"}, True),
+        ({"device": "cuda"}, False),
+        ({"torch": "<2.14"}, True),
+        ({"torch": ">=2.14"}, False),
+        ({"target": "torch", "torch": ">=2.14"}, False),
+    ],
+)
+def test_an_entry_is_active_when_all_its_conditions_hold(conditions: dict[str, str], active: bool) -> None:
+    assert known("skip", reason="r", **conditions).active(TORCH_ON_CPU) is active  # type: ignore[arg-type]
+
+
+def test_a_device_with_an_index_is_of_its_kind() -> None:
+    assert known("skip", device="cuda", reason="r").active(Settings("torch", "cuda:1", "2.13.0", TODAY))
+
+
+def test_until_is_the_last_day_on_which_an_entry_holds() -> None:
+    entry = known("skip", until="2026-05-01", reason="r")
+    assert not entry.expired(TODAY)
+    assert entry.expired(TODAY + datetime.timedelta(1))
