@@ -1,0 +1,8 @@
+"""Autograd and composable function transforms over torch's kernels, in Python that one can read and change."""
+
+from . import rules as rules
+from .tensor import Tensor, tensor, unwrap, wrap
+
+from . import autograd, func  # isort: skip
+
+__all__ = ["Tensor", "autograd", "func", "tensor", "unwrap", "wrap"]

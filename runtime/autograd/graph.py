@@ -1,0 +1,270 @@
+"""Nodes of the tape.
+
+A node's ``edges`` lead to the nodes that made its inputs; a graph consists of nodes, edges and saved inner tensors only (never of
+values of its own level), so that it has no reference cycles and is freed by reference counting, chains of any length included:
+tuples and instances of slotted classes are both covered by CPython's deallocation queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import MissingRule
+from ..levels import Level, Value
+from ..rules.ops import Op, Plan
+from .saved import FREED, HOOKS, Packed, Saved
+
+_sequence = itertools.count()
+LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
+
+Edge = tuple["Node", int]
+
+
+class Node:
+    """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
+
+    __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
+
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any) -> None:
+        self.seq = next(_sequence)
+        self.level = level
+        self.edges = edges
+        self.metas = metas  # per output (shape, dtype), or None for an output that is not a tensor
+        self.pre_hooks: dict[int, Callable[..., Any]] | None = None
+        self.tensor_hooks: dict[int, dict[int, Callable[..., Any]]] | None = None
+        self.post_hooks: dict[int, Callable[..., Any]] | None = None
+        self.retained: dict[int, weakref.ref[Any]] | None = None
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give up what is saved."""
+
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+        return tuple(e if e is not None else (None, 0) for e in self.edges)
+
+    @property
+    def metadata(self) -> dict[Any, Any]:
+        try:
+            return self.metadata_
+        except AttributeError:
+            self.metadata_: dict[Any, Any] = {}
+            return self.metadata_
+
+    def _sequence_nr(self) -> int:
+        return self.seq
+
+    def register_hook(self, hook: Callable[..., Any]) -> Handle:
+        """``hook(grad_inputs, grad_outputs)`` after the node has run; may return replacements of grad_inputs."""
+        if self.post_hooks is None:
+            self.post_hooks = {}
+        return Handle(self.post_hooks, hook)
+
+    def register_prehook(self, hook: Callable[..., Any]) -> Handle:
+        """``hook(grad_outputs)`` before the node runs; may return replacements."""
+        if self.pre_hooks is None:
+            self.pre_hooks = {}
+        return Handle(self.pre_hooks, hook)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} object at {id(self):#x}>"
+
+
+class Handle:
+    """Removes a hook; also a context manager that does so on leaving."""
+
+    __slots__ = ("hooks", "id")
+    _ids = itertools.count()
+
+    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        self.hooks = hooks
+        self.id = next(Handle._ids)
+        hooks[self.id] = hook
+
+    def remove(self) -> None:
+        self.hooks.pop(self.id, None)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class AccumulateGrad(Node):
+    """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, level: Level, variable: Any) -> None:
+        super().__init__(level, (), ((variable.shape, variable.dtype),))
+        self.seq = LAST
+        self.variable = variable
+
+
+class Input(Node):
+    """The end of a path: an input of a transform. Its cotangent is only ever captured."""
+
+    __slots__ = ()
+
+    def __init__(self, level: Level, inner: torch.Tensor) -> None:
+        super().__init__(level, (), ((inner.shape, inner.dtype),))
+        self.seq = LAST
+
+
+class OpNode(Node):
+    """A recorded ATen call. One subclass per op gives it its name (``MulBackward0``)."""
+
+    __slots__ = ("args_at", "op", "plan", "saved", "spans")
+
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, plan: Plan, args_at: Any, spans: Any) -> None:
+        Node.__init__(self, level, edges, metas)
+        self.op = op
+        self.plan = plan
+        self.saved: list[Any] | None = None
+        self.args_at = args_at  # edge index of each tensor argument: {position: first edge}
+        self.spans = spans  # {position: number of tensors} for list arguments
+
+    def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list."""
+        op = self.op
+        saved: list[Any] = []
+        for kind, at, reader in self.plan.slots:
+            if kind == "arg":
+                if at < len(args):
+                    v = args[at]
+                else:
+                    v = kwargs.get(op.arg_names[at], op.defaults[at]) if kwargs else op.defaults[at]
+            else:
+                v = outs if isinstance(outs, torch.Tensor) else outs[at] if op.n_results > 1 else outs
+            if reader is not None:
+                v = reader(v)
+            elif isinstance(v, torch.Tensor):
+                v = self._pack(v)
+            elif type(v) is list or type(v) is tuple:
+                v = [self._pack(x) if isinstance(x, torch.Tensor) else x for x in v]
+            saved.append(v)
+        self.saved = saved
+
+    def _pack(self, t: torch.Tensor) -> Any:
+        if HOOKS.disabled is not None:
+            raise RuntimeError(HOOKS.disabled)
+        if HOOKS.stack and self.level.number == 0:
+            pack, unpack = HOOKS.stack[-1]
+            with torch.no_grad():
+                return Packed(pack(self.level.wrap(t, None)), unpack)  # type: ignore[attr-defined]
+        return Saved(t)
+
+    def _unpack(self, s: Any, kind: str, edge_at: int, out_at: int, create_graph: bool) -> Any:
+        if isinstance(s, Saved):
+            t = s.check(self.name())
+        elif isinstance(s, Packed):
+            t = s.unpack(s.payload)
+            if isinstance(t, Value) and t._level is self.level:
+                t = t._inner
+        else:
+            return s
+        if create_graph:
+            if kind == "out":
+                return self.level.wrap(t, (self, out_at))  # type: ignore[attr-defined]
+            edge = self.edges[edge_at] if edge_at >= 0 else None
+            if edge is not None and type(edge[0]) is AccumulateGrad:
+                return edge[0].variable
+            return self.level.wrap(t, edge)  # type: ignore[attr-defined]
+        return t
+
+    def values(self, create_graph: bool) -> list[Any]:
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        out = []
+        for (kind, at, reader), s in zip(self.plan.slots, self.saved, strict=True):
+            if reader is None and s is not None:
+                first = self.args_at.get(at, -1) if kind == "arg" else -1
+                if type(s) is list:
+                    s = [
+                        self._unpack(x, kind, first + k if first >= 0 and at in self.spans else -1, k, create_graph)
+                        for k, x in enumerate(s)
+                    ]
+                else:
+                    s = self._unpack(s, kind, first, at, create_graph)
+            out.append(s)
+        return out
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        values = self.values(create_graph)
+        out: list[Any] = [None] * len(self.edges)
+        for targets, formula, where, single in self.plan.steps:
+            if wanted is not None and not self._any_wanted(targets, wanted):
+                continue
+            actual = [values[i] if i >= 0 else grads[0] if i == -1 else grads if i == -2 else self.plan.needs for i in where]
+            if -1 in where and grads[0] is None:
+                continue
+            result = formula(*actual)
+            if single:
+                self._place(out, targets[0], result)
+            elif result is not None:
+                for t, r in zip(targets, result, strict=True):
+                    self._place(out, t, r)
+        return tuple(out)
+
+    def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
+        for t in targets:
+            first = self.args_at.get(t, -1)
+            if first >= 0 and any(wanted[first : first + self.spans.get(t, 1)]):
+                return True
+        return False
+
+    def _place(self, out: list[Any], target: int, result: Any) -> None:
+        first = self.args_at.get(target, -1)
+        if first < 0 or result is None:
+            return
+        if target in self.spans:
+            out[first : first + self.spans[target]] = result
+        else:
+            out[first] = result
+
+    def release(self) -> None:
+        self.saved = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_saved_"):
+            key = name[7:]
+            if key in self.plan.names:
+                return self.values(True)[self.plan.names.index(key)]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Undifferentiable(Node):
+    """Stands for an op without derivative; says so when its gradient is asked for."""
+
+    __slots__ = ("op",)
+
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op) -> None:
+        super().__init__(level, edges, metas)
+        self.op = op
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        raise MissingRule(str(self.op.func), "vjp")
+
+    def name(self) -> str:
+        return "NotImplemented"
+
+
+def node_class(op: Op) -> type[OpNode]:
+    """``MulBackward0`` for ``aten.mul.Tensor``: the names that torch prints."""
+    if op.node_class is None:
+        base = (op.functional or op).base_name
+        camel = "".join(part[:1].upper() + part[1:] for part in base.split("_") if part)
+        op.node_class = type(f"{camel}Backward0", (OpNode,), {"__slots__": ()})
+    return op.node_class

@@ -1,0 +1,268 @@
+"""In-place ops and views at a grad level.
+
+A mutation is carried out for real, on the inner tensor, so aliasing needs no bookkeeping; what this module keeps right is history.
+A view remembers its base and the view ops that lead to it. Writing to a view changes the base's history (``CopySlices``); every
+view of that base then finds that its generation is old and takes its history anew by replaying its view ops on the base.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import InplaceError
+from ..levels import _VIEWS, GEOMETRY, Value, _make_subclass, _set_excluded, change_geometry, unwrap_kwargs
+from ..rules.ops import Op
+from .graph import AccumulateGrad, Input, Node, OpNode, node_class
+
+_grad_enabled = torch.is_grad_enabled
+
+
+class View:
+    """How a value follows its base. ``chain``: (func, arguments after self, kwargs, output number or None) per view op."""
+
+    __slots__ = ("base", "chain", "creation", "generation")
+
+    def __init__(self, base: Any, chain: tuple[Any, ...], creation: str) -> None:
+        self.base = base
+        self.chain = chain
+        self.generation = base._generation
+        self.creation = creation  # "" | "no_grad" | "multi"
+
+    def replay(self, base: Any) -> Any:
+        for func, rest, kwargs, which in self.chain:
+            base = func(base, *rest, **kwargs)
+            if which is not None:
+                base = base[which]
+        return base
+
+    def refresh(self, v: Any) -> None:
+        """Take the history of ``v`` from its base's present one."""
+        self.generation = self.base._generation
+        with torch.enable_grad():
+            v._edge = self.replay(self.base)._edge
+        v._req = False
+
+
+def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
+    source = args[0]
+    if not (isinstance(source, Value) and source._level is v._level):
+        return
+    step = ((op.func, tuple(args[1:]), kwargs, which),)
+    creation = "multi" if op.multi_view else "" if _grad_enabled() else "no_grad"
+    of = source._view
+    if of is None:
+        v._view = View(source, step, creation)
+    else:
+        v._view = View(of.base, of.chain + step, creation or of.creation)
+
+
+def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """An in-place op: mutate the inner tensor, then give the target its new history."""
+    from .level import edge_of
+
+    target = args[0]
+    if not isinstance(target, torch.Tensor):
+        return _foreach(level, op, args, kwargs)
+    if not (isinstance(target, Value) and target._level is level):
+        adopt(level, target, op)
+    if op.base_name in GEOMETRY and op.functional is not None:
+        return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+    inner, edges, at, spans, wanted = level.collect(op, args)
+    recording = edges is not None and _grad_enabled() and op.base_name not in _METADATA
+    special = _METADATA.get(op.base_name)
+    if special is not None:
+        return special(level, op, target, inner, edges, kwargs)
+    self_edge = edge_of(target)
+    node: Any = None
+    if recording:
+        _check(op, target, self_edge)
+        functional = op.functional
+        if functional is None or functional.record is None:
+            functional = op if op.record is not None else None
+        if functional is None:
+            raise InplaceError(f"{op.func} has no functional form with a record, so its gradient is not known")
+        metas = ((inner[0].shape, inner[0].dtype),)
+        node = level.make_node(functional, tuple(edges), metas, at, spans, wanted)
+    saved = list(inner)
+    if isinstance(node, OpNode) and ("arg", 0, None) in node.plan.slots:
+        saved[0] = inner[0].clone()  # the formula wants the value from before
+    shares_counter = type(inner[0]) is torch.Tensor
+    if shares_counter:
+        # the shell shares its version counter, and the caller's own pass through the dispatcher counts this mutation
+        _set_excluded(_VIEWS, True)
+        try:
+            level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+        finally:
+            _set_excluded(_VIEWS, False)
+    else:
+        level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+    if node is None:
+        return target
+    if isinstance(node, OpNode):
+        node.save(saved, kwargs, inner[0])
+        if shares_counter:
+            _expect_next_version(node, inner[0])
+    view = target._view
+    if view is None:
+        target._edge = (node, 0)
+        target._req = False
+        target._generation += 1
+        return target
+    base = view.base
+    base._edge = (CopySlices(level, edge_of(base), base, view, node, at.get(0)), 0)
+    base._req = False
+    base._generation += 1
+    return target
+
+
+def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
+    """A saved result of an in-place op is mutated once more in the version count, by the dispatcher on the way out."""
+    from .saved import Saved
+
+    for s in node.saved or ():
+        if isinstance(s, Saved) and s.tensor is result:
+            s.version += 1
+
+
+def _check(op: Op, target: Any, edge: Any) -> None:
+    if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)) and target._view is None:
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+    view = target._view
+    if view is None:
+        return
+    from .level import edge_of
+
+    base_edge = edge_of(view.base)
+    if base_edge is not None and isinstance(base_edge[0], (AccumulateGrad, Input)):
+        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
+    if view.creation == "multi":
+        name = edge[0].name() if edge is not None else op.func
+        raise RuntimeError(
+            f"Output {edge[1] if edge else 0} of {name} is a view and is being modified inplace. This view is the output of a function "
+            "that returns multiple views. Such functions do not allow the output views to be modified inplace. "
+            "You should replace the inplace operation by an out-of-place one."
+        )
+    if view.creation == "no_grad":
+        raise RuntimeError(
+            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use case is "
+            "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either both "
+            "inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be tracked)."
+        )
+
+
+class CopySlices(Node):
+    """History of a base after a write to one of its views: the gradient passes everywhere but through the written part."""
+
+    __slots__ = ("geometry", "inner_node", "others", "self_edge", "view")
+
+    def __init__(self, level: Any, base_edge: Any, base: Any, view: View, node: Node, self_edge: int | None) -> None:
+        self.others = tuple(i for i in range(len(node.edges)) if i != self_edge)
+        super().__init__(level, (base_edge, *(node.edges[i] for i in self.others)), ((base.shape, base.dtype),))
+        self.geometry = (base.shape, base.stride(), base.storage_offset())
+        self.view = View.__new__(View)
+        self.view.chain = view.chain  # the chain alone: the base itself would close a cycle
+        self.inner_node = node
+        self.self_edge = self_edge
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        from .engine import conform
+
+        g = grads[0]
+        shape, stride, _ = self.geometry
+        base = g.new_empty_strided(shape, stride) if _dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
+        base = base.copy_(g)
+        part = self.view.replay(base)
+        inner_wanted = None
+        if wanted is not None:
+            inner_wanted = [False] * len(self.inner_node.edges)
+            for k, i in enumerate(self.others):
+                inner_wanted[i] = wanted[k + 1]
+            if self.self_edge is not None:
+                inner_wanted[self.self_edge] = wanted[0]
+        out = self.inner_node.apply([part.clone()], inner_wanted, create_graph)
+        if self.edges[0] is not None:
+            own = out[self.self_edge] if self.self_edge is not None else None
+            if own is None:
+                part.zero_()
+            else:
+                part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
+        return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
+
+    def release(self) -> None:
+        self.inner_node.release()
+
+
+def _dense(shape: Any, stride: Any) -> bool:
+    """Whether every element has a place of its own and there are no gaps."""
+    expected = 1
+    for size, step in sorted(zip(shape, stride, strict=True), key=lambda p: (p[1], p[0])):
+        if size != 1 and step != expected:
+            return False
+        expected *= max(size, 1)
+    return True
+
+
+def adopt(level: Any, target: torch.Tensor, op: Op) -> None:
+    """Turn a tensor from further out, which a value of this level is being written into, into a value of this level.
+
+    That is what a buffer made by a factory inside the transformed function needs (``y = torch.zeros(3); y[0] = x[0]``).
+    """
+    try:
+        torch.utils.swap_tensors(target, level.wrap(_alias(target), None))
+    except RuntimeError as e:
+        raise InplaceError(
+            f"{op.func} writes a value of {level.what} into a tensor that does not belong to it and that is referenced elsewhere. "
+            "Pass that tensor to the transformed function as an input, or make it there with new_zeros or zeros_like of an input."
+        ) from e
+
+
+def _alias(t: torch.Tensor) -> torch.Tensor:
+    if type(t) is torch.Tensor:
+        return _make_subclass(torch.Tensor, t)
+    return t.detach()
+
+
+def reshell(v: Any) -> None:
+    """After a change of the inner tensor's sizes, strides or storage, make the value's own shell follow."""
+    fresh = v._level.wrap(v._inner, v._edge)
+    state = {k: x for k, x in v.__dict__.items()}
+    torch.utils.swap_tensors(v, fresh)
+    v.__dict__.update(state)
+
+
+def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """``_foreach_add_`` and its like: without history, straight; with it, refused until they have records."""
+    inner, edges, *_ = level.collect(op, args)
+    if edges is not None and _grad_enabled():
+        raise InplaceError(f"{op.func} mutates a list of tensors of which some require grad; use the single-tensor op, or no_grad")
+    return level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+
+
+def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    if target._view is not None:
+        raise RuntimeError(
+            "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel, this is not allowed."
+        )
+    target._edge = None
+    target._req = False
+    target._generation += 1
+    return target
+
+
+def _metadata(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """Ops that change sizes or strides of ``self`` in place: on a value without history the inner tensor changes and the shell follows."""
+    if edges is not None and _grad_enabled():
+        raise InplaceError(f"{op.func} changes the geometry of a tensor that requires grad; use the out-of-place op")
+    level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+    reshell(target)
+    return target
+
+
+_METADATA = {
+    "detach_": _detach_,
+    **dict.fromkeys(("as_strided_", "resize_", "resize_as_", "set_"), _metadata),
+}
+
+__all__ = ["CopySlices", "View", "adopt", "mark_view", "node_class", "reshell", "run"]

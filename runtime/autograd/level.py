@@ -1,0 +1,251 @@
+"""The grad level: records ATen calls on a tape. Level zero (the eager session) and every ``grad`` or ``vjp`` are instances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..levels import Level, Value, same_shape, unwrap_args, unwrap_kwargs
+from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from . import inplace
+from .graph import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
+
+_grad_enabled = torch.is_grad_enabled
+_set_grad_enabled = torch._C._set_grad_enabled
+
+
+class GradLevel(Level):
+    """One tape. ``outer_mode``: the grad mode that the levels further out shall see (None: there are none)."""
+
+    __slots__ = ("is_root", "outer_mode", "value_class")
+    what = "grad, vjp or jacrev"
+
+    def __init__(self, value_class: type[Value] | None = None, root: bool = False) -> None:
+        super().__init__()
+        self.outer_mode: bool | None = None if root else _grad_enabled()
+        self.value_class = value_class or GradValue
+        self.is_root = root
+        if root:
+            self.number = 0
+
+    def wrap(self, inner: torch.Tensor, edge: Edge | None) -> Any:
+        v: Any = same_shape(self.value_class, inner)
+        v._level = self
+        v._edge = edge
+        return v
+
+    def input(self, outer: torch.Tensor) -> Any:
+        """An input of the transform: a value that requires grad, with an end of its own."""
+        return self.wrap(outer, (Input(self, outer), 0))
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        op = op_of(func)
+        kind = op.kind
+        if kind is INPLACE:
+            return inplace.run(self, op, args, kwargs)
+        if kind is OUT:
+            return self._out(op, args, kwargs)
+        record = op.record
+        if record is None and op.composite:
+            return func.decompose(*args, **kwargs)
+        inner, edges, at, spans, wanted = self.collect(op, args)
+        if edges is not None and _grad_enabled():
+            if record is None or (record.vjp is None and not record.nondiff):
+                decomposed = decomposition_of(op)
+                if decomposed is not None:
+                    return decomposed(*args, **kwargs)
+            outs = self.outward(func, inner, unwrap_kwargs(self, kwargs))
+            return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted)
+        outs = self.outward(func, inner, unwrap_kwargs(self, kwargs))
+        return self._wrap_plain(op, args, kwargs, outs)
+
+    def outward(self, func: torch._ops.OpOverload, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Run on what the values hold, in the grad mode that belongs to the levels further out."""
+        outer = self.outer_mode
+        if outer is None or outer is _grad_enabled():
+            return func(*inner, **kwargs)
+        _set_grad_enabled(outer)
+        try:
+            return func(*inner, **kwargs)
+        finally:
+            _set_grad_enabled(not outer)
+
+    def collect(self, op: Op, args: Any) -> tuple[list[Any], Any, Any, Any, Any]:
+        """Inner arguments; the edges of the tensor arguments (None if nothing requires grad); where each argument's edges start;
+        lengths of list arguments; positions of the arguments whose gradient is wanted."""
+        inner = list(args)
+        edges: list[Edge | None] = []
+        at: dict[int, int] = {}
+        spans: dict[int, int] = {}
+        wanted: list[int] = []
+        n = len(inner)
+        for i in op.tensor_args:
+            if i >= n:
+                break
+            a = inner[i]
+            if isinstance(a, Value):
+                if a._level is self:
+                    inner[i] = a._inner
+                    e = a._edge if a._view is None and a._edge is not None else edge_of(a)
+                    if e is not None:
+                        wanted.append(i)
+                        at[i] = len(edges)
+                        edges.append(e)
+            elif type(a) is list or type(a) is tuple:
+                es = [edge_of(b) if isinstance(b, Value) and b._level is self else None for b in a]
+                inner[i] = [b._inner if isinstance(b, Value) and b._level is self else b for b in a]
+                if any(e is not None for e in es):
+                    wanted.append(i)
+                    at[i] = len(edges)
+                    spans[i] = len(es)
+                    edges.extend(es)
+        return inner, (edges if wanted else None), at, spans, wanted
+
+    def _record(
+        self, op: Op, args: Any, inner: list[Any], kwargs: Any, outs: Any, edges: Any, at: Any, spans: Any, wanted: list[int]
+    ) -> Any:
+        """Wrap ``outs`` with a node, or without one where the op has no gradient by nature."""
+        if isinstance(outs, torch.Tensor):
+            dtype = outs.dtype
+            if op.nondiff or not (dtype.is_floating_point or dtype.is_complex):
+                return self._wrap_plain(op, args, kwargs, outs)
+            node = self.make_node(op, tuple(edges), ((outs.shape, dtype),), at, spans, wanted)
+            if type(node) is not Undifferentiable:
+                node.save(inner, kwargs, outs)
+            v = self.wrap(outs, (node, 0))
+            if op.kind is VIEW:
+                inplace.mark_view(v, op, args, kwargs)
+            return v
+        if not isinstance(outs, (tuple, list)):
+            return outs
+        metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
+        node = self.make_node(op, tuple(edges), metas, at, spans, wanted)
+        if type(node) is not Undifferentiable:
+            node.save(inner, kwargs, outs)
+        wrapped = []
+        for i, o in enumerate(outs):
+            if isinstance(o, torch.Tensor):
+                differentiable = i not in op.nondiff and (o.dtype.is_floating_point or o.dtype.is_complex)
+                if differentiable or self.is_root or op.kind is VIEW:
+                    o = self.wrap(o, (node, i) if differentiable else None)
+                    if op.kind is VIEW:
+                        inplace.mark_view(o, op, args, kwargs, i)
+            wrapped.append(o)
+        return type(outs)(wrapped) if type(outs) in (list, tuple) else tuple(wrapped)
+
+    def make_node(self, op: Op, edges: Any, metas: Any, at: Any, spans: Any, wanted: list[int]) -> Any:
+        record = op.record
+        if record is None or record.vjp is None:
+            return Undifferentiable(self, edges, metas, op)
+        if not op.vjp_args.issuperset(wanted):
+            known = [i for i in wanted if i in op.vjp_args]
+            if len(known) < len(wanted) and not (record.extra.get("nondiff_args")):
+                return Undifferentiable(self, edges, metas, op)
+            wanted = known
+        return node_class(op)(self, edges, metas, op, op.plan(tuple(wanted)), at, spans)
+
+    def _wrap_plain(self, op: Op, args: Any, kwargs: Any, outs: Any) -> Any:
+        """Wrap results without history. Integers of inner levels stay unwrapped: they can never get one."""
+        if isinstance(outs, torch.Tensor):
+            view = op.kind is VIEW
+            if self.is_root or view or outs.is_floating_point() or outs.is_complex():
+                v = self.wrap(outs, None)
+                if view and not op.nondiff:
+                    inplace.mark_view(v, op, args, kwargs)
+                return v
+            return outs
+        if isinstance(outs, (tuple, list)):
+            wrapped = []
+            for i, o in enumerate(outs):
+                if isinstance(o, torch.Tensor) and (self.is_root or op.kind is VIEW or o.is_floating_point() or o.is_complex()):
+                    o = self.wrap(o, None)
+                    if op.kind is VIEW:
+                        inplace.mark_view(o, op, args, kwargs, i)
+                wrapped.append(o)
+            return type(outs)(wrapped) if type(outs) in (list, tuple) else tuple(wrapped)
+        return outs
+
+    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
+        tensors = [t for a in (*args, *kwargs.values()) for t in (a if isinstance(a, (list, tuple)) else (a,))]
+        if _grad_enabled() and any(isinstance(t, Value) and t._level is self and edge_of(t) is not None for t in tensors):
+            raise RuntimeError(
+                f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation, "
+                "but one of the arguments requires grad."
+            )
+        outer = self.outward(op.func, unwrap_args(self, args), unwrap_kwargs(self, kwargs))
+        given = [a for k, a in kwargs.items() if isinstance(a, torch.Tensor) and k in op.positions and k.startswith("out")]
+        if isinstance(outer, torch.Tensor):
+            for g in given:
+                if isinstance(g, Value) and g._level is self and g.shape != g._inner.shape:
+                    inplace.reshell(g)
+            return given[0] if given else outer
+        return tuple(given) if given else outer
+
+
+def edge_of(v: Any) -> Edge | None:
+    """Where the gradient of ``v`` goes, or None when it needs none."""
+    view = v._view
+    if view is not None and view.generation != view.base._generation:
+        view.refresh(v)
+    e = v._edge
+    if e is None and v._req:
+        node = v._accumulator() if v._accumulator is not None else None
+        if node is None:
+            import weakref
+
+            node = AccumulateGrad(v._level, v)
+            v._accumulator = weakref.ref(node)
+        return node, 0
+    return e
+
+
+class GradValue(Value):
+    """A value of a grad level.
+
+    ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
+    in-place ops, so that views know when to follow.
+    """
+
+    _level: GradLevel
+    _edge: Edge | None = None
+    _req: bool = False
+    _accumulator: Any = None
+    _generation: int = 0
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return edge_of(self) is not None
+
+    @property
+    def grad_fn(self) -> Any:  # type: ignore[override]
+        e = edge_of(self)
+        return None if e is None or isinstance(e[0], (AccumulateGrad, Input)) else e[0]
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self.grad_fn is None
+
+    @property
+    def output_nr(self) -> int:  # type: ignore[override]
+        e = edge_of(self)
+        return 0 if e is None else e[1]
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return self._level.wrap(self._inner, None)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        if edge_of(self) is None and requires_grad:
+            self._edge = (Input(self._level, self._inner), 0)
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"GradValue(level={self._level.number}, {self._inner!r})"
+
+
+__all__ = ["FUNCTIONAL", "GradLevel", "GradValue", "OpNode", "edge_of"]

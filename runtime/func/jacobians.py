@@ -1,0 +1,115 @@
+"""``jacrev``, ``jacfwd`` and ``hessian``: vmap of the pullback, or of the pushforward, over a basis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .forward import jvp
+from .grad import normalize_argnums, vjp
+from .vmap import vmap
+
+
+def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """One-hot tensors for every element of ``tensors`` together: for each a tensor (total elements, *shape)."""
+    sizes = [t.numel() for t in tensors]
+    total = sum(sizes)
+    out, start = [], 0
+    for t, n in zip(tensors, sizes, strict=True):
+        b = t.new_zeros(total, n)
+        b.diagonal(-start).fill_(1)
+        out.append(b.view(total, *t.shape))
+        start += n
+    return out
+
+
+def _select(func: Any, args: Any, argnums: Any) -> tuple[Any, Any]:
+    """``func`` as a function of the selected arguments alone, and those."""
+    which = normalize_argnums(argnums, len(args))
+    each = which if isinstance(which, tuple) else (which,)
+
+    def partial(*chosen: Any) -> Any:
+        full = list(args)
+        for i, c in zip(each, chosen, strict=True):
+            full[i] = c
+        return func(*full)
+
+    return partial, tuple(args[i] for i in each)
+
+
+def jacrev(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+    _preallocate_and_copy: bool = False,
+) -> Callable[..., Any]:
+    """As ``torch.func.jacrev``: the Jacobian, a row at a time by the pullback."""
+
+    @wraps(func)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
+        outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
+        flat, spec = pytree.tree_flatten(outs)
+        rows = vmap(lambda *ct: pullback(pytree.tree_unflatten(list(ct), spec)), chunk_size=chunk_size)(*_basis(flat))
+        result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
+        return (result, aux[0]) if has_aux else result
+
+    return transformed
+
+
+def _blocks_by_output(rows: Any, outs: list[torch.Tensor], spec: Any, many: bool) -> Any:
+    """Rows of all outputs together, per input -> per output, per input: (*output shape, *input shape)."""
+    flat, in_spec = pytree.tree_flatten(rows)
+    sizes = [o.numel() for o in outs]
+    split = [r.split(sizes) for r in flat]
+    per_output = []
+    for k, o in enumerate(outs):
+        blocks = [parts[k].reshape(*o.shape, *parts[k].shape[1:]) for parts in split]
+        tree = pytree.tree_unflatten(blocks, in_spec)
+        per_output.append(tree if many else tree[0])
+    return pytree.tree_unflatten(per_output, spec)
+
+
+def jacfwd(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    randomness: str = "error",
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """As ``torch.func.jacfwd``: the Jacobian, a column at a time by the pushforward."""
+
+    @wraps(func)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
+        flat, spec = pytree.tree_flatten(chosen)
+
+        def push(*tangents: Any) -> Any:
+            outs, out_t, *aux = jvp(f, chosen, pytree.tree_unflatten(list(tangents), spec), has_aux=has_aux)
+            return (out_t, outs, aux[0]) if has_aux else (out_t, outs)
+
+        # outputs and aux do not depend on the batch of tangents; batched or not, the first element is right
+        columns, _, *aux = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
+        flat_c, out_spec = pytree.tree_flatten(columns)
+        sizes = [x.numel() for x in flat]
+        per_output = []
+        for c in flat_c:
+            blocks = [part.movedim(0, -1).reshape(*c.shape[1:], *x.shape) for part, x in zip(c.split(sizes), flat, strict=True)]
+            tree = pytree.tree_unflatten(blocks, spec)
+            per_output.append(tree if isinstance(argnums, tuple) else tree[0])
+        result = pytree.tree_unflatten(per_output, out_spec)
+        return (result, pytree.tree_map_only(torch.Tensor, lambda t: t[0], aux[0])) if has_aux else result
+
+    return transformed
+
+
+def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    """As ``torch.func.hessian``: forward over reverse."""
+    return jacfwd(jacrev(func, argnums), argnums)

@@ -1,0 +1,318 @@
+"""Forward mode: the dual level carries a tangent beside each primal; and ``jvp``, ``linearize`` are written on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..autograd.inplace import View
+from ..errors import MissingRule
+from ..levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.record import parameters
+
+
+class DualValue(Value):
+    """A primal (``_inner``) with its tangent (``_tangent``, a tensor one level out, or None for zero)."""
+
+    _tangent: torch.Tensor | None = None
+    _generation: int = 0
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return self._level.wrap(self._inner, None)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
+
+
+def tangent_of(v: Any) -> torch.Tensor | None:
+    """The tangent of a dual value; a view whose base got one since takes its part of it."""
+    if v._tangent is None and v._view is not None:
+        base = v._view.base._tangent
+        if base is not None:
+            v._tangent = v._view.replay(base)
+    return v._tangent
+
+
+class DualLevel(Level):
+    """One forward-mode pass."""
+
+    __slots__ = ()
+    what = "jvp or jacfwd"
+
+    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> Any:
+        v: Any = same_shape(DualValue, inner)
+        v._level = self
+        v._tangent = tangent
+        return v
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        op = op_of(func)
+        if op.kind is INPLACE:
+            return self._inplace(op, args, kwargs)
+        if op.record is None and op.composite:
+            return func.decompose(*args, **kwargs)
+        if op.kind is OUT:
+            return self._out(op, args, kwargs)
+        primals, tangents, any_tangent = self._split(op, args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        if not any_tangent or op.nondiff:
+            return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
+        record = op.record
+        if record is None or (record.jvp is None and record.vjp is None):
+            decomposed = decomposition_of(op)
+            if decomposed is None:
+                raise MissingRule(str(func), "jvp")
+            return decomposed(*args, **kwargs)
+        result = func(*primals, **kwargs)
+        return self._wrap(op, args, kwargs, result, _rule(op)(op, primals, tangents, kwargs, result))
+
+    def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
+        primals = list(args)
+        tangents: list[Any] = [None] * len(primals)
+        found = False
+        for i in op.tensor_args:
+            if i >= len(primals):
+                break
+            a = primals[i]
+            if isinstance(a, Value):
+                if a._level is self:
+                    primals[i] = a._inner
+                    tangents[i] = tangent_of(a)
+                    found = found or tangents[i] is not None
+            elif type(a) is list or type(a) is tuple:
+                mine = [isinstance(b, Value) and b._level is self for b in a]
+                if any(mine):
+                    primals[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                    tangents[i] = [tangent_of(b) if m else None for b, m in zip(a, mine, strict=True)]
+                    if all(t is None for t in tangents[i]):
+                        tangents[i] = None
+                    else:
+                        found = True
+        return primals, tangents, found
+
+    def _wrap(self, op: Op, args: Any, kwargs: Any, result: Any, tangents: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            if isinstance(tangents, (tuple, list)):
+                tangents = tangents[0]
+            view = op.kind is VIEW
+            if not view and not (result.is_floating_point() or result.is_complex()):
+                return result
+            v = self.wrap(result, _fit(tangents, result))
+            if view and not op.nondiff:
+                self._mark(v, op, args, kwargs, None)
+            return v
+        if isinstance(result, (tuple, list)):
+            ts = tangents if tangents is not None else [None] * len(result)
+            out = []
+            for i, (r, t) in enumerate(zip(result, ts, strict=True)):
+                if isinstance(r, torch.Tensor) and (op.kind is VIEW or r.is_floating_point() or r.is_complex()):
+                    r = self.wrap(r, None if i in op.nondiff else _fit(t, r))
+                    if op.kind is VIEW:
+                        self._mark(r, op, args, kwargs, i)
+                out.append(r)
+            return type(result)(out) if type(result) in (list, tuple) else tuple(out)
+        return result
+
+    def _mark(self, v: Any, op: Op, args: Any, kwargs: Any, which: int | None) -> None:
+        source = args[0]
+        if isinstance(source, Value) and source._level is self:
+            step = ((op.func, tuple(args[1:]), kwargs, which),)
+            of = source._view
+            v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, "")
+
+    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
+        target = args[0]
+        if not isinstance(target, torch.Tensor):
+            raise MissingRule(str(op.func), "jvp")
+        if not (isinstance(target, Value) and target._level is self):
+            from ..autograd.inplace import adopt
+
+            adopt(self, target, op)
+        if op.base_name in GEOMETRY and op.functional is not None:
+            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+        primals, tangents, found = self._split(op, args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        v: Any = target
+        if not found:
+            op.func(*primals, **kwargs)
+            return target
+        functional = op.functional
+        if functional is None or functional.record is None:
+            raise MissingRule(str(op.func), "jvp")
+        before = [primals[0].clone(), *primals[1:]]
+        op.func(*primals, **kwargs)
+        t = _fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
+        own = tangent_of(v)
+        if own is not None:
+            if t is None:
+                own.zero_()
+            else:
+                own.copy_(t)
+        elif t is not None:
+            if v._view is None:
+                v._tangent = t
+            else:
+                base = v._view.base
+                base._tangent = torch.zeros_like(base._inner)
+                tangent_of(v).copy_(t)  # type: ignore[union-attr]
+        return target
+
+    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
+        _, _, found = self._split(op, args)
+        if found:
+            raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
+        op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
+        return kwargs.get("out")
+
+
+def _fit(t: Any, result: torch.Tensor) -> Any:
+    """A tangent of the result's shape, dtype and own storage layout."""
+    if t is None:
+        return None
+    if t.shape != result.shape:
+        t = t.expand(result.shape)
+    if t.dtype is not result.dtype:
+        t = torch.real(t) if t.is_complex() and not result.is_complex() else t
+        t = t.to(result.dtype)
+    return t
+
+
+def _rule(op: Op) -> Callable[..., Any]:
+    """``rule(op, primals, tangents, kwargs, result) -> tangent(s)``, compiled from the record once."""
+    if op.jvp is None:
+        jvp = op.record.jvp  # type: ignore[union-attr]
+        if jvp == "linear":
+            op.jvp = _linear
+        elif jvp == "multilinear":
+            op.jvp = _multilinear
+        elif isinstance(jvp, dict):
+            op.jvp = _summed(op, jvp)
+        elif callable(jvp):
+            call = _caller(op, jvp)
+            op.jvp = lambda op, p, t, k, r: call(p, t, k, r)
+        else:
+            op.jvp = transposed_twice
+    return op.jvp
+
+
+def _caller(op: Op, formula: Any) -> Callable[..., Any]:
+    sources = []
+    for p in parameters(formula):
+        if p.endswith("_t") and p[:-2] in op.positions:
+            sources.append(("tangent", op.positions[p[:-2]], None))
+        else:
+            sources.append(op.locate(p))
+
+    def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        actual = []
+        for kind, at, reader in sources:
+            if kind == "tangent":
+                v = tangents[at] if at < len(tangents) else None
+            elif kind == "arg":
+                v = op.argument(at, primals, kwargs)
+            else:
+                v = result if isinstance(result, torch.Tensor) else result[at] if op.n_results > 1 else result
+            actual.append(v if reader is None else reader(v))
+        return formula(*actual)
+
+    return call
+
+
+def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
+    calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
+    known = {i for i, _ in calls}
+
+    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        total = None
+        for i, t in enumerate(tangents):
+            if t is not None and i not in known:
+                raise MissingRule(str(op.func), f"jvp (for {op.arg_names[i]})")
+        for i, call in calls:
+            if i < len(tangents) and tangents[i] is not None:
+                part = call(primals, tangents, kwargs, result)
+                if part is not None:
+                    total = part if total is None else total + part
+        return total
+
+    return rule
+
+
+def _zeros(primal: Any, tangent: Any) -> Any:
+    if isinstance(primal, list):
+        return [torch.zeros_like(p) if t is None else t for p, t in zip(primal, tangent or [None] * len(primal), strict=True)]
+    return torch.zeros_like(primal) if tangent is None and primal is not None else tangent
+
+
+def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    actual = list(primals)
+    for i in op.vjp_args:
+        if i < len(actual):
+            actual[i] = _zeros(primals[i], tangents[i])
+    return op.func(*actual, **kwargs)
+
+
+def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    total = None
+    for i, t in enumerate(tangents):
+        if t is not None:
+            part = op.func(*primals[:i], t, *primals[i + 1 :], **kwargs)
+            total = part if total is None else total + part
+    return total
+
+
+def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
+    from ..autograd.engine import execute
+    from ..autograd.graph import OpNode
+    from ..autograd.level import GradLevel, edge_of
+
+    with torch.enable_grad():
+        level = GradLevel()
+        outs = [result] if isinstance(result, torch.Tensor) else list(result)
+        us = [
+            level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
+            for i, o in enumerate(outs)
+        ]
+        wanted, at, spans, flat = [], {}, {}, []
+        for i, t in enumerate(tangents):
+            if t is not None:
+                wanted.append(i)
+                at[i] = len(flat)
+                if isinstance(t, list):
+                    spans[i] = len(t)
+                    flat.extend(t)
+                else:
+                    flat.append(t)
+        missing = [op.arg_names[i] for i in wanted if i not in op.vjp_args]
+        if missing:
+            raise MissingRule(str(op.func), f"jvp or vjp (for {', '.join(missing)})")
+        node = OpNode(level, (None,) * len(flat), (), op, op.plan(tuple(wanted)), at, spans)
+        node.save(primals, kwargs, result)
+        grads = node.apply(us, None, False)
+        primal_flat = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]
+    from ..autograd.engine import conform
+
+    roots = []
+    with torch.enable_grad():
+        for g, t, p in zip(grads, flat, primal_flat, strict=True):
+            if t is None or not isinstance(g, Value) or g._level is not level:
+                continue
+            g = conform(g, (p.shape, p.dtype), node, 0)
+            edge = edge_of(g)
+            if edge is not None:
+                roots.append((edge, t))
+    level.close()
+    captures = [None if u is None else edge_of(u) for u in us]
+    found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+    return found[0] if isinstance(result, torch.Tensor) else found
+
+
+__all__ = ["DualLevel", "DualValue", "tangent_of", "transposed_twice"]

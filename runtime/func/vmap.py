@@ -1,0 +1,338 @@
+"""The batch level: a value stands for a whole batch, its batch dimension hidden; and ``vmap``."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import BatchingError, MissingRule
+from ..levels import GEOMETRY, Level, Value, _make_wrapper, change_geometry, unwrap_kwargs
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+
+fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
+_policy = "warn"
+_warned: set[str] = set()
+
+
+def fallback_policy(policy: str) -> str:
+    """What to do when an op has no batch rule: ``"warn"`` (once per op) and loop, ``"silent"``, or ``"raise"``. Returns the old policy."""
+    global _policy
+    if policy not in ("warn", "silent", "raise"):
+        raise ValueError(f"fallback policy must be 'warn', 'silent' or 'raise', got {policy!r}")
+    old, _policy = _policy, policy
+    return old
+
+
+class BatchedValue(Value):
+    """A batch of tensors. ``_inner`` holds them along dimension 0; this value looks like one of them."""
+
+    _level: BatchLevel
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return self._level.wrap(self._inner)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"
+
+
+class BatchLevel(Level):
+    """One running ``vmap`` over ``size`` elements."""
+
+    __slots__ = ("randomness", "size")
+    what = "vmap"
+
+    def __init__(self, size: int, randomness: str) -> None:
+        super().__init__()
+        self.size = size
+        self.randomness = randomness
+
+    def wrap(self, inner: torch.Tensor) -> Any:
+        strided = inner.layout is torch.strided
+        v = _make_wrapper(
+            BatchedValue,
+            inner.shape[1:],
+            strides=inner.stride()[1:] if strided else None,
+            storage_offset=inner.storage_offset() if strided else None,
+            dtype=inner.dtype,
+            layout=inner.layout,
+            device=inner.device,
+        )
+        v._level = self
+        v._inner = inner
+        return v
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        op = op_of(func)
+        if op.base_name in _DATA_DEPENDENT:
+            raise BatchingError(_DATA_DEPENDENT[op.base_name])
+        record = op.record
+        if record is None and op.composite and op.kind is not OUT:
+            return func.decompose(*args, **kwargs)
+        if op.kind is INPLACE:
+            return self._inplace(op, args, kwargs)
+        if op.kind is OUT:
+            raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
+        if record is None or record.batch is None:
+            decomposed = decomposition_of(op)
+            if decomposed is not None:
+                return decomposed(*args, **kwargs)
+            return self._wrapped(self._loop(op, args, kwargs))
+        physical, batched = self.physical(args)
+        return self._wrapped(record.batch(func, self.size, batched, physical, unwrap_kwargs(self, kwargs)))
+
+    def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        """Arguments with batched values as their physical tensors, and which those are (a tuple of flags for a list)."""
+        out = list(args)
+        flags: list[Any] = [False] * len(out)
+        for i, a in enumerate(out):
+            if isinstance(a, Value):
+                if a._level is self:
+                    out[i] = a._inner
+                    flags[i] = True
+            elif type(a) is list or type(a) is tuple:
+                mine = tuple(isinstance(b, Value) and b._level is self for b in a)
+                if any(mine):
+                    out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                    flags[i] = mine
+        return out, tuple(flags)
+
+    def _wrapped(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self.wrap(result)
+        if isinstance(result, (tuple, list)):
+            return type(result)(self._wrapped(r) for r in result) if type(result) in (tuple, list) else tuple(map(self._wrapped, result))
+        return result
+
+    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
+        target = args[0]
+        if not isinstance(target, torch.Tensor):
+            for i in range(len(target)):  # _foreach ops: one tensor at a time
+                single = [a[i] if isinstance(a, (list, tuple)) and len(a) == len(target) else a for a in args]
+                getattr(torch.Tensor, op.base_name.removeprefix("_foreach_"))(*single, **kwargs)
+            return None
+        if not (isinstance(target, Value) and target._level is self):
+            raise BatchingError(
+                f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
+                "that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over in a "
+                "vmap. Please try to use out-of-place operators instead, or make `self` with new_zeros or zeros_like of a batched input."
+            )
+        if op.base_name in GEOMETRY and op.functional is not None:
+            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+        physical, batched = self.physical(args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        record = op.record
+        if record is not None and record.batch is not None:
+            if record.family in ("pointwise", "nondifferentiable", "inplace"):
+                record.batch(op.func, self.size, batched, physical, kwargs)
+            else:
+                functional = op.functional or op
+                target._inner.copy_(record.batch(functional.func, self.size, batched, physical, kwargs))
+            return target
+        if op.functional is not None:
+            out = op.functional.func(*args, **kwargs)
+            target._inner.copy_(out._inner)
+            return target
+        for b in range(self.size):
+            op.func(*self._element(physical, batched, b), **kwargs)
+        return target
+
+    def _element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
+        return [
+            a[b] if f is True else [x[b] if g else x for x, g in zip(a, f, strict=True)] if f else a
+            for a, f in zip(physical, batched, strict=True)
+        ]
+
+    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """The last resort: run the op once per element and stack."""
+        name = str(op.func)
+        if op.kind is VIEW or _policy == "raise" or self.size == 0:
+            raise MissingRule(name, "batch")
+        fallbacks[name] += 1
+        if _policy == "warn" and name not in _warned:
+            _warned.add(name)
+            warnings.warn(
+                f"{name} has no batch rule, so vmap runs it as a loop over {self.size} elements; "
+                "add one to its record in runtime/rules/ (docs/runtime.md shows how)",
+                stacklevel=4,
+            )
+        physical, batched = self.physical(args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        results = [op.func(*self._element(physical, batched, b), **kwargs) for b in range(self.size)]
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results)
+        return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+
+
+_ITEM = (
+    "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please try to rewrite "
+    "what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please file a bug report."
+)
+_DATA_DEPENDENT = {
+    "_local_scalar_dense": _ITEM,
+    "item": _ITEM,
+    "is_nonzero": (
+        "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet; "
+        "use torch.where or a mask."
+    ),
+    "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
+    "equal": "vmap: torch.equal answers for each element of a batch; use (a == b).all() instead.",
+    "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
+}
+
+
+def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[list[Any], list[Any], Any, int]:
+    name = getattr(func, "__name__", repr(func))
+    if not isinstance(in_dims, (int, tuple)):
+        raise ValueError(
+            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): expected `in_dims` to be int or a (potentially nested) tuple matching the "
+            f"structure of inputs, got: {type(in_dims)}."
+        )
+    if not args:
+        raise ValueError(
+            f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function with no inputs. The latter is unsupported."
+        )
+    flat, spec = pytree.tree_flatten(args)
+    dims = pytree._broadcast_to_and_flatten(in_dims, spec)
+    if dims is None:
+        raise ValueError(
+            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of `inputs`. "
+            f"in_dims has structure {pytree.tree_flatten(in_dims)[1]} but inputs has structure {spec}."
+        )
+    sizes = []
+    for i, (a, d) in enumerate(zip(flat, dims, strict=True)):
+        if d is None:
+            continue
+        if not isinstance(d, int):
+            raise ValueError(
+                f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for an input but in_dim must be either an integer "
+                "dimension or None."
+            )
+        if not isinstance(a, torch.Tensor):
+            raise ValueError(
+                f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for an input but the input is of type {type(a)}. "
+                "We cannot vmap over non-Tensor arguments, please use None as the respective in_dim"
+            )
+        if not -a.dim() <= d < a.dim():
+            raise ValueError(
+                f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for some input, but that input is a Tensor of "
+                f"dimensionality {a.dim()} so expected in_dim to satisfy -{a.dim()} <= in_dim < {a.dim()}."
+            )
+        dims[i] = d % a.dim()
+        sizes.append(a.shape[dims[i]])
+    if not sizes:
+        raise ValueError(
+            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): at least one input must be vmapped over: all of in_dims are None."
+        )
+    if any(s != sizes[0] for s in sizes):
+        raise ValueError(
+            f"vmap: Expected all tensors to have the same size in the mapped dimension, got sizes {sizes} for the mapped dimension"
+        )
+    return flat, dims, spec, sizes[0]
+
+
+def vmap(
+    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None
+) -> Callable[..., Any]:
+    """As ``torch.func.vmap``: ``func`` over every element of a batch at once."""
+    if randomness not in ("error", "different", "same"):
+        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
+        raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
+
+    @wraps(func)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        flat, dims, spec, size = _flatten_in_dims(in_dims, args, func)
+        if chunk_size is not None and chunk_size < size:
+            return _chunks(func, flat, dims, spec, size, chunk_size, out_dims, randomness, kwargs)
+        return _mapped(func, flat, dims, spec, size, out_dims, randomness, kwargs)
+
+    return mapped
+
+
+def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
+    level = BatchLevel(size, randomness)
+    try:
+        inputs = [a if d is None else level.wrap(a.movedim(d, 0) if d else a) for a, d in zip(flat, dims, strict=True)]
+        args = pytree.tree_unflatten(inputs, spec)
+        with _Randomness(level):
+            outs = func(*args, **kwargs)
+        return _unbatched(func, level, outs, out_dims)
+    finally:
+        level.close()
+
+
+class _Randomness:
+    """Random ops without a batched argument: the dispatcher's vmap key makes them raise, at no cost to other ops."""
+
+    def __init__(self, level: BatchLevel) -> None:
+        self.on = level.randomness == "error"
+
+    def __enter__(self) -> None:
+        if self.on:
+            torch._C._vmapmode_increment_nesting()  # type: ignore[attr-defined]
+
+    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
+        if self.on:
+            torch._C._vmapmode_decrement_nesting()  # type: ignore[attr-defined]
+            if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
+                raise RuntimeError(
+                    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness "
+                    "flags on vmap or perform the randomness operation out of vmap"
+                ) from error
+
+
+def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
+    flat, spec = pytree.tree_flatten(outs)
+    dims = pytree._broadcast_to_and_flatten(out_dims, spec)
+    name = getattr(func, "__name__", repr(func))
+    if dims is None:
+        raise ValueError(
+            f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
+            f"out_dims has structure {pytree.tree_flatten(out_dims)[1]} but outputs has structure {spec}."
+        )
+    results = []
+    for o, d in zip(flat, dims, strict=True):
+        if not isinstance(o, torch.Tensor):
+            if d is None:
+                results.append(o)
+                continue
+            raise ValueError(
+                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(o)}. Did you mean to set out_dims= to None for output?"
+            )
+        mine = isinstance(o, Value) and o._level is level
+        if d is None:
+            if mine:
+                raise ValueError(f"vmap({name}, ...): `{name}` can not return a BatchedTensor when out_dim is None")
+            results.append(o)
+            continue
+        inner = o._inner if mine else o.unsqueeze(0).expand(level.size, *o.shape)
+        if not -inner.dim() <= d < inner.dim():
+            raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
+        results.append(inner.movedim(0, d) if d else inner)
+    return pytree.tree_unflatten(results, spec)
+
+
+def _chunks(func: Any, flat: Any, dims: Any, spec: Any, size: int, chunk: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
+    parts = []
+    for start in range(0, size, chunk):
+        n = min(chunk, size - start)
+        piece = [a if d is None else a.narrow(d, start, n) for a, d in zip(flat, dims, strict=True)]
+        parts.append(_mapped(func, piece, dims, spec, n, out_dims, randomness, kwargs))
+    flats, out_spec = zip(*(pytree.tree_flatten(p) for p in parts), strict=True)
+    where = pytree._broadcast_to_and_flatten(out_dims, out_spec[0])
+    joined = [
+        x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*flats, strict=True), where or itertools.repeat(0), strict=True)
+    ]
+    return pytree.tree_unflatten(joined, out_spec[0])

@@ -1,0 +1,158 @@
+"""The one seam: how an ATen call finds the level that handles it.
+
+A *level* is one running transform. A *value* is a ``torch.Tensor`` subclass instance that belongs to one level and holds an
+``_inner`` tensor, which belongs to a level further out or to none. ``__torch_dispatch__`` of any value looks for the innermost
+level among the arguments and hands the call to it. That level unwraps its own values and calls tensor functions again; those
+calls find the next level out by the same search. Nesting therefore needs no code anywhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch._C import DispatchKey, _disabled_torch_function_impl
+
+from .errors import EscapedValue
+
+_numbers = itertools.count(1)
+_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded  # type: ignore[attr-defined]
+_CONJUGATE, _NEGATIVE, _VIEWS = DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView
+
+
+class Level:
+    """One running transform. Subclasses implement :meth:`call`.
+
+    ``number`` grows with every level ever entered, so the larger of two numbers is the inner one.
+    """
+
+    __slots__ = ("__weakref__", "alive", "number")
+    what = "transform"
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.alive = True
+
+    def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen call of which some argument is a value of this level and none is of a level further in."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The transform has returned: its values may no longer be used."""
+        self.alive = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number}{'' if self.alive else ' closed'}>"
+
+
+class Value(torch.Tensor):
+    """A tensor that belongs to one level.
+
+    ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
+    ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.autograd.inplace``).
+    """
+
+    _level: Level
+    _inner: torch.Tensor
+    _view: Any = None
+
+    __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # The dispatcher runs this with the keys above Python switched off. Rules need three of them back: lazy conjugate and
+        # negative bits (else kernels read unconjugated memory) and version counters shared between a tensor and its views.
+        # The dispatcher's own guard restores the outer state when we return.
+        _set_excluded(_CONJUGATE, False)
+        _set_excluded(_NEGATIVE, False)
+        _set_excluded(_VIEWS, False)
+        level = innermost(args, kwargs)
+        if not level.alive:
+            raise EscapedValue(
+                f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
+                "Return values from the transformed function instead of storing them, or detach them inside it."
+            )
+        return level.call(func, args, kwargs or {})
+
+
+def innermost(args: Any, kwargs: Any) -> Level:
+    """The level with the largest number among the values in an ATen call's arguments (lists included)."""
+    best: Any = None
+    number = -1
+    for a in args:
+        if isinstance(a, Value):
+            if a._level.number > number:
+                best = a._level
+                number = best.number
+        elif type(a) is list or type(a) is tuple:
+            for b in a:
+                if isinstance(b, Value) and b._level.number > number:
+                    best = b._level
+                    number = best.number
+    if kwargs:
+        for a in kwargs.values():
+            for b in a if isinstance(a, (list, tuple)) else (a,):
+                if isinstance(b, Value) and b._level.number > number:
+                    best = b._level
+                    number = best.number
+    return best
+
+
+_make_subclass = torch.Tensor._make_subclass
+_make_wrapper = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+
+def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
+    """A fresh ``cls`` instance that looks like ``inner``.
+
+    A plain tensor is shared (its storage, version counter and ``data_ptr`` stay native); anything else gets a shell without storage.
+    """
+    if type(inner) is torch.Tensor:
+        v = _make_subclass(cls, inner)
+    else:
+        v = _make_wrapper(
+            cls,
+            inner.shape,
+            strides=inner.stride() if inner.layout is torch.strided else None,
+            storage_offset=inner.storage_offset() if inner.layout is torch.strided else None,
+            dtype=inner.dtype,
+            layout=inner.layout,
+            device=inner.device,
+        )
+    v._inner = inner
+    return v
+
+
+def unwrap_args(level: Level, args: Any) -> list[Any]:
+    """``args`` with values of ``level`` replaced by what they hold; lists are entered, nothing else is."""
+    out = list(args)
+    for i, a in enumerate(out):
+        if isinstance(a, Value):
+            if a._level is level:
+                out[i] = a._inner
+        elif type(a) is list or type(a) is tuple:
+            out[i] = [b._inner if isinstance(b, Value) and b._level is level else b for b in a]
+    return out
+
+
+def unwrap_kwargs(level: Level, kwargs: dict[str, Any]) -> dict[str, Any]:
+    if not kwargs:
+        return kwargs
+    return dict(zip(kwargs, unwrap_args(level, list(kwargs.values())), strict=True))
+
+
+# In-place ops that change only sizes and strides; each is its view op plus a change of the shell's own geometry.
+GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_"))
+
+
+def change_geometry(functional: Any, func: Any, target: Any, args: Any, kwargs: Any) -> Any:
+    """``x.squeeze_()`` and its like on any value: take over what the view op's result holds, then give the shell its geometry."""
+    was_view = target._view
+    state = dict(functional(target, *args, **kwargs).__dict__)
+    if was_view is None:
+        state.pop("_view", None)
+    with torch._C._DisableTorchDispatch():
+        func(target, *args, **kwargs)
+    target.__dict__.update(state)
+    return target

@@ -1,0 +1,113 @@
+"""Batch rules that whole families share.
+
+A rule is ``rule(func, size, batched, args, kwargs) -> result`` (or a tuple or list of results). A batched argument is the *physical*
+tensor, whose batch dimension of length ``size`` is always dimension 0; ``batched`` says which positional arguments are batched
+(for a list argument, a tuple of bools). Every result is physical, its batch dimension 0 as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+BatchRule = Callable[..., Any]
+
+
+def expand(t: Any, batched: Any, size: int) -> Any:
+    """A physical tensor for an argument that may not be batched: a view, without copy."""
+    return t if batched or t is None else t.unsqueeze(0).expand(size, *t.shape)
+
+
+def _category(dtype: torch.dtype) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+
+
+def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Broadcasting ops: line the batch dimensions up in front of the widest argument."""
+    actual = list(args)
+    rank = 0
+    tensors = 0
+    for a, b in zip(args, batched, strict=True):
+        if isinstance(a, torch.Tensor):
+            tensors += 1
+            rank = max(rank, a.dim() - bool(b))
+    if tensors > 1:
+        for i, b in enumerate(batched):
+            if b is True:
+                a = actual[i]
+                missing = rank + 1 - a.dim()
+                if missing:
+                    if a.dim() == 1:
+                        a = _scalar_promotion(a, args, batched)
+                    actual[i] = a.reshape(size, *(1,) * missing, *a.shape[1:])
+    return func(*actual, **kwargs)
+
+
+def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
+    """A logical 0-d tensor does not promote one with dimensions of the same category, but physically it has a dimension."""
+    for other, b in zip(args, batched, strict=True):
+        if isinstance(other, torch.Tensor) and other.dim() - bool(b) > 0 and other.dtype is not a.dtype:
+            if _category(a.dtype) <= _category(other.dtype):
+                return a.to(other.dtype)
+    return a
+
+
+def shift(dim: int, rank: int) -> int:
+    """A logical dimension as the physical one. ``rank`` is the logical rank."""
+    if rank == 0:
+        rank = 1
+    if not -rank <= dim < rank:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+    return dim % rank + 1
+
+
+def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
+    """Ops on one batched tensor (argument 0) with dimension arguments at ``positions``: an int, a list of ints, or None for all.
+
+    A logical 0-d tensor, for which ATen allows dimension 0, gets a dimension of one element for the call.
+    """
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        x = args[0]
+        rank = x.dim() - 1
+        actual = list(args)
+        for p in positions:
+            d = actual[p] if p < len(actual) else None
+            if d is None or (isinstance(d, (list, tuple)) and not d):
+                d = list(range(1, rank + 1)) or [1]
+                actual.extend([None] * (p + 1 - len(actual)))
+                actual[p] = d
+            elif isinstance(d, (list, tuple)):
+                actual[p] = [shift(k, rank) for k in d]
+            else:
+                actual[p] = shift(d, rank)
+        if rank == 0:
+            actual[0] = x.unsqueeze(1)
+            out = func(*actual, **kwargs)
+            return _each(out, lambda o: o.reshape(size) if o.numel() == size else o)
+        return func(*actual, **kwargs)
+
+    return rule
+
+
+def _each(out: Any, f: Callable[[Any], Any]) -> Any:
+    return type(out)(f(o) for o in out) if type(out) in (tuple, list) else tuple(map(f, out)) if isinstance(out, tuple) else f(out)
+
+
+def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Ops that take any number of leading dimensions on every tensor (``bmm``-like after broadcasting): expand the unbatched ones."""
+    actual = [expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    return func(*actual, **kwargs)
+
+
+def sizes(position: int) -> BatchRule:
+    """Ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``): put the batch in front of it."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        actual = list(args)
+        actual[position] = [size, *actual[position]]
+        return func(*actual, **kwargs)
+
+    return rule

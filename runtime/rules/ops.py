@@ -1,0 +1,203 @@
+"""What an ATen overload is, worked out once per overload: its kind, its functional form, its record, its compiled formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from ..errors import MissingRule
+from .record import RECORDS, Formula, Meta, Record, _listeners, overload, parameters
+
+FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
+_SUFFIXES: dict[str, Callable[[Any], Any]] = {
+    "_shape": lambda t: _fact(t, lambda x: x.shape),
+    "_dtype": lambda t: _fact(t, lambda x: x.dtype),
+    "_meta": lambda t: _fact(t, Meta.of),
+}
+
+
+def _fact(t: Any, reader: Callable[[Any], Any]) -> Any:
+    if isinstance(t, (list, tuple)):
+        return [_fact(x, reader) for x in t]
+    return None if t is None else reader(t)
+
+
+class Plan:
+    """How to save for, and run, the formulas of one op for one set of wanted arguments.
+
+    ``slots``: what to save, as (kind, position, reader): kind ``"arg"`` or ``"out"``; reader ``None`` saves the value itself.
+    ``steps``: (targets, formula, slot per parameter); a negative slot is ``g`` (-1), ``gs`` (-2) or ``needs`` (-3).
+    """
+
+    __slots__ = ("names", "needs", "slots", "steps")
+
+    def __init__(self, op: Op, wanted: tuple[int, ...]) -> None:
+        assert op.record is not None and op.record.vjp is not None
+        names = [op.arg_names[i] for i in wanted]
+        self.needs = frozenset(names)
+        slots: dict[tuple[str, int, Any], int] = {}
+        self.names: list[str] = []
+        self.steps: list[tuple[tuple[int, ...], Formula, tuple[int, ...], bool]] = []
+        covered: set[str] = set()
+        for key, formula in op.record.vjp.items():
+            targets = (key,) if isinstance(key, str) else tuple(key)
+            targets = tuple(t if t in op.positions else "" for t in targets)
+            if not self.needs & set(targets):
+                continue
+            covered |= set(targets)
+            where = []
+            for p in parameters(formula):
+                if p in ("g", "gs", "needs"):
+                    where.append({"g": -1, "gs": -2, "needs": -3}[p])
+                    continue
+                slot = op.locate(p)
+                if slot not in slots:
+                    slots[slot] = len(slots)
+                    self.names.append(p)
+                where.append(slots[slot])
+            at = tuple(op.positions.get(t, -1) for t in targets)
+            self.steps.append((at, formula, tuple(where), isinstance(key, str)))
+        missing = self.needs - covered
+        if missing:
+            raise MissingRule(str(op.func), f"vjp (for {', '.join(sorted(missing))})")
+        self.slots = tuple(slots)
+
+
+class Op:
+    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT; the last two point at ``functional``."""
+
+    __slots__ = (
+        "arg_names",
+        "base_name",
+        "composite",
+        "decomposed",
+        "defaults",
+        "func",
+        "functional",
+        "jvp",
+        "kind",
+        "multi_view",
+        "n_results",
+        "node_class",
+        "nondiff",
+        "plans",
+        "positions",
+        "record",
+        "result_names",
+        "tensor_args",
+        "vjp_args",
+    )  # fmt: skip
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        schema = func._schema
+        self.func = func
+        arguments = schema.arguments
+        self.arg_names = tuple(a.name for a in arguments)
+        self.positions = {name: i for i, name in enumerate(self.arg_names)}
+        self.defaults = tuple(a.default_value if a.has_default_value() else None for a in arguments)
+        self.tensor_args = tuple(i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only)
+        self.n_results = len(schema.returns)
+        self.base_name = schema.name.split("::")[1]
+        written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
+        self.functional: Op | None = None
+        self.multi_view = False
+        if written:
+            self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE
+        elif returned:
+            self.kind = VIEW
+            self.multi_view = "List" in str(schema.returns[0].type) or self.n_results > 1
+        else:
+            self.kind = FUNCTIONAL
+        self.record: Record | None = RECORDS.get(func)
+        if self.kind == INPLACE and self.record is None:
+            self.functional = _functional(func, self.base_name)
+            if self.functional is not None:
+                self.record = self.functional.record
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
+        self.plans: dict[tuple[int, ...], Plan] = {}
+        self.node_class: Any = None
+        self.jvp: Any = None
+        self.decomposed: Any = None
+        nondiff = self.record.nondiff if self.record else ()
+        self.nondiff: frozenset[int] = frozenset(range(max(self.n_results, 1))) if nondiff is True else frozenset(nondiff or ())
+        self.vjp_args: frozenset[int] = frozenset()
+        if self.record is not None and self.record.vjp is not None:
+            keys = [k for key in self.record.vjp for k in ((key,) if isinstance(key, str) else key)]
+            self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
+
+    def locate(self, name: str) -> tuple[str, int, Any]:
+        """Where a formula's parameter comes from: ("arg" | "out", position, reader or None)."""
+        if name in self.positions:
+            return "arg", self.positions[name], None
+        if name == "result":
+            return "out", 0, None
+        if name.startswith("result") and name[6:].isdigit():
+            return "out", int(name[6:]), None
+        for suffix, reader in _SUFFIXES.items():
+            if name.endswith(suffix):
+                kind, at, inner = self.locate(name[: -len(suffix)])
+                if inner is None:
+                    return kind, at, reader
+        raise ValueError(f"{self.func}: a formula asks for {name!r}, which is neither an argument {self.arg_names} nor a result")
+
+    def argument(self, i: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The value of argument ``i`` in a call, or its default."""
+        if i < len(args):
+            return args[i]
+        return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
+
+    def plan(self, wanted: tuple[int, ...]) -> Plan:
+        plan = self.plans.get(wanted)
+        if plan is None:
+            plan = self.plans[wanted] = Plan(self, wanted)
+        return plan
+
+    def __repr__(self) -> str:
+        return f"<Op {self.func}>"
+
+
+def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
+    """The functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``, ``__iand__`` -> ``__and__``)."""
+    if base.startswith("__i") and base.endswith("__"):
+        name = "__" + base[3:]
+    elif base.endswith("_") and not base.endswith("__"):
+        name = base[:-1]
+    else:
+        return None
+    for candidate in (f"{name}.{func._overloadname}", name, f"{name}_functional"):
+        try:
+            return op_of(overload(f"{func.namespace}::{candidate}"))
+        except ValueError:
+            continue
+    return None
+
+
+OPS: dict[torch._ops.OpOverload, Op] = {}
+_listeners.append(OPS.clear)  # a new record makes what was worked out stale
+
+
+def op_of(func: torch._ops.OpOverload) -> Op:
+    op = OPS.get(func)
+    if op is None:
+        op = OPS[func] = Op(func)
+    return op
+
+
+def decomposition_of(op: Op) -> Callable[..., Any] | None:
+    """The op in terms of other ops: the record's, else ATen's composite kernel, else torch's decomposition table."""
+    if op.decomposed is None:
+        found: Any = op.record.decomposition if op.record is not None and op.kind != INPLACE else None
+        if found is None and op.composite:
+            found = op.func.decompose
+        if found is None:
+            from torch._decomp import decomposition_table
+
+            found = decomposition_table.get(op.func)
+            if getattr(found, "__module__", "").startswith("torch._refs"):
+                found = None  # written with prims, which have no records
+        op.decomposed = found or False
+    return op.decomposed or None

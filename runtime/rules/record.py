@@ -1,0 +1,127 @@
+"""One record per ATen op: all that the runtime knows of it.
+
+A record is registered under the names of the overloads that it covers (``"mul.Tensor"``; a bare ``"sin"`` means ``sin.default``).
+Rules are functions whose *parameter names* say what they need, so that only this is saved between forward and backward:
+
+==================  =====================================================================================================
+``g``               the cotangent of the only (or first) output; ``None`` is never passed
+``gs``              the cotangents of all outputs, ``None`` where there is none
+an argument's name  its value, as the ATen schema spells it; an absent optional argument has its schema default
+``result``          the only (or first) output; ``result0``, ``result1``, … one of several outputs
+``NAME_shape``      the shape of a tensor argument or output, without saving the tensor (``NAME_dtype``, ``NAME_meta`` likewise)
+``needs``           names of the arguments whose gradient is wanted (for joint formulas)
+``NAME_t``          jvp only: the tangent of an argument, ``None`` where there is none
+==================  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Formula = Callable[..., Any]
+VjpTable = Mapping[str | tuple[str, ...], Formula]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of one op.
+
+    vjp:            ``{argument: formula}``; a formula returns the gradient of that argument, or ``None``. A tuple of arguments as
+                    key makes a joint formula that returns a tuple. Gradients are of torch's convention: ``g·conj(d result/d argument)``.
+                    They may still have the broadcast shape or a promoted dtype: the engine reduces them to the argument's.
+    jvp:            ``"linear"`` (linear in all its differentiable arguments together, like ``add`` or ``cat``), ``"multilinear"`` (in
+                    each separately, like ``mul`` or ``mm``), ``{argument: formula}`` with ``NAME_t`` (contributions are summed), or one
+                    formula that returns the tangent(s). Left out: derived from ``vjp`` by transposing it twice.
+    batch:          ``rule(func, size, batched, args, kwargs) -> result(s)``, see ``runtime/rules/derive_batch.py``.
+    decomposition:  the op written with other ops; used by every transform that finds no rule of its own.
+    per_sample:     ``{argument: formula}`` for per-sample gradients; read by ``runtime.expanded_weights``.
+    nondiff:        outputs without gradient whatever their dtype: ``True`` for all, or their indices.
+    family:         the deriving helper, for coverage tables.
+    """
+
+    names: tuple[str, ...]
+    vjp: VjpTable | None = None
+    jvp: str | Mapping[str, Formula] | Formula | None = None
+    batch: Callable[..., Any] | None = None
+    decomposition: Callable[..., Any] | None = None
+    per_sample: Mapping[str, Any] | None = None
+    nondiff: bool | tuple[int, ...] = ()
+    family: str = "op"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+RECORDS: dict[torch._ops.OpOverload, Record] = {}
+_listeners: list[Callable[[], None]] = []
+
+
+def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
+    """``"mul.Tensor"`` or ``"sin"`` or ``"mylib::op"`` -> the OpOverload."""
+    if "::" in name:
+        namespace, name = name.split("::")
+    packet, _, which = name.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+    except AttributeError as e:
+        raise ValueError(f"no operator {namespace}::{name} in torch {torch.__version__}") from e
+
+
+def register(names: str | Iterable[str], **rules: Any) -> Record:
+    """Make a record for the overloads in ``names`` (one string, spaces between) and enter it; one op has one record."""
+    each = tuple(names.split()) if isinstance(names, str) else tuple(names)
+    record = Record(names=each, **rules)
+    for name in each:
+        func = overload(name)
+        if func in RECORDS:
+            raise ValueError(f"{func} has two records: {RECORDS[func].family} and {record.family}")
+        RECORDS[func] = record
+    for listener in _listeners:
+        listener()
+    return record
+
+
+def amend(name: str, **rules: Any) -> Record:
+    """Add rules to an op whose record another module made (per-sample rules, a tuned batch rule)."""
+    from dataclasses import replace
+
+    func = overload(name)
+    record = RECORDS[func] = replace(RECORDS[func], **rules)
+    for listener in _listeners:
+        listener()
+    return record
+
+
+def parameters(formula: Formula) -> tuple[str, ...]:
+    """The names that a formula asks for."""
+    declared = getattr(formula, "asks", None)
+    if declared is not None:
+        return declared
+    return tuple(inspect.signature(formula).parameters)
+
+
+def asking(*names: str) -> Callable[[Formula], Formula]:
+    """Declare what a formula built by a helper needs, where its own signature cannot say so (``*args``)."""
+
+    def mark(formula: Formula) -> Formula:
+        formula.asks = names  # type: ignore[attr-defined]
+        return formula
+
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is left of a tensor that was not saved."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> Meta:
+        return cls(t.shape, t.dtype, t.device, t.layout)

@@ -1,0 +1,185 @@
+"""The tensor people hold: a value of level zero, the eager autograd session. It *is* its storage, so ``data_ptr`` and ``_version`` are native."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .autograd.graph import AccumulateGrad, Handle, Node
+from .autograd.level import GradLevel, GradValue, edge_of
+from .levels import Value
+
+
+class Tensor(GradValue):
+    """A ``torch.Tensor`` whose gradients are computed by this package's engine."""
+
+    _grad: Any = None
+    _hooks: dict[int, Callable[..., Any]] | None = None
+    _post_accumulate: dict[int, Callable[..., Any]] | None = None
+    _retains: bool = False
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return self._req or edge_of(self) is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        if edge_of(self) is not None and not self._req:
+            if not requires_grad:
+                raise RuntimeError("you can only change requires_grad flags of leaf variables.")
+            return self
+        if requires_grad and not (self.is_floating_point() or self.is_complex()):
+            raise RuntimeError("only Tensors of floating point dtype can require gradients")
+        self._req = requires_grad
+        if not requires_grad:
+            self._accumulator = None
+        return self
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self.grad_fn is None
+
+    @property
+    def grad(self) -> Tensor | None:  # type: ignore[override]
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+            if value.shape != self.shape:
+                raise RuntimeError(f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}")
+            if not isinstance(value, Value):
+                value = wrap(value)
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    @property
+    def data(self) -> Tensor:  # type: ignore[override]
+        return ROOT.wrap(self._inner.data, None)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        inner = unwrap(new)
+        self._inner.data = inner
+        plain = ROOT.wrap(self._inner, None)
+        state = dict(self.__dict__)
+        torch.utils.swap_tensors(self, plain)
+        self.__dict__.update(state)
+
+    @property
+    def retains_grad(self) -> bool:  # type: ignore[override]
+        return self._retains and not self.is_leaf
+
+    def retain_grad(self) -> None:
+        edge = edge_of(self)
+        if edge is None:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if self.is_leaf or self._retains:
+            return
+        node, index = edge
+        if node.retained is None:
+            node.retained = {}
+        node.retained[index] = weakref.ref(self)
+        self._retains = True
+
+    def register_hook(self, hook: Callable[[Tensor], Any]) -> Handle:
+        """``hook(grad)`` when the gradient of this tensor is known; may return a replacement."""
+        edge = edge_of(self)
+        if edge is None:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        node, index = edge
+        if type(node) is AccumulateGrad:
+            if self._hooks is None:
+                self._hooks = {}
+            node.tensor_hooks = {0: self._hooks}
+            return Handle(self._hooks, hook)
+        if node.tensor_hooks is None:
+            node.tensor_hooks = {}
+        return Handle(node.tensor_hooks.setdefault(index, {}), hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], Any]) -> Handle:
+        if edge_of(self) is None:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        if not self.is_leaf:
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+        if self._post_accumulate is None:
+            self._post_accumulate = {}
+        return Handle(self._post_accumulate, hook)
+
+    def backward(
+        self,
+        gradient: torch.Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Sequence[torch.Tensor] | torch.Tensor | None = None,
+    ) -> None:
+        from .autograd import backward
+
+        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if self.requires_grad and not force:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self._inner.numpy(force=force)
+
+    def __array__(self, dtype: Any = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def tolist(self) -> Any:
+        return self._inner.tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
+        import copy
+
+        new = wrap(self._inner.clone(), self.requires_grad)
+        memo[id(self)] = new
+        new._grad = copy.deepcopy(self._grad, memo)
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return wrap, (self._inner, self.requires_grad)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        text = repr(self._inner)
+        fn = self.grad_fn
+        suffix = f"grad_fn=<{fn.name()}>" if isinstance(fn, Node) else "requires_grad=True" if self.requires_grad else ""
+        return f"{text[:-1]}, {suffix})" if suffix else text
+
+
+ROOT = GradLevel(Tensor, root=True)
+Tensor._level = ROOT
+
+
+def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
+    """``t`` as a runtime tensor that shares its storage."""
+    if not isinstance(t, Value):
+        if t.requires_grad or type(t) is not torch.Tensor:
+            t = t.detach()
+            if type(t) is not torch.Tensor and isinstance(t, torch.nn.Parameter):
+                t = t.as_subclass(torch.Tensor)
+        t = ROOT.wrap(t, None)
+    return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
+
+
+def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """As ``torch.tensor``."""
+    return wrap(torch.tensor(data, dtype=dtype, device=device), requires_grad)
+
+
+def unwrap(t: torch.Tensor) -> torch.Tensor:
+    """The plain tensor under a runtime tensor of level zero; anything else as it is."""
+    return t._inner if isinstance(t, Value) and t._level is ROOT else t
