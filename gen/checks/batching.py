@@ -9,7 +9,8 @@ sample does not allow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import product
 
 import torch
@@ -94,13 +95,25 @@ def _has_nan(x: Tensor) -> bool:
     return (x.is_floating_point() or x.is_complex()) and bool(x.isnan().any())
 
 
-def choices(stages: Sequence[str], first: bool, turn: int) -> Iterator[Callable[[Sequence[Tensor]], list[InDims]]]:
-    """How a sample goes through the patterns: each item maps the inputs of a vmap stage to the patterns to try there."""
+Choice = Callable[[Sequence[Tensor]], list[InDims]]
+
+
+def choices(stages: Sequence[str], first: bool, turn: int, written: Collection[int]) -> list[Choice]:
+    """How a sample goes through the patterns: each item maps the inputs of a vmap stage to the patterns to try there.
+
+    `written`: places of inputs that the op writes to, which must be batched wherever another input is.
+    """
+
+    def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
+        return [dims for dims in patterns(inputs, k) if all(dims[place] is not None for place in written)]
+
     if stages.count("vmap") == 1:
-        yield lambda inputs: patterns(inputs, turn) if first else _some(patterns(inputs, turn), turn, 2)
-        return
-    for combination in range(3 if first else 1):
-        yield lambda inputs, k=turn + combination: _some(patterns(inputs, k), k, 1)  # type: ignore[misc]
+        return [lambda inputs: allowed(inputs, turn) if first else _some(allowed(inputs, turn), turn, 2)]
+    return [partial(_one, allowed, turn + combination) for combination in range(3 if first else 1)]
+
+
+def _one(allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, inputs: Sequence[Tensor]) -> list[InDims]:
+    return _some(allowed(inputs, k), k, 1)
 
 
 def _some(found: list[InDims], turn: int, count: int) -> list[InDims]:

@@ -13,7 +13,7 @@ from gen.checks.pipelines import Program
 from gen.checks.samples import Sample
 
 Tensor = torch.Tensor
-DATA_WRITE = r"mutating directly with `\.data` inside functorch transform is not allowed"
+DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not allowed"
 """What torch documents for an assignment to ``.data`` under a transform; a target words its own error likewise."""
 
 
@@ -68,6 +68,8 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 def _inplace_variant(sample: Sample) -> Callable[..., Any]:
     if sample.op.inplace is None:
         raise Unsuitable(f"{sample.op.name} has no in-place variant")
+    if sample.facts.random:
+        raise Unsuitable("the op draws random numbers: its in-place variant draws others")
     args, _ = sample.rebuild(sample.inputs)
     outputs = sample.facts.outputs
     if not args or not isinstance(args[0], Tensor) or len(outputs) != 1:
@@ -106,11 +108,13 @@ def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    if not inputs or not sample.differentiable[0]:
+    if not any(sample.differentiable):
         raise Unsuitable(f"{sample.description}: no differentiable tensor to write to")
 
     def call(*values: Any) -> tuple[Any, ...]:
-        values[0].data = torch.zeros_like(values[0])
+        for value, flag in zip(values, sample.differentiable, strict=True):
+            if flag:
+                value.data = torch.zeros_like(value)
         return sample(*values)
 
     return [_program(sample, inputs, f"{sample.op.name} after a write to .data", call, sample)]

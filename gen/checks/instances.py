@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import torch
 
 from gen.checks import batching, forms, programs
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, extend
 from gen.checks.samples import Sample
 from gen.pipeline import WHOLE
-
-Tensor = torch.Tensor
-Choice = Callable[[Sequence[Tensor]], list[batching.InDims]]
 
 
 def instances(
@@ -56,7 +51,8 @@ def _grown(
         program = _plain(sample, root, nesting)
         yield programs.whole(outer[0], program, axes) if outer else program
         return
-    for choice in batching.choices(nesting, first, turn):
+    written = [0] if axes["form"] in ("inplace", "view_inplace") else [place for place, flag in enumerate(sample.facts.mutated) if flag]
+    for choice in batching.choices(nesting, first, turn, written):
         for program in _branches(sample, root, nesting, choice, reasons):
             yield programs.whole(outer[0], program, axes) if outer else program
 
@@ -72,7 +68,9 @@ def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
     return program
 
 
-def _branches(sample: Sample, program: Program, stages: Sequence[str], choice: Choice, reasons: dict[str, None]) -> Iterator[Program]:
+def _branches(
+    sample: Sample, program: Program, stages: Sequence[str], choice: batching.Choice, reasons: dict[str, None]
+) -> Iterator[Program]:
     if "vmap" not in stages:
         for stage in stages:
             program = extend(program, stage)

@@ -15,7 +15,8 @@ import torch
 
 from gen.checks.seeds import seeded
 
-CANDIDATES = 64  # samples read from one generator; the choice for a check is made among them
+CANDIDATES = 64  # samples of one op that are kept; the choice for a check is made among them
+READ = 512  # samples read from one generator
 
 
 def dotted_name(info: Any) -> str:
@@ -61,11 +62,18 @@ def differentiates(info: Any, dtype: torch.dtype, device: str) -> bool:
 
 
 def samples(info: Any, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[Any]:
-    """At most :data:`CANDIDATES` SampleInputs. Inputs that torch would differentiate require grad: that is how OpInfo marks them."""
+    """About :data:`CANDIDATES` SampleInputs at most. Inputs that torch would differentiate require grad: that is how OpInfo marks them."""
     with seeded(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # making samples is not what is tested
-        found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), CANDIDATES))
-    return iter([*found, *_small(info, found)])
+        found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), READ))
+    return iter([*_thinned(found), *_small(info, found)])
+
+
+def _thinned(found: list[Any]) -> list[Any]:
+    """The first half of the limit as it comes, the other half spread evenly: neighbours are alike."""
+    half = CANDIDATES // 2
+    rest = found[half:]
+    return found if len(found) <= CANDIDATES else found[:half] + rest[:: -(-len(rest) // half)]
 
 
 def _small(info: Any, found: list[Any]) -> Iterator[Any]:

@@ -22,7 +22,8 @@ from gen.reference.loop import sum_of_squares
 
 Tensor = torch.Tensor
 Flat = Callable[..., tuple[Any, ...]]
-JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; larger ones show nothing that smaller ones do not
+JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; of larger ones only a corner is taken
+CORNER = 8  # elements of each tensor in such a corner
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Program:
     differentiable: tuple[bool, ...]
     seed: int
     label: str = "f"
-    _results: dict[bool, tuple[Tensor, ...]] = field(default_factory=dict)
+    _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(default_factory=dict)
 
     @cached_property
     def observed(self) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
@@ -44,15 +45,15 @@ class Program:
             warnings.simplefilter("ignore")
             return reference.observe(self.over(reference), self.inputs, self.differentiable)
 
-    def on_reference(self, wide: bool = False) -> tuple[Tensor, ...]:
-        """Outputs over the loop reference, kept; `wide`: on the inputs in float64 or complex128."""
-        if wide not in self._results:
+    def on_reference(self, change: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Outputs over the loop reference, kept; `change`: on changed inputs."""
+        if change not in self._results:
             reference = Loop()
-            inputs = tuple(map(widened, self.inputs)) if wide else self.inputs
+            inputs = self.inputs if change is None else tuple(map(change, self.inputs))
             with seeded(self.seed), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what plain torch warns of is not about the target
-                self._results[wide] = tuple(self.over(reference)(*inputs))
-        return self._results[wide]
+                self._results[change] = tuple(self.over(reference)(*inputs))
+        return self._results[change]
 
     @property
     def active(self) -> list[int]:
@@ -84,6 +85,15 @@ def widened(x: Tensor) -> Tensor:
     if x.is_complex():
         return x.to(torch.complex128)
     return x.to(torch.float64) if x.is_floating_point() else x
+
+
+def nudged(x: Tensor) -> Tensor:
+    """`x` with every floating or complex element off by about an ulp, one way or the other."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return x
+    signs = torch.ones(x.numel(), dtype=x.dtype, device=x.device)
+    signs[1::2] = -1
+    return x * (1 + torch.finfo(x.dtype).eps * signs.reshape(x.shape))
 
 
 def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int]) -> Flat:
@@ -165,11 +175,9 @@ def _grad(program: Program) -> Program:
 
 def _jacobian(name: str) -> Callable[[Program], Program]:
     def stage(program: Program) -> Program:
+        if _jacobian_size(program, name) > JACOBIAN_LIMIT:
+            program = _cornered(program)
         active, kept = program.active, program.kept
-        inputs = sum(program.inputs[place].numel() for place in active)
-        entries = inputs * sum(program.observed[0][place].numel() for place in kept) * (inputs if name == "hessian" else 1)
-        if entries > JACOBIAN_LIMIT:
-            raise Unsuitable(f"{name}({program.label}) has {entries} entries, more than {JACOBIAN_LIMIT}")
 
         def over(target: Any) -> Flat:
             f = program.over(target)
@@ -184,6 +192,32 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
         return Program(over, program.inputs, program.differentiable, program.seed, f"{name}({program.label})")
 
     return stage
+
+
+def _jacobian_size(program: Program, name: str) -> int:
+    inputs = sum(program.inputs[place].numel() for place in program.active)
+    outputs = sum(program.observed[0][place].numel() for place in program.kept)
+    return inputs * outputs * (inputs if name == "hessian" else 1)
+
+
+def _cornered(program: Program) -> Program:
+    """`program` as a function of the first elements of its large differentiable inputs, giving the first elements of its outputs."""
+    large = [place for place in program.active if program.inputs[place].numel() > CORNER]
+
+    def over(target: Any) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> tuple[Any, ...]:
+            full = list(values)
+            for place in large:
+                x = program.inputs[place]
+                full[place] = torch.cat([values[place], x.reshape(-1)[CORNER:]]).reshape(x.shape)
+            return tuple(output.reshape(-1)[:CORNER] for output in f(*full))
+
+        return g
+
+    inputs = tuple(x.reshape(-1)[:CORNER].clone() if place in large else x for place, x in enumerate(program.inputs))
+    return Program(over, inputs, program.differentiable, program.seed, f"a corner of {program.label}")
 
 
 def _functionalize(program: Program) -> Program:

@@ -119,7 +119,7 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
 
 
 def _per_sample(program: Program, axes: Mapping[str, str]) -> Program:
-    """The batch is the first input, floating ones first, along whose dimension 0 the op works sample by sample."""
+    """The batch is the first input, or one of indices, if the op works sample by sample along its dimension 0."""
     place = _batch_input(program)
     active, kept = program.active, program.kept
     params = [p for p in active if p != place]
@@ -142,9 +142,9 @@ def _per_sample(program: Program, axes: Mapping[str, str]) -> Program:
 
 
 def _batch_input(program: Program) -> int:
-    order = sorted(range(len(program.inputs)), key=lambda place: not program.inputs[place].is_floating_point())
-    for place in order:
-        if program.inputs[place].ndim and len(program.inputs[place]) and _works_by_sample(program, place):
+    for place, x in enumerate(program.inputs):
+        usual = place == 0 or not (x.is_floating_point() or x.is_complex())
+        if usual and x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place):
             return place
     raise Unsuitable(f"{program.label}: no input is a batch along dimension 0")
 

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 Tensor = torch.Tensor
 Flat = Callable[..., tuple[Tensor, ...]]
+Push = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Loop:
@@ -41,14 +42,8 @@ class Loop:
         return self._released(outputs), pullback
 
     def jvp(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        try:
-            xs, outputs = self._recorded(f, primals)
-            push = self._pushforward(outputs, xs)
-            return self._released(outputs), push(tangents)
-        except RuntimeError:
-            if self._depth:
-                raise
-            return _forward_mode(f, primals, tangents)
+        outputs, push = self._linearized(f, primals)
+        return self._released(outputs), push(tangents)
 
     def grad(self, f: Callable[..., Tensor]) -> Flat:
         def g(*args: Tensor) -> tuple[Tensor, ...]:
@@ -73,9 +68,7 @@ class Loop:
     def jacfwd(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             primals = [args[n] for n in argnums]
-            inner = _of(f, args, argnums)
-            xs, outputs = self._recorded(inner, primals)
-            push = self._pushforward(outputs, xs)
+            outputs, push = self._linearized(_of(f, args, argnums), primals)
             columns = [[push(_one_hot(primals, k, index)) for index in _indices(primal)] for k, primal in enumerate(primals)]
             return tuple(
                 tuple(
@@ -182,7 +175,17 @@ class Loop:
                 tracked, list(xs), seeds, create_graph=self._depth > 0, retain_graph=True, allow_unused=True, materialize_grads=True
             )
 
-    def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
+    def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
+        """Outputs of `f` and its pushforward; by forward_ad where the op's derivative cannot itself be differentiated."""
+        xs, outputs = self._recorded(f, primals)
+        try:
+            return outputs, self._pushforward(outputs, xs)
+        except RuntimeError:
+            if self._depth:
+                raise
+            return outputs, lambda tangents: _forward_mode(f, primals, tangents)
+
+    def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
         """Tangents of `xs` to tangents of `outputs`: the pullback is linear in its cotangents, and its own pullback is this."""
         with self._inside():
             tracked = [output for output in outputs if output.requires_grad]
@@ -219,14 +222,11 @@ def sum_of_squares(outputs: Sequence[Any]) -> Any:
     return total
 
 
-def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
     with forward_ad.dual_level():
         duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]  # type: ignore[no-untyped-call]
         parts = [forward_ad.unpack_dual(output) for output in f(*duals)]  # type: ignore[no-untyped-call]
-        return (
-            tuple(part.primal for part in parts),
-            tuple(torch.zeros_like(part.primal) if part.tangent is None else part.tangent for part in parts),
-        )
+        return tuple(torch.zeros_like(part.primal) if part.tangent is None else part.tangent for part in parts)
 
 
 def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
