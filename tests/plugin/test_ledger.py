@@ -87,7 +87,7 @@ def test_a_skipped_case_does_not_run() -> None:
 @pytest.mark.parametrize("kind", ["skip", "xfail", "vanishes", "tolerance"])
 def test_an_entry_past_its_date_fails_whatever_it_says(kind: str) -> None:
     extra = {"raises": "E"} if kind == "xfail" else {"rtol": 1.0} if kind == "tolerance" else {}
-    verdict = run(unreachable, old=known(kind, until="2026-04-30", reason="r", **extra))  # type: ignore[arg-type]
+    verdict = run(unreachable, old=known(kind, until="2026-04-30", reason="r", **extra))
     assert verdict.outcome == "failed" and "held until 2026-04-30" in verdict.why
 
 

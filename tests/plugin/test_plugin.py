@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gen.checks import ledger, opinfo
 from gen.checks.results import read
 
 pytest_plugins = "pytester"
@@ -45,6 +46,12 @@ class Runner:
 
     def cells(self, name: str = "results-torch-cpu.jsonl") -> dict[str, Any]:
         return {f"{cell.check}[{cell.id}]": cell for cell in read(self.pytester.path / ".cache/matrix" / name).cells}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """pytester forgets the modules that a run imported, but torch cannot be imported twice: have it all before the first run."""
+    assert ledger.Verdict("passed") and opinfo.database()
 
 
 @pytest.fixture
