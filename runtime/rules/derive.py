@@ -63,8 +63,8 @@ def nondifferentiable(names: str, batch: Any = derive_batch.elementwise) -> None
 def flat(names: str, *args: str, batch: Any = derive_batch.elementwise) -> None:
     """Ops that are constant wherever they are differentiable (``floor``, ``sign``): a derivative that is zero, as a value."""
     for name in names.split():
-        vjp = {a: asking("g")(torch.zeros_like) for a in args}
-        jvp = {a: asking(f"{a}_t")(torch.zeros_like) for a in args}
+        vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
+        jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
         register(name, vjp=vjp, jvp=jvp, batch=batch, family="pointwise")
 
 

@@ -1,39 +1,304 @@
-"""Elementwise ops."""
+"""Elementwise arithmetic, powers, exponentials, trigonometry, rounding, comparison and selection."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 
-from .derive import diagonal, elementwise, nondifferentiable, pointwise
+from .derive import conj, diagonal, elementwise, flat, linear, nondifferentiable, pointwise, view
+from .derive_batch import elementwise as broadcast
+from .record import register
 
-# arithmetic
+LN2 = math.log(2.0)
+
+
+def times(x: Any, factor: Any) -> Any:
+    """``x * factor`` for a number, without a kernel call for one."""
+    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
+
+
+# sums: linear in both arguments together, each of its own shape
 elementwise(
     "add.Tensor",
-    {"self": lambda g: g, "other": lambda g, alpha: g if alpha == 1 else g * alpha},
-    {"self": lambda self_t: self_t, "other": lambda other_t, alpha: other_t if alpha == 1 else other_t * alpha},
+    {"self": lambda g: g, "other": lambda g, alpha: times(g, conj(alpha))},
+    {"self": lambda self_t: self_t, "other": lambda other_t, alpha: times(other_t, alpha)},
 )
-elementwise("add.Scalar", {"self": lambda g: g}, {"self": lambda self_t: self_t})
 elementwise(
     "sub.Tensor",
-    {"self": lambda g: g, "other": lambda g, alpha: -g * alpha},
-    {"self": lambda self_t: self_t, "other": lambda other_t, alpha: -other_t * alpha},
+    {"self": lambda g: g, "other": lambda g, alpha: times(-g, conj(alpha))},
+    {"self": lambda self_t: self_t, "other": lambda other_t, alpha: times(-other_t, alpha)},
 )
-elementwise("sub.Scalar", {"self": lambda g: g}, {"self": lambda self_t: self_t})
 elementwise(
     "rsub.Tensor",
-    {"self": lambda g, alpha: -g * alpha, "other": lambda g: g},
-    {"self": lambda self_t, alpha: -self_t * alpha, "other": lambda other_t: other_t},
+    {"self": lambda g, alpha: times(-g, conj(alpha)), "other": lambda g: g},
+    {"self": lambda self_t, alpha: times(-self_t, alpha), "other": lambda other_t: other_t},
 )
+elementwise("add.Scalar sub.Scalar", {"self": lambda g: g}, {"self": lambda self_t: self_t})
 pointwise("rsub.Scalar", self=lambda alpha: -alpha)
-pointwise("div.Tensor", self=lambda other: 1 / other, other=lambda other, result: -result / other)
-pointwise("div.Scalar", self=lambda other: 1 / other)
+
+# products and quotients
 pointwise("mul.Tensor", self=lambda other: other, other=lambda self: self)
 pointwise("mul.Scalar", self=lambda other: other)
+elementwise(
+    "div.Tensor",
+    {"self": lambda g, other: g / conj(other), "other": lambda g, self, other: -g * conj((self / other) / other)},
+    {"self": lambda self_t, other: self_t / other, "other": lambda other_t, other, result: -other_t * (result / other)},
+)
+elementwise("div.Scalar", {"self": lambda g, other: g / conj(other)}, {"self": lambda self_t, other: self_t / other})
+
+
+def _by_mode(t: Any, other: Any, rounding_mode: Any) -> Any:
+    return t / other if rounding_mode is None else None
+
+
+elementwise(
+    "div.Tensor_mode",
+    {
+        "self": lambda g, other, rounding_mode: _by_mode(g, conj(other), rounding_mode),
+        "other": lambda g, self, other, rounding_mode: _by_mode(-g * conj(self / other), conj(other), rounding_mode),
+    },
+    {
+        "self": lambda self_t, other, rounding_mode: _by_mode(self_t, other, rounding_mode),
+        "other": lambda other_t, self, other, rounding_mode: _by_mode(-other_t * (self / other), other, rounding_mode),
+    },
+)
+elementwise(
+    "div.Scalar_mode",
+    {"self": lambda g, other, rounding_mode: _by_mode(g, conj(other), rounding_mode)},
+    {"self": lambda self_t, other, rounding_mode: _by_mode(self_t, other, rounding_mode)},
+)
 pointwise("neg", self=lambda: -1)
+pointwise("reciprocal", self=lambda result: -(result * result))
+pointwise(
+    "addcmul", self=lambda: 1, tensor1=lambda tensor2, value: times(tensor2, value), tensor2=lambda tensor1, value: times(tensor1, value)
+)
+pointwise(
+    "addcdiv",
+    self=lambda: 1,
+    tensor1=lambda tensor2, value: value / tensor2,
+    tensor2=lambda tensor1, tensor2, value: -value * tensor1 / (tensor2 * tensor2),
+)
+pointwise("lerp.Scalar", self=lambda weight: 1 - weight, end=lambda weight: weight)
+pointwise("lerp.Tensor", self=lambda weight: 1 - weight, end=lambda weight: weight, weight=lambda self, end: end - self)
+pointwise("fmod.Scalar", self=lambda: 1)
+pointwise("fmod.Tensor", self=lambda: 1, other=lambda self, other: -torch.div(self, other, rounding_mode="trunc"))
+pointwise("remainder.Scalar", self=lambda: 1)
+pointwise("remainder.Tensor", self=lambda: 1, other=lambda self, other: -torch.div(self, other, rounding_mode="floor"))
+pointwise("hypot", self=lambda self, result: self / result, other=lambda other, result: other / result)
+pointwise("deg2rad", self=lambda: math.pi / 180)
+pointwise("rad2deg", self=lambda: 180 / math.pi)
+
+
+# powers. The guards keep 0·inf out where a base or an exponent is zero.
+def _power_by_base(self: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, torch.Tensor):
+        return torch.zeros_like(self) if exponent == 0 else exponent * self.pow(exponent - 1)
+    return torch.where(exponent == 0, 0.0, exponent * self.pow(exponent - 1))
+
+
+def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
+    if not isinstance(self, torch.Tensor):
+        if self != 0:
+            return result * (torch.log(torch.tensor(self)).item() if isinstance(self, complex) or self < 0 else math.log(self))
+        return torch.where(exponent.real >= 0 if exponent.is_complex() else exponent >= 0, 0.0, result * -math.inf)
+    real = exponent.real if exponent.is_complex() else exponent
+    return torch.where((self == 0) & (real >= 0), 0.0, result * self.log())
+
+
+pointwise("pow.Tensor_Scalar", self=_power_by_base)
+pointwise("pow.Tensor_Tensor", self=_power_by_base, exponent=_power_by_exponent)
+pointwise("pow.Scalar", exponent=_power_by_exponent)
+elementwise("sqrt", {"self": lambda g, result: g / (2 * conj(result))}, {"self": lambda self_t, result: self_t / (2 * result)})
+pointwise("rsqrt", self=lambda result: -0.5 * result.pow(3))
+pointwise("exp", self=lambda result: result)
+pointwise("exp2", self=lambda result: result * LN2)
+pointwise("expm1", self=lambda result: result + 1)
+elementwise("log", {"self": lambda g, self: g / conj(self)}, {"self": lambda self_t, self: self_t / self})
+pointwise("log2", self=lambda self: 1 / (self * LN2))
+pointwise("log10", self=lambda self: 1 / (self * math.log(10)))
+pointwise("log1p", self=lambda self: 1 / (self + 1))
+pointwise("logaddexp", self=lambda self, other: (1 + (other - self).exp()).reciprocal(), other=lambda self, other: (1 + (self - other).exp()).reciprocal())
+pointwise(
+    "logaddexp2", self=lambda self, other: (1 + (other - self).exp2()).reciprocal(), other=lambda self, other: (1 + (self - other).exp2()).reciprocal()
+)
+pointwise("ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda result: result * LN2)
+
+# trigonometry
 pointwise("sin", self=lambda self: self.cos())
 pointwise("cos", self=lambda self: -self.sin())
-pointwise("exp", self=lambda result: result)
-pointwise("tanh", self=lambda result: 1 - result * result)
-diagonal("relu", self=lambda g, result: torch.where(result > 0, g, 0))
-nondifferentiable("eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar")
-nondifferentiable("gt.Tensor gt.Scalar ge.Tensor ge.Scalar")
+pointwise("tan", self=lambda result: 1 + result.square())
+pointwise("asin", self=lambda self: (1 - self * self).rsqrt())
+pointwise("acos", self=lambda self: -(1 - self * self).rsqrt())
+pointwise("atan", self=lambda self: 1 / (self * self + 1))
+pointwise("sinh", self=lambda self: self.cosh())
+pointwise("cosh", self=lambda self: self.sinh())
+pointwise("asinh", self=lambda self: (self * self + 1).rsqrt())
+pointwise(
+    "acosh", self=lambda self: (self + 1).rsqrt() * (self - 1).rsqrt() if self.is_complex() else (self * self - 1).rsqrt()
+)  # the product keeps to the principal branch
+pointwise("atanh", self=lambda self: 1 / (1 - self * self))
+pointwise(
+    "atan2", self=lambda self, other: other / (self * self + other * other), other=lambda self, other: -self / (self * self + other * other)
+)
+
+
+def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
+    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²), 0 at 0; the masked denominator keeps NaN out of higher derivatives."""
+    zero = self == 0
+    x = torch.where(zero, 1.0, self)
+    angle = x * math.pi
+    return torch.where(zero, 0.0, (angle * angle.cos() - angle.sin()) / (angle * x))
+
+
+pointwise("sinc", self=_sinc_slope)
+
+# magnitudes and phases: real-linear, not holomorphic
+elementwise("abs", {"self": lambda g, self: g * self.sgn()}, {"self": lambda self_t, self: self_t.conj() * self.sgn()})
+elementwise("conj_physical _conj_physical", {"self": lambda g: g.conj()}, {"self": lambda self_t: self_t.conj()})
+
+
+def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+    """By x: -y/|z|², by y: x/|z|²; together i·z/|z|². Real arguments have constant phase."""
+    if not self.is_complex():
+        return torch.zeros_like(g)
+    square = self.real.square() + self.imag.square()
+    return g * torch.where(square == 0, 0.0, 1j * self / square)
+
+
+elementwise(
+    "angle", {"self": _phase_slope}, {"self": lambda self_t, self: _phase_slope(self_t.conj(), self) if self.is_complex() else None}
+)
+
+
+def _unit(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """d(z/|z|): the part of ``t`` that is orthogonal to z/|z|, over |z|. Self-adjoint as a real-linear map."""
+    if not self.is_complex():
+        return torch.zeros_like(t)
+    size = self.abs()
+    radial = (result.conj() * t).real
+    return torch.where(size == 0, 0.0, (t - radial * result) / torch.where(size == 0, 1.0, size))
+
+
+elementwise("sgn", {"self": lambda g, self, result: _unit(g, self, result)}, {"self": lambda self_t, self, result: _unit(self_t, self, result)})
+linear("complex", {"real": lambda g: g.real, "imag": lambda g: g.imag}, broadcast, family="pointwise")
+elementwise(
+    "polar",
+    {"abs": lambda g, angle: (g * torch.polar(torch.ones_like(angle), -angle)).real, "angle": lambda g, result: (g * (1j * result).conj()).real},
+    {"abs": lambda abs_t, angle: abs_t * torch.polar(torch.ones_like(angle), angle), "angle": lambda angle_t, result: angle_t * 1j * result},
+)
+view("_conj", lambda g: g.conj(), broadcast)
+view("_neg_view", lambda g: -g, broadcast)
+view("view_as_real", lambda g: torch.view_as_complex(g.contiguous()), broadcast)
+view("view_as_complex", lambda g: torch.view_as_real(g.resolve_conj()), broadcast)
+
+
+def copysign_slope(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The sign that was given, relative to the one that was there; 0 at 0."""
+    return torch.where(self == 0, 0.0, t * (result.sign() * self.sign()))
+
+
+# steps
+flat("ceil floor round trunc sign", "self")
+flat("round.decimals", "self")
+flat("heaviside", "self", "values")
+diagonal("frac", self=lambda g: g)
+diagonal("nan_to_num", self=lambda g, self: g * torch.isfinite(self))
+register(
+    "copysign.Tensor",
+    vjp={"self": lambda g, self, result: copysign_slope(g, self, result), "other": lambda g: None},
+    jvp={"self": lambda self_t, self, result: copysign_slope(self_t, self, result), "other": lambda other_t: None},
+    batch=broadcast,
+    family="pointwise",
+)
+diagonal("copysign.Scalar", self=lambda g, self, result: copysign_slope(g, self, result))
+elementwise(
+    "nextafter",
+    {"self": lambda g, self, other: torch.where(self != other, g, 0.0), "other": lambda g: None},
+    {"self": lambda self_t, self, other: torch.where(self != other, self_t, 0.0), "other": lambda other_t: None},
+)
+elementwise(
+    "frexp.Tensor",
+    {"self": lambda gs, result1: None if gs[0] is None else gs[0] / result1.exp2()},
+    lambda self_t, result1: (self_t / result1.exp2(), None),
+)
+
+# selection
+elementwise(
+    "where.self",
+    {"self": lambda g, condition: torch.where(condition, g, 0), "other": lambda g, condition: torch.where(condition, 0, g)},
+    {
+        "self": lambda self_t, condition: torch.where(condition, self_t, 0),
+        "other": lambda other_t, condition: torch.where(condition, 0, other_t),
+    },
+)
+diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
+elementwise(
+    "masked_fill.Tensor",
+    {"self": lambda g, mask: g.masked_fill(mask, 0), "value": lambda g, mask: torch.where(mask, g, 0).sum()},
+    {"self": lambda self_t, mask: self_t.masked_fill(mask, 0), "value": lambda value_t, mask: torch.where(mask, value_t, 0)},
+)
+
+
+def _inside(self: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+    inside = torch.ones_like(self, dtype=torch.bool)
+    if low is not None:
+        inside = inside & (self >= low)
+    return inside if high is None else inside & (self <= high)
+
+
+def _clamped(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    return torch.where(_inside(self, min, max), g, 0)
+
+
+def _clamp_low(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    at = self < min if max is None else (self < min) & (min < max)
+    return torch.where(at, g, 0)
+
+
+def _clamp_high(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    at = self > max if min is None else (self > max) | (max < min)
+    return torch.where(at, g, 0)
+
+
+diagonal("clamp", self=_clamped)
+diagonal("clamp.Tensor", self=_clamped, min=_clamp_low, max=_clamp_high)
+diagonal("clamp_min", self=lambda g, self, min: torch.where(self >= min, g, 0))
+diagonal("clamp_max", self=lambda g, self, max: torch.where(self <= max, g, 0))
+diagonal(
+    "clamp_min.Tensor", self=lambda g, self, min: torch.where(self >= min, g, 0), min=lambda g, self, min: torch.where(self < min, g, 0)
+)
+diagonal(
+    "clamp_max.Tensor", self=lambda g, self, max: torch.where(self <= max, g, 0), max=lambda g, self, max: torch.where(self > max, g, 0)
+)
+
+
+def _share(mine: torch.Tensor, theirs: torch.Tensor, wins: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """All of ``g`` where an argument wins, half of it where both are equal."""
+    return torch.where(mine == theirs, g / 2, g).masked_fill(~(wins | (mine == theirs)), 0)
+
+
+diagonal("maximum", self=lambda g, self, other: _share(self, other, self >= other, g), other=lambda g, self, other: _share(other, self, other >= self, g))
+diagonal("minimum", self=lambda g, self, other: _share(self, other, self <= other, g), other=lambda g, self, other: _share(other, self, other <= self, g))
+diagonal(
+    "fmax",
+    self=lambda g, self, other: g.masked_fill(~((self >= other) | other.isnan()), 0),
+    other=lambda g, self, other: g.masked_fill((self >= other) | other.isnan(), 0),
+)
+diagonal(
+    "fmin",
+    self=lambda g, self, other: g.masked_fill(~((self <= other) | other.isnan()), 0),
+    other=lambda g, self, other: g.masked_fill((self <= other) | other.isnan(), 0),
+)
+
+# no gradient by nature
+for _c in ("eq", "ne", "lt", "le", "gt", "ge"):
+    nondifferentiable(f"{_c}.Tensor {_c}.Scalar")
+nondifferentiable("isnan isinf isposinf isneginf signbit logical_not logical_and logical_or logical_xor")
+nondifferentiable("bitwise_not bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar")
+nondifferentiable("bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar")
+nondifferentiable("__lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar")
+nondifferentiable("bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor")
+nondifferentiable("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor")
+nondifferentiable("floor_divide floor_divide.Scalar gcd lcm")

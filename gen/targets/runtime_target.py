@@ -1,0 +1,109 @@
+"""The project's own runtime as a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+import runtime
+from runtime import func
+
+Tensor = torch.Tensor
+
+
+def _lacking() -> frozenset[str]:
+    """Stages whose part of the runtime is not there."""
+    absent = {"functionalize"} if not hasattr(func, "functionalize") else set()
+    if find_spec("runtime.aot") is None:
+        absent |= {"trace", "aot.joint", "aot.export"}
+    if find_spec("runtime.expanded_weights") is None:
+        absent.add("per_sample")
+    return frozenset(absent)
+
+
+class RuntimeTarget:
+    """See :class:`gen.targets.protocol.Target`."""
+
+    name = "runtime"
+
+    def __init__(self) -> None:
+        self.lacks = _lacking()
+
+    def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """`f` on tensors of level zero, so that the forward pass goes through the runtime's dispatch too."""
+
+        def g(*args: Any) -> Any:
+            outs = f(*(runtime.wrap(a) if isinstance(a, Tensor) else a for a in args))
+            return tuple(runtime.unwrap(o) if isinstance(o, Tensor) else o for o in outs)
+
+        return g
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
+        return func.vjp(f, *primals)
+
+    def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        return func.jvp(f, primals, tangents)
+
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        return func.vmap(f, in_dims=in_dims, randomness="different")
+
+    def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: func.grad(f, argnums=tuple(range(len(args))))(*args)
+
+    def jacrev(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return func.jacrev(f, argnums=argnums)
+
+    def jacfwd(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return func.jacfwd(f, argnums=argnums)
+
+    def hessian(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return func.hessian(f, argnums=argnums)
+
+    def functionalize(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return func.functionalize(f)
+
+    def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
+        from runtime import aot
+
+        return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
+
+    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        from runtime import aot
+
+        cut = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}[partition]
+        compiled = aot.aot_function(f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cut, dynamic=dynamic)
+
+        def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+            inputs = [runtime.wrap(v.detach(), v.requires_grad) for v in values]
+            outputs = compiled(*inputs)
+            wanted = [x for x in inputs if x.requires_grad]
+            pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+            plain = tuple(runtime.unwrap(o) for o in outputs)
+            if not pairs:
+                return plain, tuple(torch.zeros_like(runtime.unwrap(x)) for x in wanted)
+            tracked, seeds = zip(*pairs, strict=True)
+            found = runtime.autograd.grad(tracked, wanted, seeds, allow_unused=True, materialize_grads=True)
+            return plain, tuple(runtime.unwrap(x) for x in found)
+
+        return g
+
+    def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+        from runtime import aot
+
+        return aot.export(f, tuple(args), dynamic=dynamic).module()
+
+    def per_sample(
+        self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
+    ) -> tuple[Tensor, ...]:
+        from gen.targets.torch_target import _Parametric
+        from runtime import expanded_weights
+
+        module = _Parametric(f, params)
+        call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction)
+        outputs = call(runtime.wrap(batch.detach(), input_grad))
+        loss: Any = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
+        (loss / len(batch) if loss_reduction == "mean" else loss).backward()
+        return tuple(runtime.unwrap(held.grad_sample) for held in module.held)
