@@ -63,7 +63,7 @@ class DualLevel(Level):
             return self._out(op, args, kwargs)
         primals, tangents, any_tangent = self._split(op, args)
         kwargs = unwrap_kwargs(self, kwargs)
-        if not any_tangent or op.nondiff:
+        if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
             return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
         record = op.record
         if record is None or (record.jvp is None and record.vjp is None):

@@ -39,8 +39,17 @@ linear(
     batch.along(1),
     family="reduction",
 )
-linear("clone", {"self": lambda g: g}, batch.elementwise)
-linear("_to_copy", {"self": lambda g: g}, batch.elementwise)
+
+
+def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """A memory format is one of the logical tensor; the physical one, of one dimension more, keeps the strides that it has."""
+    if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
+        kwargs = {**kwargs, "memory_format": torch.preserve_format}
+    return func(*args, **kwargs)
+
+
+linear("clone", {"self": lambda g: g}, _copy_batch)
+linear("_to_copy", {"self": lambda g: g}, _copy_batch)
 register("detach", nondiff=True, batch=batch.elementwise, family="view")
 
 

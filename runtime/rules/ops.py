@@ -105,7 +105,9 @@ class Op:
         returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
         self.functional: Op | None = None
         self.multi_view = False
-        if written:
+        if written and not returned and schema.returns:
+            self.kind = FUNCTIONAL  # updates a buffer on the side, like running statistics; results are new tensors
+        elif written:
             self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE
         elif returned:
             self.kind = VIEW

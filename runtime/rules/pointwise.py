@@ -234,10 +234,23 @@ elementwise(
     },
 )
 diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
-elementwise(
+
+
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The value must stay 0-d, so a batched one is selected instead of filled."""
+    self, mask, value = args
+    if not batched[2] and batched[0]:
+        return broadcast(func, size, batched, args, kwargs)
+    out = broadcast(torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}).to(self.dtype)
+    return self.copy_(out) if func._schema.is_mutable else out
+
+
+register(
     "masked_fill.Tensor",
-    {"self": lambda g, mask: g.masked_fill(mask, 0), "value": lambda g, mask: torch.where(mask, g, 0).sum()},
-    {"self": lambda self_t, mask: self_t.masked_fill(mask, 0), "value": lambda value_t, mask: torch.where(mask, value_t, 0)},
+    batch=_fill_batch,
+    family="pointwise",
+    vjp={"self": lambda g, mask: g.masked_fill(mask, 0), "value": lambda g, mask: torch.where(mask, g, 0).sum()},
+    jvp={"self": lambda self_t, mask: self_t.masked_fill(mask, 0), "value": lambda value_t, mask: torch.where(mask, value_t, 0)},
 )
 
 

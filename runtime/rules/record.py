@@ -104,11 +104,14 @@ def parameters(formula: Formula) -> tuple[str, ...]:
 
 
 def asking(*names: str) -> Callable[[Formula], Formula]:
-    """Declare what a formula built by a helper needs, where its own signature cannot say so (``*args``)."""
+    """Declare what the parameters of a formula are, by position, where its own signature does not say so."""
 
     def mark(formula: Formula) -> Formula:
-        formula.asks = names  # type: ignore[attr-defined]
-        return formula
+        def named(*values: Any) -> Any:  # a new function: one formula may serve under several declarations
+            return formula(*values)
+
+        named.asks = names  # type: ignore[attr-defined]
+        return named
 
     return mark
 
