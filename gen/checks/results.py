@@ -99,7 +99,8 @@ def read(path: Path) -> Results:
                 case "end":
                     end = data
                 case "cell":
-                    cell = CellResult(**{key: value for key, value in data.items() if key in names})
+                    known = {key: value for key, value in data.items() if key in names}
+                    cell = CellResult(**known | {"entries": tuple(known.get("entries", ()))})
                     if cell.outcome not in OUTCOMES:
                         raise ValueError(f"{cell.outcome!r} is not an outcome")
                     cells.append(cell)

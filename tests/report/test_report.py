@@ -1,0 +1,168 @@
+"""The page says what the results say, stands alone, and holds nothing that a name could break."""
+
+import argparse
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen import report
+from gen.checks.results import OUTCOMES, CellResult, Results, Writer
+
+HEADER = {"target": "runtime", "device": "cpu", "tier": "full", "torch": "2.13.0", "seed": "s", "shard": "1/1"}
+SIN = CellResult("torch.sin-float64", "unary", "torch.sin", "float64", "vjp", {}, "passed", "", 0.01, 3, "t/test_unary.py::test_vjp[x]")
+
+
+def cell(outcome: str = "passed", why: str = "", **other: Any) -> CellResult:
+    changed = replace(SIN, outcome=outcome, why=why, **other)
+    case = f"{changed.op}-{changed.dtype}"
+    return replace(changed, id=case, node=f"t/test_{changed.family}.py::test_{changed.check}[{case}]")
+
+
+def results(*cells: CellResult, complete: bool = True, **header: Any) -> Results:
+    return Results({**HEADER, **header}, cells, {"complete": complete, "wall_seconds": 65.0, "never_happened": []} if complete else {})
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def squares(self) -> list[tuple[str | None, str | None]]:
+        return [(a.get("class"), a.get("id")) for tag, a in self.tags if tag == "td" and a.get("class") in OUTCOMES]
+
+
+def data(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" class="data">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+def test_a_square_shows_its_worst_outcome() -> None:
+    text = report.page([results(cell(), cell("failed", "wrong", dtype="float32"), cell("xfailed", "known", dtype="complex64"))], {})
+    assert [outcome for outcome, place in Page(text).squares() if place] == ["failed"]
+    assert "✗1" in text
+
+
+def test_a_family_shows_failures_but_is_not_coloured_by_one_expected_failure() -> None:
+    passes = [cell(op=f"torch.op{number}") for number in range(5)]
+    expected = report.page([results(*passes, cell("xfailed", "known"))], {})
+    failing = report.page([results(*passes, cell("failed", "wrong"))], {})
+    assert [outcome for outcome, place in Page(expected).squares() if not place] == ["passed"]
+    assert [outcome for outcome, place in Page(failing).squares() if not place] == ["failed"]
+
+
+def test_every_cell_stands_in_the_data_of_its_square() -> None:
+    found = data(report.page([results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))], {}))
+    lengths = sorted(len(cells) for cells in found["places"].values())
+    assert lengths == [1, 2]
+    assert {"float32", "wrong", "torch.sin"} <= set(found["texts"])
+
+
+def test_the_page_asks_nothing_of_the_network() -> None:
+    page = Page(report.page([results(cell())], {}))
+    assert not [attributes for tag, attributes in page.tags if {"src", "href"} & attributes.keys() or tag in ("link", "img", "iframe")]
+
+
+def test_no_text_of_a_result_becomes_markup() -> None:
+    evil = "</script><script>alert(1)</script>&<blink>"
+    text = report.page([results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")], {})
+    assert "alert(1)</script>" not in text
+    assert not {"blink", "marquee", "center"} & {tag for tag, _ in Page(text).tags}
+    assert evil in data(text)["texts"]
+
+
+def test_reasons_failures_and_lacks_are_counted_by_cause() -> None:
+    cells = [cell("xfailed", "torch's formula", op=f"torch.op{number}", entries=("unary:gauge",)) for number in range(3)]
+    cells += [cell("lacking", "target runtime lacks jvp", check="jvp", dtype=dtype) for dtype in ("float32", "float64")]
+    cells += [cell("vacuous", "nothing was compared", check="jacrev")]
+    view = report._view("run0", results(*cells))
+    assert list(view.reasons) == [("torch's formula", 3, 3, "vjp", "unary:gauge")]
+    assert list(view.lacking) == [("jvp", "target runtime lacks jvp", 2)]
+    assert [(outcome, count) for outcome, _, count, _ in view.failures] == [("vacuous", 1)]
+
+
+def test_a_run_that_did_not_end_is_said_to_be_cut_short() -> None:
+    assert "did not reach its end" in report.page([results(cell(), complete=False)], {})
+    assert "did not reach its end" not in report.page([results(cell())], {})
+
+
+def test_an_empty_run_makes_a_page() -> None:
+    assert "0 ops, 0 checks" in report.page([results()], {})
+
+
+def test_two_runs_are_compared_cell_by_cell() -> None:
+    first = results(cell(), cell(check="jvp"), cell(check="vmap"))
+    second = results(cell("failed", "wrong"), cell(check="jvp"), cell(check="hessian"), target="torch")
+    found = report._compare(first, second)
+    assert (found.names, found.table, found.only, found.common) == (("runtime", "torch"), [("passed", "failed", 1)], (1, 1), 2)
+    assert "runtime beside torch" in report.page([first, second], {})
+
+
+def test_the_coverage_proof_is_drawn() -> None:
+    text = report.page([results(cell())], {"default": {"tuples": 200, "covered": 150, "cells": 40}})
+    assert "150 (75.0 %)" in text and ">40<" in text
+
+
+def write(path: Path, *cells: CellResult, **header: Any) -> Path:
+    writer = Writer(path, {**HEADER, **header})
+    for one in cells:
+        writer.cell(one)
+    writer.close({"complete": True, "wall_seconds": 1.0, "never_happened": []})
+    return path
+
+
+def run(*args: object) -> int:
+    parser = argparse.ArgumentParser()
+    report.add_arguments(parser)
+    return report.run(parser.parse_args([str(arg) for arg in args]))
+
+
+def test_shards_of_one_run_are_joined(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.jsonl", cell(), shard="1/2")
+    two = write(tmp_path / "2.jsonl", cell(check="jvp"), shard="2/2")
+    assert run("--results", one, two, "--out", tmp_path / "out/index.html") == 0
+    text = (tmp_path / "out/index.html").read_text()
+    assert "1 ops, 2 checks" in text and "1/2, 2/2" in text and "beside" not in text
+
+
+def test_the_newest_whole_run_is_taken_when_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(op="torch.whole"))
+    write(tmp_path / ".cache/matrix/results-torch-cpu-part.jsonl", cell(op="torch.part"))
+    assert run() == 0
+    assert "torch.whole" in (tmp_path / "report/index.html").read_text()
+
+
+def test_without_results_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run() == 2
+    assert "run `pytest generated_tests` first" in capsys.readouterr().err
+
+
+def test_a_broken_coverage_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".cache/gen").mkdir(parents=True)
+    (tmp_path / ".cache/gen/coverage.json").write_text("{")
+    assert run("--results", write(tmp_path / "r.jsonl", cell())) == 2
+    assert "coverage.json: not JSON" in capsys.readouterr().err
+
+
+def test_the_whole_matrix_fits_a_page_of_a_few_megabytes() -> None:
+    cells = [
+        cell(op=f"torch.nn.functional.op{number}", check=f"vmap_of_check{check}", dtype=dtype, family=f"family{number % 20}")
+        for number in range(640)
+        for check in range(50)
+        for dtype in ("float64", "complex128")
+    ]
+    assert len(report.page([results(*cells)], {}).encode()) < 3_000_000
