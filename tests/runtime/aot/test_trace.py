@@ -1,0 +1,143 @@
+"""A traced graph says what the program did, and replays it."""
+
+import pytest
+import torch
+
+from runtime.aot import make_fx
+from runtime.func import jvp, vjp, vmap
+
+aten = torch.ops.aten
+
+
+def calls(module: torch.fx.GraphModule) -> list[object]:
+    return [node.target for node in module.graph.nodes if node.op == "call_function"]
+
+
+def close(a: object, b: object) -> None:
+    torch.testing.assert_close(a, b)
+
+
+def test_a_graph_replays_the_program_on_other_values() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = (x @ w).sin()
+        return {"sum": y.sum(), "scaled": y * torch.tensor([1.0, 2.0, 3.0])}
+
+    module = make_fx(f)(torch.randn(4, 5), torch.randn(5, 3))
+    assert calls(module)[:2] == [aten.mm.default, aten.sin.default]
+    x, w = torch.randn(4, 5), torch.randn(5, 3)
+    close(module(x, w), f(x, w))
+
+
+def test_factories_and_random_draws_are_calls_and_not_constants() -> None:
+    module = make_fx(lambda x: x + torch.rand(3) + torch.arange(3))(torch.zeros(3))
+    assert aten.rand.default in calls(module)
+    torch.manual_seed(3)
+    expected = torch.rand(3) + torch.arange(3)
+    torch.manual_seed(3)
+    close(module(torch.zeros(3)), expected)
+
+
+def test_a_closed_over_tensor_is_an_attribute_and_later_changes_of_it_are_seen() -> None:
+    scale = torch.ones(3)
+    module = make_fx(lambda x: x * scale)(torch.ones(3))
+    scale.fill_(5)
+    close(module(torch.ones(3)), torch.full((3,), 5.0))
+
+
+def test_tracing_leaves_a_mutated_argument_alone_and_replay_mutates_it() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x[0].add_(1)
+        return x * 2
+
+    x = torch.zeros(2, 2)
+    module = make_fx(f)(x)
+    close(x, torch.zeros(2, 2))
+    close(module(x), torch.tensor([[2.0, 2.0], [0.0, 0.0]]))
+    close(x, torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+
+
+def test_writing_a_traced_value_into_a_fresh_buffer_is_traced() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(3)
+        y[1] = x.sum()
+        return y
+
+    close(make_fx(f)(torch.ones(4))(torch.full((4,), 2.0)), torch.tensor([0.0, 8.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: x if x.sum() > 0 else -x,
+        lambda x: x * float(x[0]),
+        lambda x: x * x.tolist()[0],
+        lambda x: x if torch.equal(x, x) else -x,
+    ],
+)
+def test_reading_an_element_of_a_traced_value_is_an_error_that_says_what_to_do(f: object) -> None:
+    with pytest.raises(RuntimeError, match=r"while the program is being traced.*torch\.where"):
+        make_fx(f)(torch.ones(3))  # type: ignore[arg-type]
+
+
+def test_an_element_of_a_constant_in_the_text_of_the_program_may_be_read() -> None:
+    module = make_fx(lambda x: x * torch.tensor(3.0).item())(torch.ones(2))
+    close(module(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_a_gradient_is_traced_as_the_calls_of_its_rules() -> None:
+    def f(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = vjp(torch.sin, x)[1](g)[0]
+        return out
+
+    x, g = torch.randn(3), torch.randn(3)
+    module = make_fx(f)(torch.randn(3), torch.randn(3))
+    assert aten.cos.default in calls(module)
+    close(module(x, g), x.cos() * g)
+
+
+def test_nested_transforms_are_traced() -> None:
+    def f(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = vmap(lambda a, b: jvp(torch.sin, (a,), (b,))[1])(x, t)
+        return out
+
+    x, t = torch.randn(4, 3), torch.randn(4, 3)
+    close(make_fx(f)(torch.randn(4, 3), torch.randn(4, 3))(x, t), x.cos() * t)
+
+
+def test_a_symbolic_graph_reads_sizes_from_its_arguments() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n, m = x.shape
+        return torch.cat([x, torch.ones(n, 2)], 1).reshape(-1) * torch.arange(n * (m + 2))
+
+    module = make_fx(f, tracing_mode="symbolic")(torch.randn(4, 5))
+    x = torch.randn(7, 3)
+    close(module(x), f(x))
+
+
+def test_lazy_conjugates_are_traced() -> None:
+    def f(c: torch.Tensor) -> torch.Tensor:
+        return torch.real(c.conj() * 2) - c.conj().imag
+
+    c = torch.randn(3, dtype=torch.complex128)
+    close(make_fx(f)(torch.randn(3, dtype=torch.complex128))(c), f(c))
+
+
+def test_a_decomposition_replaces_its_call() -> None:
+    table = {aten.sigmoid.default: lambda x: 1 / (1 + torch.exp(-x))}
+    module = make_fx(torch.sigmoid, decomposition_table=table)(torch.randn(3))
+    assert aten.sigmoid.default not in calls(module)
+    x = torch.randn(3)
+    close(module(x), torch.sigmoid(x))
+
+
+def test_the_values_of_a_trace_cannot_leave_it() -> None:
+    kept = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x + 1
+
+    make_fx(f)(torch.ones(2))
+    with pytest.raises(RuntimeError, match="after the transform has returned"):
+        kept[0] + 1
