@@ -41,8 +41,18 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
         else:
             lone = [tuple(place == k for place in range(count)) for k in range(count)]
             masks = [(True,) * count, *lone, *(tuple(not flag for flag in mask) for mask in lone)]
-        found = [tuple((0, -1)[(place + k) % 2] if flag else None for place, flag in enumerate(mask)) for k, mask in enumerate(masks)]
+        found = _alternating(masks)
     return list(dict.fromkeys(_placed(dims, inputs, turn) for dims in found))
+
+
+def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
+    """Front and end in turn for each input, neighbours out of step."""
+    turns = list(range(len(masks[0])))
+    found: list[InDims] = []
+    for mask in masks:
+        found.append(tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask)))
+        turns = [turn + flag for turn, flag in zip(turns, mask, strict=True)]
+    return found
 
 
 def _placed(dims: InDims, inputs: Sequence[Tensor], turn: int) -> InDims:

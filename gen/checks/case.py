@@ -162,7 +162,11 @@ class Case:
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
         for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons):
             if axes["form"] == "data_write":
-                _assert_raises(partial(run_target, self.target, program, program.inputs, stages, sample), RuntimeError, forms.DATA_WRITE)
+                _assert_raises(
+                    partial(run_target, self.target, program, forms.laid_out(program.inputs, "contiguous"), stages, sample),
+                    RuntimeError,
+                    forms.DATA_WRITE,
+                )
                 tally.entries += 1
                 tally.nonzero += 1
                 continue

@@ -82,7 +82,7 @@ def compare(actual: Outputs, expected: Outputs, rule: Rule, tally: Tally, second
         difference = _disagreement(a, e, rule, known)
         if difference is None:
             continue
-        if second is not None and rule.rtol is None and _inexact(a.dtype):
+        if second is not None and rule.rtol is None and not rule.numeric and _inexact(a.dtype):
             other = second() if other is None else other
             if (_as_good if _narrow(a.dtype) else _as_conditioned)(a, e, other[place]):
                 continue
@@ -108,7 +108,7 @@ def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Ten
         return None
     wide = torch.complex128 if common.is_complex else torch.float64
     error = (a.to(wide) - e.to(wide)).abs()
-    return torch.where(close, torch.zeros_like(error), torch.nan_to_num(error, nan=torch.inf))
+    return torch.where(close, torch.zeros_like(error), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf))
 
 
 def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:

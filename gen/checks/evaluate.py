@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -69,9 +69,17 @@ class Comparison:
             self._actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
         return self._actual
 
-    def _compare(self, expected: Outputs, tally: Tally, rule: Rule, actual: Outputs | None = None) -> None:
+    def _compare(
+        self,
+        expected: Outputs,
+        tally: Tally,
+        rule: Rule,
+        actual: Outputs | None = None,
+        second: Callable[[], Outputs] | None = None,
+    ) -> None:
         wide = _is_wide(self.program.inputs)
-        second = None if self.sample.facts.random and not wide else partial(self.program.on_reference, nudged if wide else widened)
+        if second is None and (wide or not self.sample.facts.random):
+            second = partial(self.program.on_reference, nudged if wide else widened)
         try:
             compare(self.actual if actual is None else actual, expected, rule, tally, second)
         except Mismatch as mismatch:
@@ -116,19 +124,27 @@ class Comparison:
         op = self.sample.op
         if self.stages:
             raise Unsuitable("an op's own reference has no transforms")
-        plain = self.program.on_reference()
+        if op.reference is None and op.numpy_reference is None:
+            raise Unsuitable(f"{self.op} has no reference of its own")
+        change = nudged if _is_wide(self.program.inputs) else widened
+        self._compare(self._own_reference(None), tally, self.rule, second=partial(self._own_reference, change))
+
+    def _own_reference(self, change: Callable[[Tensor], Tensor] | None) -> Outputs:
+        """What the op's own reference gives, in the shapes and dtypes of the op's results; on changed inputs if asked."""
+        op = self.sample.op
         inputs = self.program.inputs[: len(self.sample.inputs)]
+        if change is not None:
+            inputs = tuple(map(change, inputs))
         if op.reference is not None:
             args, kwargs = self.sample.rebuild(inputs)
-            expected = flat_tensors(op.reference(*args, **kwargs))
-        elif op.numpy_reference is not None:
-            expected = _by_numpy(self.sample, inputs)
+            found = flat_tensors(op.reference(*args, **kwargs))
         else:
-            raise Unsuitable(f"{self.op} has no reference of its own")
-        if len(expected) < len(plain):
+            found = _by_numpy(self.sample, inputs)
+        plain = self.program.on_reference(change)
+        if len(found) < len(plain):
             raise Unsuitable("the reference gives only some of the outputs")
-        shaped = [e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e for e, p in zip(expected, plain, strict=False)]
-        self._compare(tuple(shaped), tally, self.rule)
+        pairs = zip(found, plain, strict=False)
+        return tuple(e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e for e, p in pairs)
 
 
 _DERIVATIVE = frozenset({"vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian"})

@@ -176,12 +176,11 @@ def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
 
 
 def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
-    """Inputs with the same values in another layout; ``expanded`` has stride 0 where an input repeats itself (see :func:`repeating`)."""
+    """Copies of inputs, which samples share, in a layout; ``expanded`` has stride 0 where one repeats itself (:func:`repeating`)."""
     if layout == "contiguous":
-        return inputs
-    if layout == "expanded":
-        return tuple(map(_expanded, inputs))
-    return tuple(arrange(x, layout) for x in inputs)
+        return tuple(x.clone() for x in inputs)
+    laid = map(_expanded, inputs) if layout == "expanded" else (arrange(x, layout) for x in inputs)
+    return tuple(y.clone() if y is x else y for x, y in zip(inputs, laid, strict=True))
 
 
 def repeating(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

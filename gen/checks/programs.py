@@ -40,7 +40,7 @@ def _captured(stage: str, program: Program, dynamic: bool) -> Program:
             replay = getattr(target, capture)(program.over(target), program.inputs, dynamic=dynamic)
             if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
                 raise Mismatch("the traced function has no attribute `graph`")
-            return tuple(out for start in range(0, len(values), count) for out in replay(*values[start : start + count]))
+            return tuple(out for k in range(len(groups)) for out in replay(*values[k * count : (k + 1) * count]))
 
         return g
 

@@ -6,6 +6,7 @@ so they share no formula with forward-mode rules; only where an op cannot be dif
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -178,12 +179,19 @@ class Loop:
     def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
         """Outputs of `f` and its pushforward; by forward_ad where the op's derivative cannot itself be differentiated."""
         xs, outputs = self._recorded(f, primals)
-        try:
-            return outputs, self._pushforward(outputs, xs)
-        except RuntimeError:
-            if self._depth:
-                raise
-            return outputs, lambda tangents: _forward_mode(f, primals, tangents)
+
+        def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            nonlocal transposed
+            try:
+                transposed = transposed or self._pushforward(outputs, xs)
+                return transposed(tangents)
+            except RuntimeError:
+                if self._depth:
+                    raise
+                return _forward_mode(f, primals, tangents)
+
+        transposed: Push | None = None
+        return outputs, push
 
     def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
         """Tangents of `xs` to tangents of `outputs`: the pullback is linear in its cotangents, and its own pullback is this."""
@@ -223,7 +231,9 @@ def sum_of_squares(outputs: Sequence[Any]) -> Any:
 
 
 def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    with forward_ad.dual_level():
+    with forward_ad.dual_level(), warnings.catch_warnings():
+        # torch scripts its forward-mode formulas when first asked for one, and deprecates that.
+        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
         duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]  # type: ignore[no-untyped-call]
         parts = [forward_ad.unpack_dual(output) for output in f(*duals)]  # type: ignore[no-untyped-call]
         return tuple(torch.zeros_like(part.primal) if part.tangent is None else part.tangent for part in parts)

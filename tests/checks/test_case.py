@@ -1,0 +1,225 @@
+"""`assert_same` passes what is right, fails what is wrong, and does not pass what shows nothing."""
+
+import pytest
+import torch
+
+from gen.checks.case import Case, Lacking, Mismatch, Vacuous
+from gen.checks.cases import Cell, Family, known
+from gen.targets.torch_target import TorchTarget
+
+OWN = {
+    "own.scale": {
+        "call": "tests.checks.test_case:scale",
+        "reference": "tests.checks.test_case:scale_by_loop",
+        "samples": [{"args": [{"shape": [2, 3]}, {"shape": [3], "domain": "positive"}]}, {"args": [{"shape": [4, 1]}, {"shape": [1]}]}],
+        "errors": [{"args": [{"shape": [2, 3]}, {"shape": [2]}], "raises": "RuntimeError", "match": "must match the size"}],
+    },
+    "own.wrong": {
+        "call": "tests.checks.test_case:scale",
+        "reference": "tests.checks.test_case:scale_wrongly",
+        "samples": [{"args": [{"shape": [2, 3]}, {"shape": [3]}]}],
+    },
+    "own.empty": {"call": "torch:sin", "samples": [{"args": [{"shape": [0]}]}]},
+    "own.integers": {"call": "torch:sin", "samples": [{"args": [{"shape": [3], "requires_grad": False}]}]},
+    "own.constant": {"call": "torch:floor", "samples": [{"args": [{"shape": [3]}]}]},
+    "own.random": {"call": "torch:rand_like", "samples": [{"args": [{"shape": [3]}]}]},
+    "own.jumps": {"call": "torch:relu", "samples": [{"args": [{"shape": [3], "low": 0.0, "high": 1e-300}]}]},
+}
+
+
+def scale(x, weight):
+    return x * weight
+
+
+def scale_by_loop(x, weight):
+    rows = [[float(x[i, j]) * float(weight[j]) for j in range(x.shape[1])] for i in range(x.shape[0])]
+    return torch.tensor(rows, dtype=x.dtype)
+
+
+def scale_wrongly(x, weight):
+    return scale_by_loop(x, weight) * 1.001
+
+
+def case(op="torch.mul", dtype="float64", target=None, axes=(), entries=None, **settings):
+    cell = Cell(op, dtype, tuple(axes), "full", ())
+    return Case(cell, "check", Family("tests", OWN), target or TorchTarget(), entries=entries or {}, **settings)
+
+
+class Corrupted(TorchTarget):
+    """A target one of whose transforms is off by a factor."""
+
+    def __init__(self, method, factor=1.001):
+        super().__init__()
+        self.method, self.factor = method, factor
+
+    def vjp(self, f, *primals):
+        outputs, pullback = super().vjp(f, *primals)
+        return outputs, lambda v: tuple(g * self.factor for g in pullback(v)) if self.method == "vjp" else pullback(v)
+
+    def jvp(self, f, primals, tangents):
+        outputs, pushed = super().jvp(f, primals, tangents)
+        return outputs, tuple(t * self.factor for t in pushed) if self.method == "jvp" else pushed
+
+    def vmap(self, f, in_dims):
+        mapped = super().vmap(f, in_dims)
+        return lambda *args: tuple(y[:1].expand(y.shape) for y in mapped(*args)) if self.method == "vmap" else mapped(*args)
+
+    def trace(self, f, args, *, dynamic):
+        if self.method != "trace":
+            return super().trace(f, args, dynamic=dynamic)
+        baked = tuple(f(*args))
+        return super().trace(lambda *xs: baked, args, dynamic=dynamic)
+
+
+PIPELINES = """
+vjp, jvp, vmap, grad, jacrev, jacfwd, hessian, functionalize, trace, aot.joint, vjp . vjp, vmap . vjp, vjp . vmap, jvp . vjp, vmap . vmap,
+vmap . jvp . vjp, vjp . vmap . vmap, trace . vjp
+"""
+
+
+@pytest.mark.parametrize("pipeline", [text.strip() for text in PIPELINES.split(",")])
+def test_torch_passes(pipeline):
+    made = case()
+    made.assert_same(pipeline, against="loop")
+    assert made.compared >= 2
+
+
+@pytest.mark.parametrize(
+    ("method", "pipeline", "against"),
+    [
+        ("vjp", "vjp", "upstream"),
+        ("vjp", "vjp", "numeric"),
+        ("vjp", "vmap . vjp", "loop"),
+        ("vjp", "vjp . vjp", "numeric"),
+        ("jvp", "jvp", "upstream"),
+        ("jvp", "jvp", "numeric"),
+        ("vmap", "vmap", "loop"),
+        ("vmap", "vjp . vmap", "loop"),
+        ("trace", "trace", "eager"),
+    ],
+)
+def test_a_corrupted_target_fails(method, pipeline, against):
+    with pytest.raises(Mismatch, match="largest error"):
+        case(target=Corrupted(method)).assert_same(pipeline, against=against)
+
+
+def test_every_failing_sample_is_handed_over():
+    made, seen = case(target=Corrupted("vjp")), []
+    made.finish = seen.extend
+    made.assert_same("vjp", against="upstream")
+    assert [failure.sample for failure in seen] == list(range(made.compared))
+    assert all(failure.description.startswith("float64[") for failure in seen)
+
+
+def test_one_sample_alone():
+    made = case(only=1)
+    made.assert_same("vjp", against="upstream")
+    assert made.compared == 1
+
+
+def test_a_lacking_stage_is_named():
+    class Poor(TorchTarget):
+        lacks = frozenset({"aot.joint", "jvp"})
+
+    for pipeline in ("aot.joint", "vmap . jvp"):
+        with pytest.raises(Lacking, match=r"target torch lacks (aot\.joint|jvp)"):
+            case(target=Poor()).assert_same(pipeline, against="loop")
+
+
+def test_own_reference_and_own_errors():
+    case("own.scale").assert_same("forward", against=("reference", "float64"))
+    case("own.scale").assert_same("forward", against="raises")
+    with pytest.raises(Mismatch, match="largest error"):
+        case("own.wrong").assert_same("forward", against=("reference", "float64"))
+
+
+def test_opinfo_errors():
+    case("torch.gather").assert_same("forward", against="raises")
+
+
+@pytest.mark.parametrize(
+    ("op", "pipeline", "against", "message"),
+    [
+        ("torch.mul", "forward", "float64", "compared with itself"),
+        ("own.empty", "vjp", "upstream", "every sample is empty"),
+        ("own.integers", "vjp", "upstream", "no differentiable input"),
+        ("own.constant", "vjp", "upstream", "zero on both sides"),
+        ("own.constant", "vjp . vjp", "upstream", "depends differentiably"),
+        ("own.random", "vmap", "loop", "draws random numbers"),
+        ("own.jumps", "vjp", "numeric", "nothing was compared"),
+        ("own.scale", "vjp", "reference", "no transforms"),
+        ("own.scale", "forward", "raises", None),
+    ],
+)
+def test_what_shows_nothing_does_not_pass(op, pipeline, against, message):
+    if message is None:
+        case(op).assert_same(pipeline, against=against)
+        return
+    with pytest.raises(Vacuous, match=message):
+        case(op).assert_same(pipeline, against=against)
+
+
+def test_a_vanishes_entry_lets_zeros_pass_and_fails_where_they_are_none():
+    entries = {"flat": known("vanishes", reason="piecewise constant")}
+    case("own.constant", entries=entries).assert_same("vjp", against="upstream")
+    with pytest.raises(Mismatch, match="remove the entry or narrow it"):
+        case("torch.mul", entries=entries).assert_same("vjp", against="upstream")
+
+
+def test_a_tolerance_entry_is_used():
+    loose = {"loose": known("tolerance", reason="for the test", rtol=0.01, atol=0.01)}
+    case(target=Corrupted("vjp"), entries=loose).assert_same("vjp", against="upstream")
+
+
+def test_random_ops_are_compared_under_one_seed():
+    case("own.random").assert_same("forward", against="eager")
+
+
+@pytest.mark.parametrize("form", ["inplace", "view_inplace"])
+@pytest.mark.parametrize("pipeline", ["forward", "vjp", "vmap", "jvp"])
+def test_in_place_forms_equal_the_functional_op(form, pipeline):
+    case().assert_same(pipeline, against="upstream", form=form)
+
+
+def test_out_is_written_whether_or_not_it_has_the_right_shape():
+    case().assert_same("forward", against="eager", form="out")
+
+
+@pytest.mark.parametrize("pipeline", ["vjp", "jvp", "vmap"])
+def test_writing_to_data_raises(pipeline):
+    case().assert_same(pipeline, against="raises", form="data_write")
+
+
+@pytest.mark.parametrize("layout", ["transposed", "noncontiguous", "expanded"])
+def test_layouts(layout):
+    case().assert_same("vjp", against="upstream", layout=layout)
+
+
+def test_extreme_values():
+    case().assert_same("vjp", against="upstream", values="extreme")
+
+
+def test_an_axis_of_the_case_wins_over_the_argument():
+    made = case(axes=[("layout", "no_such_layout")])
+    with pytest.raises(ValueError, match="no_such_layout"):
+        made.assert_same("vjp", against="upstream", layout="transposed")
+
+
+@pytest.mark.parametrize("axes", [[("shapes", "dynamic")], [("shapes", "static"), ("partition", "min_cut")]])
+def test_joint_graphs(axes):
+    case("torch.nn.functional.layer_norm", axes=axes).assert_same("aot.joint", against="eager")
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_per_sample_gradients(reduction):
+    axes = [("loss_reduction", reduction), ("input_grad", "with_input_grad")]
+    case("torch.nn.functional.linear", axes=axes).assert_same("per_sample", against="loop")
+
+
+def test_bfloat16_is_judged_by_float64():
+    case(dtype="bfloat16").assert_same("vjp . vjp", against="upstream")
+
+
+def test_the_seed_depends_on_the_case_alone():
+    assert case().seed == case().seed
+    assert case().seed != case(dtype="float32").seed
