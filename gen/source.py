@@ -7,11 +7,12 @@ builds an object, aliases cannot explode, and `include:` merges further files se
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -21,8 +22,6 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 400_000
 MAX_DEPTH = 60
 
-Path_ = tuple[str | int, ...]
-
 _CORE = "tag:yaml.org,2002:"
 _KINDS = {
     yaml.ScalarNode: {_CORE + kind for kind in ("null", "bool", "int", "float", "str")},
@@ -31,10 +30,18 @@ _KINDS = {
 }
 
 
+class _Text(io.StringIO):
+    """A stream that has a name, which the parser then writes into every mark."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
     """The C parser with the implicit types of YAML 1.2's core schema instead of those of YAML 1.1."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
 
 for _kind, _pattern, _first in (
@@ -91,15 +98,31 @@ class Source:
                 holder = node = node.value[step]
         return node, holder
 
-    def has(self, path: Sequence[str | int]) -> bool:
-        """Whether the file says something at `path`."""
-        data: Any = self.data
-        for step in path:
-            try:
-                data = data[step]
-            except (KeyError, IndexError, TypeError):
-                return False
-        return True
+    def without(self, paths: Collection[tuple[str | int, ...]], minimum: dict[str, Any]) -> Source:
+        """This source with what stands at `paths` cut out; keys of `minimum` that are then lacking are filled in."""
+        node, data = _cut(self._root, self.data, paths)
+        return Source(self.name, {**minimum, **data}, self.files, node)
+
+
+def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tuple[Any, Any]:
+    gone = {path[0] for path in paths if len(path) == 1}
+    inner: dict[str | int, list[tuple[str | int, ...]]] = {}
+    for path in paths:
+        if len(path) > 1:
+            inner.setdefault(path[0], []).append(path[1:])
+    if not (gone or inner):
+        return node, data
+    mapping = isinstance(node, yaml.MappingNode)
+    kept_nodes: list[Any] = []
+    kept: list[tuple[Any, Any]] = []
+    for index, child in enumerate(node.value):
+        step = child[0].value if mapping else index
+        if step not in gone:
+            below, value = _cut(child[1] if mapping else child, data[step], inner.get(step, ()))
+            kept_nodes.append((child[0], below) if mapping else below)
+            kept.append((step, value))
+    copy = type(node)(node.tag, kept_nodes, node.start_mark, node.end_mark)
+    return copy, dict(kept) if mapping else [value for _, value in kept]
 
 
 def load(path: str | Path, name: str | None = None) -> Source:
@@ -170,7 +193,7 @@ class _Reader:
             return None
 
     def _compose(self, text: str, name: str) -> yaml.MappingNode | None:
-        loader = _Loader(text)
+        loader = _Loader(_Text(text, name))
         try:
             deep = _too_deep(text)
             if deep is not None:
@@ -192,7 +215,7 @@ class _Reader:
             self._problem(Mark(name), "", "the file is empty", "at least `version: 1` and `families:`")
             return None
         count = len(self.problems)
-        self._inspect(root, name)
+        self._inspect(root)
         if len(self.problems) > count:
             return None
         if not isinstance(root, yaml.MappingNode):
@@ -200,8 +223,8 @@ class _Reader:
             return None
         return root
 
-    def _inspect(self, root: yaml.Node, name: str) -> None:
-        """Name the file in every mark; refuse tags, duplicate keys, endless aliases and alias bombs."""
+    def _inspect(self, root: yaml.Node) -> None:
+        """Refuse tags, duplicate keys, endless aliases and alias bombs."""
         sizes: dict[int, int] = {}
         open_: set[int] = set()
 
@@ -210,20 +233,19 @@ class _Reader:
             if known is not None:
                 return known
             if id(node) in open_:
-                self._problem(_mark(node, name), "", "an alias that contains itself", "a finite structure")
+                self._problem(_mark(node), "", "an alias that contains itself", "a finite structure")
                 return 1
             if depth > MAX_DEPTH:  # by aliases: the text itself is not that deep
-                self._problem(_mark(node, name), "", f"nested deeper than {MAX_DEPTH} levels")
+                self._problem(_mark(node), "", f"nested deeper than {MAX_DEPTH} levels")
                 return 1
             open_.add(id(node))
-            node.file = name
             if node.tag not in _KINDS[type(node)]:
                 tag = node.tag.removeprefix(_CORE)
                 tag = f"!!{tag}" if tag != node.tag else tag
                 self._problem(_mark(node), "", f"the tag {tag} is not allowed: a matrix holds data, not objects", "a plain value")
             total = 1
             if isinstance(node, yaml.MappingNode):
-                self._refuse_duplicates(node, name)
+                self._refuse_duplicates(node)
                 total += sum(size(key, depth + 1) + size(value, depth + 1) for key, value in node.value)
             elif isinstance(node, yaml.SequenceNode):
                 total += sum(size(item, depth + 1) for item in node.value)
@@ -233,12 +255,12 @@ class _Reader:
 
         total = size(root, 0)
         if total > MAX_NODES:
-            self._problem(Mark(name), "", f"aliases make {total:,} values of this file", f"at most {MAX_NODES:,}")
+            self._problem(Mark(str(root.start_mark.name)), "", f"aliases make {total:,} values of this file", f"at most {MAX_NODES:,}")
 
-    def _refuse_duplicates(self, node: yaml.MappingNode, name: str) -> None:
+    def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
-            mark = _mark(key, name)
+            mark = _mark(key)
             if not isinstance(key, yaml.ScalarNode):
                 self._problem(mark, "", "a key that is a list or a mapping", "a name")
                 continue
@@ -258,9 +280,7 @@ class _Reader:
         for key, value in root.value:
             if key.value != "include":
                 self._merge(sections, key, value)
-        merged = yaml.MappingNode(root.tag, list(sections.values()), root.start_mark, root.end_mark)
-        merged.file = name
-        return merged
+        return yaml.MappingNode(root.tag, list(sections.values()), root.start_mark, root.end_mark)
 
     def _include_items(self, value: yaml.Node) -> list[yaml.ScalarNode]:
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
@@ -289,7 +309,6 @@ class _Reader:
                     what = f'duplicate key "{item.value}" (first at {names[item.value].short})'
                     self._problem(_mark(item), f"{key.value}.{item.value}", what, "each key once")
         both = type(value)(value.tag, [*first.value, *value.value], first.start_mark, first.end_mark)
-        both.file = first.file
         sections[key.value] = (first_key, both)
 
     def _problem(self, mark: Mark, path: str, what: str, expected: str = "") -> None:
@@ -328,7 +347,7 @@ def _float(text: str) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan").lower() if "n" in text.lower() else text)
 
 
-_SCALARS = {
+_SCALARS: dict[str, Callable[[str], Any]] = {
     _CORE + "null": lambda text: None,
     _CORE + "bool": _boolean,
     _CORE + "int": _integer,
@@ -337,9 +356,9 @@ _SCALARS = {
 }
 
 
-def _mark(node: yaml.Node, name: str | None = None) -> Mark:
+def _mark(node: yaml.Node) -> Mark:
     start = node.start_mark
-    return Mark(name or getattr(node, "file", "?"), start.line + 1, start.column + 1)
+    return Mark(str(start.name), start.line + 1, start.column + 1)
 
 
 def _scalar_text(node: yaml.Node) -> str | None:
@@ -363,7 +382,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
     return Problem(Mark(name, line + 1, column + 1), "", what)
 
 
-def _too_deep(text: str) -> yaml.Mark | None:
+def _too_deep(text: str) -> Any:
     """Where collections nest too deep. The parser's events do not recurse; its node builder does, and would crash."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):

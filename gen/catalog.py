@@ -1,0 +1,123 @@
+"""What is known of each op of torch's OpInfo database, as far as expansion needs it.
+
+Importing that database takes seconds, so its facts are kept as JSON under `.cache/`, one file per torch version. Reading
+them back needs no torch at all, which is what makes a warm `generate` fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1  # raise it when `Facts` changes
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One op. `dtypes` are those that its forward takes on the CPU, `differentiable` those that torch also differentiates."""
+
+    name: str
+    opinfo: str
+    variant: str
+    kind: str
+    dtypes: tuple[str, ...]
+    differentiable: tuple[str, ...]
+    facts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All ops, by dotted name, and the torch version that they are true of."""
+
+    torch: str
+    ops: Mapping[str, Facts]
+
+    @classmethod
+    def of(cls, torch: str, ops: Iterable[Facts]) -> Catalog:
+        return cls(torch, {op.name: op for op in sorted(ops, key=lambda op: op.name)})
+
+
+def torch_version() -> str:
+    """The installed torch's version, without importing it."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"
+
+
+def load(cache: Path) -> Catalog:
+    """The catalogue of the installed torch, from `cache` if it is there; else built (some 8 s) and written there."""
+    installed = torch_version()
+    path = cache / f"opinfo-{installed}-{SCHEMA}.json"
+    try:
+        return _read(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError):  # absent, or left half-written by an older tool
+        pass
+    print(f"reading the OpInfo database of torch {installed} (once per version, some 8 s)", file=sys.stderr)
+    catalog = build()
+    cache.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(_written(catalog))
+    partial.replace(path)
+    return catalog
+
+
+def build() -> Catalog:
+    """Read the facts off the database itself."""
+    import torch
+    from torch.testing._internal.opinfo import core
+
+    from gen.checks.opinfo import database
+
+    kinds = (
+        (core.UnaryUfuncInfo, "unary"),
+        (core.BinaryUfuncInfo, "binary"),
+        (core.ReductionOpInfo, "reduction"),
+        (core.SpectralFuncInfo, "spectral"),
+        (core.ShapeFuncInfo, "shape"),
+    )
+
+    def words(dtypes: Iterable[Any]) -> tuple[str, ...]:
+        return tuple(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+
+    def facts(name: str, info: Any) -> Facts:
+        derivatives = info.supported_backward_dtypes("cpu") if info.supports_autograd else ()
+        has = {
+            "autograd": info.supports_autograd,
+            "forward_ad": info.supports_forward_ad,
+            "gradgrad": info.supports_autograd and info.supports_gradgrad,
+            "out": info.supports_out,
+            "inplace": info.get_inplace() is not None,
+            "reference": info.ref is not None,
+            "errors": info.error_inputs_func is not None,
+            "deterministic": not info.has_nondeterministic_output,
+            "opinfo": True,
+        }
+        kind = next((kind for cls, kind in kinds if isinstance(info, cls)), "other")
+        return Facts(
+            name=name,
+            opinfo=info.name,
+            variant=info.variant_test_name,
+            kind=kind,
+            dtypes=words(info.supported_dtypes("cpu")),
+            differentiable=words(dtype for dtype in derivatives if dtype.is_floating_point or dtype.is_complex),
+            facts=tuple(fact for fact, holds in has.items() if holds),
+        )
+
+    return Catalog.of(torch.__version__, (facts(name, info) for name, info in database().items()))
+
+
+def _written(catalog: Catalog) -> str:
+    return json.dumps({"torch": catalog.torch, "ops": [asdict(op) for op in catalog.ops.values()]}, separators=(",", ":"))
+
+
+def _read(text: str) -> Catalog:
+    data = json.loads(text)
+    several = ("dtypes", "differentiable", "facts")
+    return Catalog.of(data["torch"], (Facts(**{**op, **{key: tuple(op[key]) for key in several}}) for op in data["ops"]))

@@ -1,0 +1,164 @@
+"""The command line: `python -m gen …`, installed as `matrix-gen`.
+
+Exit codes: 0 all is well, 1 something is stale or failed, 2 the input is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gen.errors import MatrixError, OverwriteError
+
+if TYPE_CHECKING:
+    from gen.expand import Plan
+
+# Sub-commands with a module of their own, imported only when asked for: each offers add_arguments(parser) and run(args).
+ELSEWHERE = {
+    "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
+    "explain": ("gen.explain", "why a case exists, is excluded, is expected to fail, or was dropped by reduction"),
+    "probe": ("gen.probe", "run an op over dtypes, layouts and transforms; print the YAML entry that it would need"),
+    "report": ("gen.report", "draw the HTML page of a results file"),
+    "audit": ("gen.audit", "plant faults in the target and count those that the matrix catches"),
+}
+SCHEMA = "matrix.schema.json"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(arguments).parse_args(arguments)
+    try:
+        code: int = args.run(args)
+    except MatrixError as error:
+        print(error, file=sys.stderr)
+        count = len(error.problems)
+        print(f"{count} mistake{'s' * (count != 1)}; nothing was written", file=sys.stderr)
+        return 2
+    except OverwriteError as error:
+        print(f"{error}; nothing was written", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `gen list | head`
+        sys.stderr.close()
+        return 0
+    return code
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="matrix-gen",
+        description="matrix.yaml -> generated_tests/, and questions about it.",
+        epilog="Exit codes: 0 all is well, 1 something is stale or failed, 2 the input is wrong (every mistake is listed).",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, run, text in (
+        ("generate", generate, "write the modules whose content changed, remove orphans; all or nothing"),
+        ("check", check, "regenerate aside and show the difference; 1 if stale, edited by hand, orphaned or untracked"),
+        ("schema", schema, f"write {SCHEMA}, which editors use to complete and check matrix.yaml"),
+    ):
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        add_matrix_arguments(command)
+        if name != "schema":
+            command.add_argument("--out", type=Path, help="directory of generated modules (default: generated_tests beside the matrix)")
+        command.set_defaults(run=run)
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    for name, (module, text) in ELSEWHERE.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if name == asked:
+            implementation = importlib.import_module(module)
+            implementation.add_arguments(command)
+            command.set_defaults(run=implementation.run)
+    return parser
+
+
+def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--matrix FILE`, for every sub-command that reads one."""
+    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
+
+
+def cache_of(matrix: Path) -> Path:
+    """Where the generator keeps what it can rebuild."""
+    return matrix.resolve().parent / ".cache" / "gen"
+
+
+def load_plan(matrix: Path) -> Plan:
+    """The expanded matrix; raises `MatrixError` with every mistake in it."""
+    from gen import catalog, expand, validate
+
+    loaded = validate.load(matrix)
+    return expand.expand(loaded, catalog.load(cache_of(matrix)))
+
+
+def generate(args: argparse.Namespace) -> int:
+    """Write what changed, and say what."""
+    from gen import render, writer
+    from gen.listing import write_coverage
+
+    folder = _folder(args)
+    plan = load_plan(args.matrix)
+    files = render.modules(plan, progress=_progress)
+    changes = writer.compare(folder, files, render.is_generated, render.is_edited)
+    if changes:
+        writer.write(folder, files, changes)
+    write_coverage(plan, cache_of(args.matrix) / "coverage.json")
+    if changes.edited:
+        print(f"edited by hand, and written anew: {', '.join(changes.edited)}", file=sys.stderr)
+    cells = ", ".join(f"{name} {tier.cells:,}" for name, tier in plan.tiers.items())
+    print(f"{folder.name}: {changes.summary()}; cases: {cells}")
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Show how the directory differs from what the matrix says, without writing."""
+    from gen import render, writer
+
+    folder = _folder(args)
+    files = render.modules(load_plan(args.matrix))
+    changes = writer.compare(folder, files, render.is_generated, render.is_edited)
+    for line in writer.difference(folder, files, changes):
+        print(line)
+    faults = [f"edited by hand: {', '.join(changes.edited)}"] if changes.edited else []
+    if changes:
+        faults.append(f"stale: {changes.summary()}; run `make generate`")
+    if untracked := writer.untracked(folder, files):
+        faults.append(f"not known to git: {', '.join(untracked)}; run `git add {folder.name}`")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    if not faults:
+        print(f"{folder.name} is what {args.matrix} says ({len(files)} modules)")
+    return 1 if faults else 0
+
+
+def schema(args: argparse.Namespace) -> int:
+    """Write the JSON Schema beside the matrix."""
+    import json
+
+    from gen.spec import json_schema
+
+    path = args.matrix.resolve().parent / SCHEMA
+    text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {SCHEMA}")
+    else:
+        print(f"{SCHEMA} is up to date")
+    return 0
+
+
+def _progress(families: list[str]) -> Iterable[str]:
+    """A bar on a terminal; nothing elsewhere, where it would only fill a log."""
+    if not sys.stderr.isatty():
+        return families
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(families, description="generating", console=Console(stderr=True), transient=True)
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    out: Path | None = args.out
+    return out or args.matrix.resolve().parent / "generated_tests"

@@ -1,0 +1,382 @@
+"""Ops × checks × dtypes × axes -> cells, with what is known of each and which tier takes it.
+
+The cells of an op are the bits of one integer over the *columns*, where a column is a check with a dtype and axis values.
+Excluding, expecting to fail and reducing are then a few wide bit operations for each op, which is why a warm `generate`
+of some 150,000 cells is fast without a cache of results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import product
+
+from gen import ops as ops_
+from gen import pipeline, reduce
+from gen.catalog import Catalog
+from gen.errors import MatrixError, nearest, one_of
+from gen.globs import Names, is_glob
+from gen.ops import Dtypes, Op
+from gen.spec import AXES, TIERS, Check, Known, Limit, Reduce, Tier, ToleranceEntry, Where
+from gen.validate import Loaded, shown
+
+KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
+DEFAULT_TIERS = {"smoke": Tier(reduce=Reduce(t=1)), "default": Tier(reduce=Reduce(t=2)), "full": Tier()}
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a cell is besides its op."""
+
+    check: str
+    dtype: str
+    values: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        """As a generated module writes it: `dtype[:value…]`."""
+        return ":".join((self.dtype, *self.values))
+
+    def case(self, op: str) -> str:
+        """The id of the case."""
+        return "-".join((op, self.dtype, *self.values))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of exclude, skip, xfail, vanishes or tolerance: the columns and the ops (both as bits) that it is about."""
+
+    kind: str
+    name: str
+    spec: Where
+    path: ops_.Path
+    columns: int
+    ops: int
+
+
+@dataclass
+class TierCells:
+    """The cells of a tier, the smaller tiers' included; `universe` is what its reduction had to cover."""
+
+    spec: Tier
+    universe: list[int]
+    chosen: list[int]
+    coverage: reduce.Coverage
+
+    @property
+    def cells(self) -> int:
+        """How many cases a run of the tier has."""
+        return sum(mask.bit_count() for mask in self.chosen)
+
+
+@dataclass
+class Plan:
+    """The expanded matrix. Lists of integers run parallel to `ops`; the bits of each run parallel to `columns`."""
+
+    loaded: Loaded
+    catalog: Catalog
+    dtypes: Dtypes
+    ops: list[Op]
+    columns: list[Column]
+    spans: dict[str, tuple[int, int]]
+    """First column and number of columns of each check."""
+    possible: list[int]
+    valid: list[int]
+    entries: list[Entry]
+    tiers: dict[str, TierCells] = field(default_factory=dict)
+
+    def of_check(self, mask: int, check: str) -> int:
+        """The part of `mask` that lies in `check`, moved to bit 0."""
+        start, count = self.spans[check]
+        return mask >> start & ((1 << count) - 1)
+
+    def entries_of(self, op: int) -> Iterator[Entry]:
+        """The known entries of an op, those of the matrix before those that a row or a check brings along."""
+        return (entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1)
+
+    def tier_of(self, op: int, column: int) -> str | None:
+        """The smallest tier that takes the cell."""
+        return next((name for name, tier in self.tiers.items() if tier.chosen[op] >> column & 1), None)
+
+
+def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
+    """The whole matrix as cells. Raises `MatrixError` with every mistake, those of form included."""
+    dtypes = Dtypes(loaded)
+    found = ops_.resolve(loaded, catalog, dtypes)
+    columns, spans = _columns(loaded, dtypes)
+    maker = _Maker(loaded, found, columns, spans, today or date.today())
+    possible = maker.possible()
+    entries = maker.entries(possible)
+    tiers = maker.tier_specs()
+    if loaded.problems:
+        raise MatrixError(loaded.problems)
+    valid = list(possible)
+    for entry in entries:
+        if entry.kind == "exclude":
+            for index in reduce.bits(entry.ops):
+                valid[index] &= ~entry.columns
+    plan = Plan(loaded, catalog, dtypes, found, columns, spans, possible, valid, entries)
+    fill_tiers(plan, tiers)
+    return plan
+
+
+def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tuple[int, int]]]:
+    columns: list[Column] = []
+    spans: dict[str, tuple[int, int]] = {}
+    for name, check in loaded.matrix.checks.items():
+        wanted = dtypes.all if check.dtypes is None else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
+        start = len(columns)
+        columns += [Column(name, dtype, values) for dtype in wanted for values in product(*check.over.values())]
+        spans[name] = (start, len(columns) - start)
+    return columns, spans
+
+
+def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
+    """The facts that an op must have: those that the check requires, and those that its form and reference imply."""
+    form = axes.get("form", check.form)
+    needed = set(check.requires)
+    if form in ("out", "inplace", "view_inplace"):
+        needed.add("out" if form == "out" else "inplace")
+    if check.against == ["reference"]:
+        needed.add("reference")
+    if check.against == ["raises"] and form == "functional":
+        needed.add("errors")
+    return frozenset(needed)
+
+
+class _Maker:
+    """The sets behind every name, made once; from them cells, entries and tiers."""
+
+    def __init__(self, loaded: Loaded, found: Sequence[Op], columns: list[Column], spans: dict[str, tuple[int, int]], today: date) -> None:
+        self._loaded, self._ops, self._columns, self._spans, self._today = loaded, found, columns, spans, today
+        matrix = loaded.matrix
+        families, dtypes, axes = dict.fromkeys(matrix.families, 0), Counter[str](), {axis: Counter[str]() for axis in AXES}
+        for index, op in enumerate(found):
+            families[op.family] |= 1 << index
+        for index, column in enumerate(columns):
+            dtypes[column.dtype] |= 1 << index
+            for axis, value in zip(matrix.checks[column.check].over, column.values, strict=True):
+                axes[axis][value] |= 1 << index
+        self._op_names = Names({op.name: 1 << index for index, op in enumerate(found)}, "op")
+        self._families = Names(families, "family")
+        self._checks = Names({name: ((1 << count) - 1) << start for name, (start, count) in spans.items()}, "check")
+        self._dtypes = Names(dtypes, "dtype")
+        self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
+
+    def _select(self, names: Names, globs: Sequence[str], path: ops_.Path, known: Sequence[str] = ()) -> int:
+        """The union of what `globs` mean; one that means nothing is a mistake, unless `known` has it."""
+        for index, glob in enumerate(globs):
+            if names.match(glob) is None and glob not in known:
+                matches = "matches nothing" if is_glob(glob) else "is unknown"
+                self._loaded.problem((*path, index), f'{names.what} "{glob}" {matches}', one_of(names.sets), nearest(glob, names.sets))
+        return names.match_any(globs)
+
+    # --- which cells there are ----------------------------------------------------------------------------------------------------
+
+    def possible(self) -> list[int]:
+        """For each op the columns that suit it: by its facts, its dtypes, and what check and family say of each other."""
+        columns_of = self._columns_by_need()
+        allowed = self._ops_of_checks()
+        masks = []
+        suited: dict[tuple[frozenset[str], ...], int] = {}
+        asked_for: dict[tuple[tuple[str, ...], tuple[str, ...], str, bool], int] = {}
+        for index, op in enumerate(self._ops):
+            dtypes = op.dtypes if op.asked is None else op.dtypes & op.asked
+            signature = (op.facts, dtypes, op.differentiable)
+            if signature not in suited:
+                suited[signature] = self._suited(columns_of, *signature)
+            own = op.spec.checks is not None or bool(op.spec.not_checks)
+            asked = (op.checks, op.not_checks, str(op.path) if own else op.family, own)
+            if asked not in asked_for:
+                asked_for[asked] = self._asked(op, own)
+            mask = suited[signature] & asked_for[asked]
+            for check, ops in allowed.items():
+                if not ops >> index & 1:
+                    mask &= ~self._checks.sets[check]
+            masks.append(mask)
+        return masks
+
+    def _columns_by_need(self) -> dict[tuple[frozenset[str], str, bool], int]:
+        """Columns by what they need of an op: facts, a dtype, and whether a derivative in it."""
+        found: dict[tuple[frozenset[str], str, bool], int] = {}
+        checks = self._loaded.matrix.checks
+        differentiates = {name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()}
+        for index, column in enumerate(self._columns):
+            check = checks[column.check]
+            needed = facts_needed(check, dict(zip(check.over, column.values, strict=True)))
+            key = (needed, column.dtype, differentiates[column.check])
+            found[key] = found.get(key, 0) | 1 << index
+        return found
+
+    @staticmethod
+    def _suited(
+        columns_of: Mapping[tuple[frozenset[str], str, bool], int],
+        facts: frozenset[str],
+        dtypes: frozenset[str],
+        differentiable: frozenset[str],
+    ) -> int:
+        mask = 0
+        for (needed, dtype, derivative), columns in columns_of.items():
+            if needed <= facts and dtype in dtypes and (not derivative or dtype in differentiable):
+                mask |= columns
+        return mask
+
+    def _asked(self, op: Op, own: bool) -> int:
+        """The columns of the checks that the op's family asks for, or the op itself."""
+        family = ("families", op.family)
+        checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
+        mask = self._select(self._checks, op.checks, checks_path)
+        self._select(self._checks, self._loaded.matrix.families[op.family].not_checks, (*family, "not_checks"))
+        if own:
+            self._select(self._checks, op.spec.not_checks, (*op.path, "not_checks"))
+        return mask & ~self._checks.match_any(op.not_checks)
+
+    def _ops_of_checks(self) -> dict[str, int]:
+        """For each check that names ops or families, the ops that it is for."""
+        found = {}
+        for name, check in self._loaded.matrix.checks.items():
+            path = ("checks", name)
+            ops = self._select(self._op_names, check.ops, (*path, "ops"))
+            ops &= ~self._select(self._op_names, check.not_ops, (*path, "not_ops"))
+            ops &= self._select(self._families, check.families, (*path, "families"))
+            ops &= ~self._select(self._families, check.not_families, (*path, "not_families"))
+            if ops != (1 << len(self._ops)) - 1:
+                found[name] = ops
+        return found
+
+    # --- what is known of them ----------------------------------------------------------------------------------------------------
+
+    def entries(self, possible: Sequence[int]) -> list[Entry]:
+        """The entries of the matrix, then the tolerances that rows and checks bring along."""
+        matrix = self._loaded.matrix
+        written: list[tuple[str, Where, ops_.Path]] = [
+            (kind, spec, (kind, index))
+            for kind, specs in (("exclude", matrix.exclude), *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS))
+            for index, spec in enumerate(specs)
+        ]
+        names = self._entry_names(written)
+        found = [self._entry(kind, names[path], spec, path) for kind, spec, path in written]
+        valid = list(possible)
+        for entry in found:
+            for index in reduce.bits(entry.ops if entry.kind == "exclude" else 0):
+                valid[index] &= ~entry.columns
+        for entry in found:
+            self._refuse_idle(entry, possible if entry.kind == "exclude" else valid)
+        return [*found, *self._tolerances()]
+
+    def _entry(self, kind: str, name: str, spec: Where, path: ops_.Path) -> Entry:
+        columns = self._select(self._checks, spec.check, (*path, "check"))
+        columns &= self._select(self._dtypes, spec.dtype, (*path, "dtype"))
+        for axis, globs in spec.axes.items():
+            columns &= self._select(self._axes[axis], globs, (*path, "axes", axis))
+        ops = self._select(self._op_names, spec.op, (*path, "op"))
+        ops &= self._select(self._families, spec.family, (*path, "family"))
+        if spec.until is not None and spec.until < self._today:
+            what = f"expired on {spec.until}: {spec.reason}"
+            self._loaded.problem((*path, "until"), what, "the cause to be gone and the entry removed, or a later date with a reason")
+        if isinstance(spec, Known):
+            self._refuse_unknown_run(spec, path)
+        return Entry(kind, name, spec, path, columns, ops)
+
+    def _refuse_unknown_run(self, spec: Known, path: ops_.Path) -> None:
+        targets = Names(dict.fromkeys(self._loaded.matrix.targets.names, 0), "target")
+        devices = Names(dict.fromkeys(self._loaded.matrix.devices, 0), "device")
+        for key, names, glob in (("target", targets, spec.target), ("device", devices, spec.device)):
+            if glob is not None and names.match(glob) is None:
+                self._loaded.problem((*path, key), f'{key} "{glob}" is unknown', one_of(names.sets), nearest(glob, names.sets))
+        if isinstance(spec, ToleranceEntry) and not (spec.rtol or spec.atol):
+            self._loaded.problem(path, "a tolerance of nothing", "`rtol:` or `atol:`")
+
+    def _refuse_idle(self, entry: Entry, cells: Sequence[int]) -> None:
+        if any(cells[index] & entry.columns for index in reduce.bits(entry.ops)) or not self._loaded.cases_are_known:
+            return
+        if any(problem.path.startswith(shown(entry.path)) for problem in self._loaded.problems):
+            return  # its names are wrong, which has been said
+        what = f"{entry.kind} matches no case: {entry.spec.reason}"
+        self._loaded.problem(entry.path, what, "an entry that is about something (`gen list` with the same filters shows cases)")
+
+    def _entry_names(self, written: Sequence[tuple[str, Where, ops_.Path]]) -> dict[ops_.Path, str]:
+        """A name for each entry: its own, or one from its reason; equal ones are told apart by their content."""
+        slugs = {path: spec.name or _slug(kind, spec.reason) for kind, spec, path in written}
+        count = Counter(slugs.values())
+        names: dict[ops_.Path, str] = {}
+        for kind, spec, path in written:
+            name = slugs[path]
+            if count[name] > 1 and spec.name:
+                self._loaded.problem((*path, "name"), f'the name "{name}" is taken', "a name of its own")
+            elif count[name] > 1:
+                name += "_" + hashlib.sha256(f"{kind} {spec!r}".encode()).hexdigest()[:6]
+            names[path] = name
+        return names
+
+    def _tolerances(self) -> Iterator[Entry]:
+        everywhere = (1 << len(self._ops)) - 1
+        for index, op in enumerate(self._ops):
+            if (given := op.spec.tolerance) is not None:
+                reason = given.reason or f"{op.name} asks for it"
+                spec = ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol)
+                yield Entry("tolerance", f"of_{_slug('op', op.name)}", spec, op.path, -1, 1 << index)
+        for name, check in self._loaded.matrix.checks.items():
+            if check.tolerance is not None:
+                reason = check.tolerance.reason or f"the check {name} asks for it"
+                spec = ToleranceEntry(reason=reason, rtol=check.tolerance.rtol, atol=check.tolerance.atol)
+                yield Entry("tolerance", f"of_{name}", spec, ("checks", name), self._checks.sets[name], everywhere)
+
+    # --- which tier takes them ----------------------------------------------------------------------------------------------------
+
+    def tier_specs(self) -> dict[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]:
+        """For each tier its spec, columns, ops, and limits with their columns."""
+        found = {}
+        for name in TIERS:
+            tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
+            path = ("tiers", name)
+            columns = self._select(self._checks, tier.checks, (*path, "checks"))
+            ops = self._select(self._op_names, tier.ops, (*path, "ops"))
+            ops &= self._select(self._families, tier.families, (*path, "families"))
+            limits = []
+            for index, limit in enumerate(tier.limit):
+                limits.append((limit, self._select(self._checks, limit.checks, (*path, "limit", index, "checks"))))
+            found[name] = (tier, columns, ops, limits)
+        return found
+
+
+def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]) -> None:
+    """Choose the cells of each tier, smaller tiers first: their cells are given to the larger ones."""
+    rows = [op.name for op in plan.ops]
+    columns = [_factors(plan.loaded.matrix.checks[column.check], column) for column in plan.columns]
+    given = [0] * len(rows)
+    for name, (tier, in_columns, in_ops, limits) in specs.items():
+        universe = [mask & in_columns if in_ops >> index & 1 else 0 for index, mask in enumerate(plan.valid)]
+        wanted = tier.reduce
+        if wanted.t is not None:
+            chosen = reduce.cover(rows, universe, columns, wanted.t, given)
+        elif wanted.sample is not None:
+            chosen = _joined(given, reduce.sample(rows, universe, columns, wanted.sample, wanted.seed))
+        else:
+            chosen = _joined(given, universe)
+        for limit, limited in limits:
+            free = [mask & limited & ~kept for mask, kept in zip(chosen, given, strict=True)]
+            room = max(0, limit.cells - sum((mask & limited).bit_count() for mask in given))
+            drawn = reduce.sample(rows, free, columns, room, limit.seed)
+            chosen = [mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)]
+        plan.tiers[name] = TierCells(tier, universe, chosen, reduce.coverage(universe, chosen, columns, wanted.t or 2))
+        given = chosen
+
+
+def _factors(check: Check, column: Column) -> reduce.Column:
+    axes = (f"{axis}={value}" for axis, value in zip(check.over, column.values, strict=True))
+    return (f"check={column.check}", f"dtype={column.dtype}", *axes)
+
+
+def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    return [a | b for a, b in zip(first, second, strict=True)]
+
+
+def _slug(kind: str, text: str) -> str:
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    slug = "_".join(words[:6])[:48].rstrip("_")
+    return slug if slug[:1].isalpha() else f"{kind}_{slug}"

@@ -1,0 +1,53 @@
+"""Globs over the names of one kind of thing: ops, checks, families, dtypes, axis values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import translate
+
+
+class Names:
+    """Names, each with a set (as the bits of an integer), and the union of the sets that a glob means.
+
+    A glob is answered once. `all` means the same as `*`.
+    """
+
+    def __init__(self, sets: Mapping[str, int], what: str) -> None:
+        self.sets = sets
+        self.what = what
+        self._answers: dict[str, int | None] = {}
+
+    def match(self, glob: str) -> int | None:
+        """The union of the sets of the names that `glob` means, or None where it means none."""
+        if glob not in self._answers:
+            named = self.named(glob)
+            self._answers[glob] = _union(self.sets[name] for name in named) if named or glob in ("*", "all") else None
+        return self._answers[glob]
+
+    def match_any(self, globs: Sequence[str]) -> int:
+        """The union for all of `globs`."""
+        return _union(self.match(glob) or 0 for glob in globs)
+
+    def named(self, glob: str) -> list[str]:
+        """The names that `glob` means, in order."""
+        if glob in self.sets:
+            return [glob]
+        if glob in ("*", "all"):
+            return list(self.sets)
+        if not is_glob(glob):
+            return []
+        matches = re.compile(translate(glob)).match
+        return [name for name in self.sets if matches(name)]
+
+
+def is_glob(text: str) -> bool:
+    """Whether `text` can mean more than one name."""
+    return any(character in text for character in "*?[")
+
+
+def _union(sets: Iterable[int]) -> int:
+    union = 0
+    for one in sets:
+        union |= one
+    return union

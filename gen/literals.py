@@ -1,0 +1,88 @@
+"""Data -> Python source. Every string of matrix.yaml that reaches a generated module passes through here, and so through `repr`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+WIDTH = 120
+
+
+def quoted(text: str) -> str:
+    """A literal for `text` in double quotes, escaped as `repr` escapes."""
+    plain = repr(text)
+    if plain[0] == '"':
+        return plain
+    return '"' + plain[1:-1].replace("\\'", "'").replace('"', '\\"') + '"'
+
+
+def docstring(text: str, indent: str = "") -> str:
+    """A docstring that says `text`, on as many lines as it needs."""
+    escaped = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text.replace("\\", "\\\\")
+    lines = textwrap.wrap(escaped.replace('"""', r"\"\"\""), WIDTH - len(indent) - 6, break_long_words=False, break_on_hyphens=False)
+    body = f"\n{indent}".join(lines)
+    if body.endswith('"'):
+        body = body[:-1] + r"\""
+    end = f"\n{indent}" if len(lines) > 1 else ""
+    return f'{indent}"""{body}{end}"""'
+
+
+def literal(value: object, indent: str = "", before: int = 0) -> str:
+    """A literal for plain data: on one line where it fits after `before` columns, else one item to a line."""
+    short = _short(value)
+    if len(indent) + before + len(short) <= WIDTH:
+        return short
+    inner = indent + "    "
+    if isinstance(value, str):
+        return _wrapped(value, indent)
+    if isinstance(value, Mapping):
+        items = [f"{inner}{_short(key)}: {literal(item, inner, len(_short(key)) + 3)},\n" for key, item in value.items()]
+        return "{\n" + "".join(items) + indent + "}"
+    if isinstance(value, list | tuple):
+        opening, closing = "[]" if isinstance(value, list) else "()"
+        return f"{opening}\n" + "".join(f"{inner}{literal(item, inner, 1)},\n" for item in value) + indent + closing
+    return short
+
+
+def call(name: str, arguments: list[tuple[str, object]], indent: str = "", before: int = 0) -> str:
+    """`name(value, key=value, …)`; an argument without a key is positional."""
+    pairs = [(f"{key}=" if key else "", value) for key, value in arguments]
+    short = f"{name}({', '.join(key + _short(value) for key, value in pairs)})"
+    if len(indent) + before + len(short) <= WIDTH:
+        return short
+    inner = indent + "    "
+    lines = [f"{inner}{key}{literal(value, inner, len(key) + 1)},\n" for key, value in pairs]
+    return f"{name}(\n" + "".join(lines) + indent + ")"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_short(key)}: {_short(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_short, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_short, value)) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f'float("{value}")'
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    raise TypeError(f"{value!r} is not plain data")
+
+
+def _wrapped(text: str, indent: str) -> str:
+    """Adjacent literals in parentheses, broken between words."""
+    inner = indent + "    "
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line or lines else word
+        if line and len(inner) + len(quoted(longer)) > WIDTH:
+            lines.append(line)
+            longer = f" {word}"
+        line = longer
+    lines.append(line)
+    if len(lines) == 1:
+        return quoted(text)
+    return "(\n" + "".join(f"{inner}{quoted(line)}\n" for line in lines) + indent + ")"

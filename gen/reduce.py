@@ -1,0 +1,139 @@
+"""Fewer cells that still cover every valid t-tuple, with the proof.
+
+The cells of a matrix are (row, column) pairs: a row is an op, a column one check × dtype × axis values. A row's valid cells
+are the bits of an integer, so the work is a few wide bit operations per row, and no search over a product is needed:
+
+1. Row by row, a greedy cover of the (t−1)-tuples of the row's columns; with the row itself they are all the t-tuples
+   that contain it. A row's choice depends on that row alone, so adding an op changes no other line.
+2. The t-tuples that contain no row are by then almost all covered; what is missing is added.
+
+Both steps choose among enumerated valid cells and stop only when nothing valid is uncovered, so the cover is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce as fold
+from hashlib import blake2b
+from itertools import combinations
+from operator import or_
+from zlib import crc32
+
+Column = tuple[str, ...]  # the values of a cell's factors other than the op, each written so that no two factors share a value
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many t-tuples of factor values some valid cell has, and how many of those some chosen cell has."""
+
+    t: int
+    tuples: int
+    covered: int
+    cells: int
+    valid_cells: int
+
+    @property
+    def complete(self) -> bool:
+        return self.tuples == self.covered
+
+
+def cover(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, given: Sequence[int]) -> list[int]:
+    """Chosen columns of each row, as bits: `given`, and what covers every t-tuple of the `valid` cells.
+
+    Deterministic; a row's own part depends on the row's name, its valid columns and nothing else.
+    """
+    inside = _tuple_masks(columns, t - 1)
+    hashes = [crc32(" ".join(column).encode()) for column in columns]
+    chosen = list(given)
+    for index, row in enumerate(rows):
+        usable = list(bits(valid[index]))
+        missing = _union(inside, usable) & ~_union(inside, bits(given[index] & valid[index]))
+        if missing:
+            salt = crc32(row.encode()) | 1
+            usable.sort(key=lambda column: (hashes[column] * salt) & 0xFFFFFFFF)
+            for column in _greedy(inside, usable, missing):
+                chosen[index] |= 1 << column
+    _cover_between_rows(rows, valid, columns, t, chosen)
+    return chosen
+
+
+def _cover_between_rows(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, chosen: list[int]) -> None:
+    outside = _tuple_masks(columns, t)
+    everywhere = fold(or_, valid, 0)
+    taken = fold(or_, (mask & ok for mask, ok in zip(chosen, valid, strict=True)), 0)
+    missing = _union(outside, bits(everywhere)) & ~_union(outside, bits(taken))
+    for column in _greedy(outside, list(bits(everywhere)), missing):
+        able = (index for index, mask in enumerate(valid) if mask >> column & 1)
+        index = min(able, key=lambda index: crc32(f"{rows[index]} {columns[column]}".encode()))
+        chosen[index] |= 1 << column
+
+
+def coverage(valid: Sequence[int], chosen: Sequence[int], columns: Sequence[Column], t: int) -> Coverage:
+    """Count t-tuples over the valid cells and over those of them that are chosen."""
+    inside, outside = _tuple_masks(columns, t - 1), _tuple_masks(columns, t)
+    kept = [mask & ok for mask, ok in zip(chosen, valid, strict=True)]
+    return Coverage(
+        t=t,
+        tuples=_count(inside, outside, valid),
+        covered=_count(inside, outside, kept),
+        cells=sum(mask.bit_count() for mask in kept),
+        valid_cells=sum(mask.bit_count() for mask in valid),
+    )
+
+
+def sample(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], cells: int, seed: int) -> list[int]:
+    """`cells` of the valid cells, by a rank that depends on the seed and the cell alone: a new op displaces few others."""
+    ranked = [
+        (blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(), index, column)
+        for index, mask in enumerate(valid)
+        for column in bits(mask)
+    ]
+    chosen = [0] * len(rows)
+    for _, index, column in sorted(ranked)[:cells]:
+        chosen[index] |= 1 << column
+    return chosen
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
+    """For each column the tuples of `size` of its values, as bits. The one tuple of size 0 stands for the row alone."""
+    numbers: dict[tuple[str, ...], int] = {}
+    return [sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size)) for column in columns]
+
+
+def _greedy(masks: Sequence[int], candidates: Sequence[int], missing: int) -> Iterator[int]:
+    """Candidates that cover `missing`, those that cover most first; in the given order where they cover as much."""
+    gains = [(candidate, (masks[candidate] & missing).bit_count()) for candidate in candidates]
+    level = max((gain for _, gain in gains), default=0)
+    while missing and level:
+        kept = []
+        for candidate, bound in gains:
+            gain = (masks[candidate] & missing).bit_count() if bound else 0
+            if gain >= level:
+                missing &= ~masks[candidate]
+                yield candidate
+            elif gain:
+                kept.append((candidate, gain))
+        gains = kept
+        level -= 1
+
+
+def _union(masks: Sequence[int], columns: Iterable[int]) -> int:
+    return fold(or_, (masks[column] for column in columns), 0)
+
+
+def _count(inside: Sequence[int], outside: Sequence[int], cells: Sequence[int]) -> int:
+    counted: dict[int, int] = {}
+    for mask in cells:
+        if mask not in counted:
+            counted[mask] = _union(inside, bits(mask)).bit_count()
+    everywhere = fold(or_, cells, 0)
+    return sum(counted[mask] for mask in cells) + _union(outside, bits(everywhere)).bit_count()

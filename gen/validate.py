@@ -1,0 +1,177 @@
+"""Plain data -> `spec.Matrix`, with every mistake of form found and placed.
+
+What is wrong is cut out and the rest validated again, so that mistakes of meaning elsewhere are still found in the same
+run. `Loaded.problems` holds what was found; only `gen.expand` raises it, together with its own findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gen import source
+from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.spec import SECTIONS_OF_CASES, Matrix
+
+Loc = tuple[str | int, ...]
+
+# What a matrix must at least say, for when that was cut out.
+MINIMUM: dict[str, Any] = {"version": 1, "families": {}}
+
+
+@dataclass
+class Loaded:
+    """A matrix whose form is right as far as `problems` does not say otherwise, and its source."""
+
+    matrix: Matrix
+    source: source.Source
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def cases_are_known(self) -> bool:
+        """Whether what was cut out can change which cases there are; if so, «matches no case» would mislead."""
+        return not any(problem.path.split(".")[0] in SECTIONS_OF_CASES for problem in self.problems)
+
+    def problem(self, path: Sequence[str | int], what: str, expected: str = "", nearest: str = "", mark: Mark | None = None) -> None:
+        """Note a mistake at `path`."""
+        self.problems.append(Problem(mark or self.source.where(path), shown(path), what, expected, nearest))
+
+
+def load(path: str | Path, name: str | None = None) -> Loaded:
+    """Read and validate a matrix file. Raises `MatrixError` only where nothing usable is left of it."""
+    read = source.load(path, name)
+    problems: list[Problem] = []
+    for _ in range(8):  # each round cuts out what the round before found wrong
+        try:
+            return Loaded(Matrix.model_validate(read.data), read, problems)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        problems += [_problem(detail, read) for detail in details]
+        read = read.without({_whole(_data_path(detail["loc"], read.data)) for detail in details}, MINIMUM)
+    raise MatrixError(problems)
+
+
+def shown(path: Sequence[str | int]) -> str:
+    """`families.mine.ops[0]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
+    loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    path = _data_path(loc, read.data)
+    value = detail["input"]
+    mark = read.where(path)
+    if kind == "matrix":
+        if context["offset"] >= 0:
+            mark = read.within(path, context["offset"])
+        return Problem(mark, shown(path), context["what"], context["expected"], context["nearest"])
+    if kind == "missing":
+        return Problem(read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc))
+    if kind == "extra_forbidden":
+        names = _keys(loc[:-1])
+        return Problem(read.where(path, key=True), shown(path), f'unknown key "{loc[-1]}"', one_of(names), nearest(loc[-1], names))
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return Problem(mark, shown(path), f"{_brief(value)} does not fit", _in_words(kind, message))
+
+
+def _in_words(kind: str, message: str) -> str:
+    """What pydantic expected, in the words of YAML."""
+    return {
+        "string_type": "a text (quote it if it looks like a number)",
+        "list_type": "a list",
+        "dict_type": "a mapping",
+        "model_type": "a mapping",
+        "model_attributes_type": "a mapping",
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "bool_type": "true or false",
+        "too_short": "at least one item",
+    }.get(kind, message.replace("Input should be ", ""))
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "an empty value" if value is None else f"{value!r}"[:60]
+
+
+def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
+    """`loc` without the steps that pydantic adds: tags of unions, and the widening of short forms."""
+    path: list[str | int] = []
+    for position, step in enumerate(loc):
+        if step == "[key]":
+            continue
+        if isinstance(data, dict) and str(step) in data:
+            data = data[str(step)]
+            path.append(str(step))
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+            path.append(step)
+        elif isinstance(data, dict) and position == len(loc) - 1:
+            path.append(step)  # a missing key
+    return tuple(path)
+
+
+def _whole(path: Loc) -> Loc:
+    """The smallest whole thing that the path lies in: an entry, an op, a check, a family."""
+    if len(path) >= 4 and path[0] == "families" and path[2] == "ops":
+        return path[:4]
+    return path[:2] if len(path) >= 2 else path
+
+
+def _model_at(loc: Sequence[str | int]) -> Any:
+    """The type that the language has at `loc`, by walking its models."""
+    kind: Any = Matrix
+    for step in loc:
+        kind = _bare(kind, str(step))
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if str(step) in kind.model_fields:
+                field_ = kind.model_fields[str(step)]
+                kind = field_.annotation
+        elif get_origin(kind) is list and isinstance(step, int):
+            kind = get_args(kind)[0]
+        elif get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+    return _bare(kind, "")
+
+
+def _bare(kind: Any, tag: str) -> Any:
+    """`kind` without `Annotated` and `None`; of a tagged union, the member that `tag` names or else the first."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) in (Union, UnionType):
+            members = [member for member in get_args(kind) if member is not type(None)]
+            kind = next((member for member in members if tag and tag in str(member)), members[0])
+        else:
+            return kind
+
+
+def _keys(loc: Sequence[str | int]) -> list[str]:
+    model = _model_at(loc)
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _wanted(loc: Sequence[str | int]) -> str:
+    return {
+        "reason": "`reason: …`, a sentence that says why",
+        "raises": "`raises: …`, the exception's class",
+        "match": "`match: …`, a pattern that its message matches",
+        "claim": "`claim: …`, a sentence that says what the check holds",
+        "against": "`against: …`, what the pipeline is compared with",
+        "version": "`version: 1`",
+        "families": "`families: …`, the ops by module",
+        "shape": "`shape: [...]`",
+        "op": "`op: …`, a dotted name",
+    }.get(str(loc[-1]), "")

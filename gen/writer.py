@@ -1,0 +1,153 @@
+"""A set of files -> a directory, all or nothing.
+
+The new directory is built aside on the same filesystem, unchanged files by hard link, and then takes the old one's place
+in one step where the system can exchange two names, else in two renames. An interrupted run leaves the old set whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+
+from gen.errors import OverwriteError
+
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+PATTERN = "test_*.py"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a directory lacks, holds differently, holds in excess, and holds already; `edited` are changed by hand."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    edited: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    def summary(self) -> str:
+        """One line, with the names where they are few."""
+        parts = []
+        for word in ("added", "changed", "removed"):
+            names: tuple[str, ...] = getattr(self, word)
+            shown = f" ({', '.join(names)})" if 0 < len(names) <= 6 else ""
+            parts.append(f"{len(names)} {word}{shown}")
+        return ", ".join([*parts, f"{len(self.unchanged)} unchanged"])
+
+
+def compare(
+    folder: Path, files: Mapping[str, str], is_generated: Callable[[str], bool], is_edited: Callable[[str], bool]
+) -> Changes:
+    """How `folder` differs from `files`. Raises `OverwriteError` where a file that a person wrote is in the way."""
+    present = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(PATTERN))} if folder.is_dir() else {}
+    foreign = [name for name, text in present.items() if name in files and not is_generated(text)]
+    if foreign:
+        raise OverwriteError(
+            f"{', '.join(str(folder / name) for name in foreign)} was not generated and would be overwritten: rename it, or the family"
+        )
+    ours = {name: text for name, text in present.items() if is_generated(text)}
+    return Changes(
+        added=tuple(name for name in files if name not in ours),
+        changed=tuple(name for name in files if name in ours and ours[name] != files[name]),
+        removed=tuple(name for name in ours if name not in files),
+        unchanged=tuple(name for name in files if ours.get(name) == files[name]),
+        edited=tuple(name for name, text in ours.items() if is_edited(text)),
+    )
+
+
+def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iterator[str]:
+    """Unified diff from what is there to what should be."""
+    for name in (*changes.added, *changes.changed, *changes.removed):
+        path = folder / name
+        old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        shown = f"{folder.name}/{name}"
+        yield from unified_diff(old, files.get(name, "").splitlines(), f"{shown} (as it is)", f"{shown} (as generated)", lineterm="")
+
+
+def untracked(folder: Path, names: Iterable[str]) -> list[str]:
+    """Files that git does not know; none where there is no repository."""
+    command = ["git", "-C", str(folder), "ls-files", "--", "."]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [name for name in names if name not in listed and (folder / name).exists()]
+
+
+def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
+    """Bring `folder` to `files`; what is in it besides generated modules stays."""
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        staging.chmod(0o755)
+        _stage(folder, staging, set(changes.changed) | set(changes.removed))
+        for name in (*changes.added, *changes.changed):
+            _write_through(staging / name, files[name])
+        _take_place(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _stage(folder: Path, staging: Path, left_out: set[str]) -> None:
+    for item in folder.iterdir() if folder.is_dir() else ():
+        if item.name in left_out or item.name == "__pycache__":
+            continue
+        if item.is_dir():
+            shutil.copytree(item, staging / item.name, symlinks=True)
+        else:
+            _link(item, staging / item.name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # a filesystem without hard links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _write_through(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _take_place(staging: Path, folder: Path) -> None:
+    """`folder` becomes what `staging` is; `staging` is left as what is to be thrown away."""
+    if not folder.exists():
+        staging.rename(folder)
+    elif not _exchange(staging, folder):
+        _rename_twice(staging, folder)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two names in one step (Linux); False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    done: int = rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
+    return done == 0
+
+
+def _rename_twice(staging: Path, folder: Path) -> None:
+    old = Path(f"{staging}.old")
+    folder.rename(old)
+    try:
+        staging.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
