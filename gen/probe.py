@@ -16,28 +16,21 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import product
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
-from gen import catalog, source
+from gen import catalog, validate
 from gen.checks.case import Case
 from gen.checks.cases import Cell, Family
 from gen.checks.ledger import attempt
 from gen.checks.outcomes import Mismatch
 from gen.errors import MatrixError, nearest
-from gen.pipeline import parse
-from gen.spec import Check
+from gen.expand import Column, Plan, expand
+from gen.reduce import bits
+from gen.spec import Matrix
 from gen.targets import load
 from gen.targets.protocol import Target
 
 __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
-
-DTYPES = ("float64", "float32", "bfloat16", "complex128", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")
-_OWN = frozenset(("own", "autograd", "forward_ad", "gradgrad", "deterministic"))  # what is tried of an op that OpInfo does not know
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm")
@@ -49,18 +42,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        data = source.load(args.matrix).data
         target = load(args.target)
-        probe = _probe(args.op, data, target, args.device, args.checks)
-    except (MatrixError, ValidationError, LookupError) as error:
+        plan = _plan(args.op, args.matrix)
+    except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
+    probe = Probe(args.op, plan, target, args.device, args.checks)
     seen = []
     for one in probe.seen():
         print(f"  {one.outcome:8} {one.check} {one.word}", file=sys.stderr, flush=True)
         seen.append(one)
     print(proposal(probe, seen), end="")
     return 0 if any(one.outcome == "passed" for one in seen) else 1
+
+
+def _plan(op: str, matrix: Path) -> Plan:
+    """The matrix expanded; an op of the database that it does not name yet is added to a family `mine`."""
+    known = catalog.load(Path(".cache/gen"))
+    plan = expand(validate.load(matrix), known)
+    if any(one.name == op for one in plan.ops):
+        return plan
+    if op not in known.ops:
+        near = nearest(op, known.ops)
+        hint = f" (nearest: {near})" if near else ""
+        raise LookupError(f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; write its row with samples first")
+    loaded = validate.load(matrix)
+    loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
+    return expand(validate.Loaded(Matrix.model_validate(loaded.source.data), loaded.source), known)
 
 
 @dataclass(frozen=True)
@@ -80,40 +88,35 @@ class Seen:
 
 @dataclass(frozen=True)
 class Probe:
-    """An op and all that is tried on it."""
+    """An op, and the cells that suit it before anything is excluded or reduced."""
 
     op: str
-    family: Family
-    facts: frozenset[str]
-    checks: Mapping[str, Check]
-    groups: Mapping[str, Sequence[str]]
+    plan: Plan
     target: Target
     device: str
-    differentiable: frozenset[str]
+    wanted: str = "*"
     today: datetime.date = field(default_factory=datetime.date.today)
 
+    @property
+    def family(self) -> Family:
+        """As the generated module of the op would have it."""
+        op = self.plan.ops[self._index]
+        return Family(op.family, {op.name: op.row} if op.row else {})
+
+    @property
+    def _index(self) -> int:
+        return next(index for index, op in enumerate(self.plan.ops) if op.name == self.op)
+
     def seen(self) -> Iterator[Seen]:
-        """Every check that may concern the op, on every dtype that its forward takes."""
-        takes = [dtype for dtype in DTYPES if self._runs(dtype)]
-        for name, check in self.checks.items():
-            pipeline = parse(check.pipeline)
-            for dtype in takes:
-                if check.dtypes is not None and dtype not in self._expanded(check.dtypes):
-                    continue
-                if pipeline.differentiates and dtype not in self.differentiable:
-                    continue
-                for values in product(*check.over.values()):
-                    yield self._cell(name, check, dtype, dict(zip(check.over, values, strict=True)))
+        """Every check that may concern the op, on every dtype that suits it."""
+        for place in bits(self.plan.possible[self._index]):
+            if fnmatchcase(self.plan.columns[place].check, self.wanted):
+                yield self._cell(self.plan.columns[place])
 
-    def _runs(self, dtype: str) -> bool:
-        plain = Check.model_validate({"claim": "the op runs", "against": "eager"})
-        return self._cell("forward", plain, dtype, {}).outcome in ("passed", "vacuous")
-
-    def _expanded(self, words: Sequence[str]) -> set[str]:
-        return {dtype for word in words for dtype in self.groups.get(word, [word])}
-
-    def _cell(self, name: str, check: Check, dtype: str, axes: Mapping[str, str]) -> Seen:
-        case = Case(Cell(self.op, dtype, tuple(axes.items()), "full", ()), name, self.family, self.target, self.device)
+    def _cell(self, column: Column) -> Seen:
+        check = self.plan.loaded.matrix.checks[column.check]
+        axes = tuple(zip(check.over, column.values, strict=True))
+        case = Case(Cell(self.op, column.dtype, axes, "full", ()), column.check, self.family, self.target, self.device)
 
         def body(case: Case) -> None:
             case.assert_same(check.pipeline, against=tuple(check.against), form=check.form, layout=check.layout, values=check.values)
@@ -122,48 +125,7 @@ class Probe:
             warnings.simplefilter("ignore")
             verdict = attempt(body, case, {}, self.today)
         errors = dict.fromkeys((type(failure.error).__name__, pattern(failure.error)) for failure in verdict.failures)
-        return Seen(name, ":".join((dtype, *axes.values())), verdict.outcome, verdict.why, tuple(errors))
-
-
-def _probe(op: str, data: Mapping[str, Any], target: Target, device: str, wanted: str) -> Probe:
-    family, row = _row(op, data)
-    known = catalog.load(Path(".cache/gen")).ops
-    if row is None and op not in known:
-        near = nearest(op, known)
-        hint = f"; nearest: {near}" if near else ""
-        raise LookupError(f"{op!r} is neither in the OpInfo database nor a row with samples in the matrix{hint}")
-    facts, differentiable = _OWN, frozenset(dtype for dtype in DTYPES if dtype.startswith(("float", "bfloat", "complex")))
-    if row is None:
-        facts, differentiable = frozenset((*known[op].facts, known[op].kind)), frozenset(known[op].differentiable)
-    else:
-        facts |= {fact for fact in ("reference", "errors", "out", "inplace") if row.get(fact)}
-    checks = {name: Check.model_validate(raw) for name, raw in data.get("checks", {}).items() if fnmatchcase(name, wanted)}
-    fit = {name: check for name, check in checks.items() if _concerns(check, op, family, facts)}
-    own = Family(family, {} if row is None else {op: row})
-    return Probe(op, own, facts, fit, data.get("dtypes", {}), target, device, differentiable)
-
-
-def _row(op: str, data: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """The op's family in the matrix, and its row if it has more than a name."""
-    for family, content in data.get("families", {}).items():
-        for row in content.get("ops", ()):
-            if isinstance(row, dict) and row.get("op") == op and ("samples" in row or "samples" in content):
-                return family, {"samples": content.get("samples"), **row}
-            if row == op or (isinstance(row, dict) and row.get("op") == op):
-                return family, None
-    return "mine", None
-
-
-def _concerns(check: Check, op: str, family: str, facts: frozenset[str]) -> bool:
-    def within(name: str, globs: Sequence[str]) -> bool:
-        return any(fnmatchcase(name, glob) for glob in globs)
-
-    return (
-        set(check.requires) <= facts
-        and within(op, check.ops)
-        and not within(op, check.not_ops)
-        and (family == "mine" or (within(family, check.families) and not within(family, check.not_families)))
-    )
+        return Seen(column.check, column.word, verdict.outcome, verdict.why, tuple(errors))
 
 
 def pattern(error: BaseException) -> str:
@@ -181,7 +143,7 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     for one in seen:
         by_check[one.check].append(one)
     good = [check for check, cells in by_check.items() if any(one.outcome in ("passed", "failed") for one in cells)]
-    dtypes = [dtype for dtype in DTYPES if any(one.dtype == dtype for one in seen)]
+    dtypes = dict.fromkeys(one.dtype for one in seen)
     lines = [f"# {probe.op} on target {probe.target.name}: {_counts(seen)}"]
     if not good:
         return "\n".join([*lines, "# nothing could be compared, so there is nothing to propose", ""])
