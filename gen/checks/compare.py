@@ -48,11 +48,11 @@ class Rule:
     rtol: float | None = None
     atol: float | None = None
     numeric: bool = False  # NaN in the reference means "unknown"; its dtype is float64 whatever the target's
-    dtypes: bool = True  # whether dtypes must agree
+    dtype: torch.dtype | None = None  # the dtype whose rounding counts, where it is not that of the results
 
     def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
         """``(rtol, atol)``. The default atol follows the magnitude of the output, so that small outputs are not all within it."""
-        base = _TOLERANCES.get(dtype, 0.0)
+        base = max(_TOLERANCES.get(dtype, 0.0), _TOLERANCES.get(self.dtype or dtype, 0.0))
         if self.numeric:
             base = max(base, NUMERIC)
         rtol = base if self.rtol is None else self.rtol
@@ -92,7 +92,7 @@ def compare(actual: Outputs, expected: Outputs, rule: Rule, tally: Tally, second
 def _same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
     if a.shape != e.shape:
         raise Mismatch(f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}")
-    if rule.dtypes and not rule.numeric and a.dtype != e.dtype:
+    if not rule.numeric and a.dtype != e.dtype:
         raise Mismatch(f"output {place} has dtype {a.dtype}, expected {e.dtype}")
 
 

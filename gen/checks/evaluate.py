@@ -103,7 +103,8 @@ class Comparison:
                 raise
             raise Unsuitable(str(error)) from None
         actual = numeric.project(self.actual) if self.stages[-1] in _LINEAR else self.actual
-        self._compare(expected, tally, replace(self.rule, numeric=True), actual)
+        coarsest = max((x.dtype for x in self.actual if x.is_floating_point() or x.is_complex()), key=_eps, default=None)
+        self._compare(expected, tally, replace(self.rule, numeric=True, dtype=coarsest), actual)
 
     def _against_float64(self, tally: Tally) -> None:
         inexact = any(x.is_floating_point() or x.is_complex() for x in self.program.inputs)
@@ -148,6 +149,10 @@ class Comparison:
 
 
 _DERIVATIVE = frozenset({"vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian"})
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
 
 
 def _is_wide(inputs: Sequence[Tensor]) -> bool:

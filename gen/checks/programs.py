@@ -40,7 +40,11 @@ def _captured(stage: str, program: Program, dynamic: bool) -> Program:
             replay = getattr(target, capture)(program.over(target), program.inputs, dynamic=dynamic)
             if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
                 raise Mismatch("the traced function has no attribute `graph`")
-            return tuple(out for k in range(len(groups)) for out in replay(*values[k * count : (k + 1) * count]))
+            found: list[Any] = []
+            for k in range(len(groups)):
+                with seeded(program.seed):  # whatever the capture drew
+                    found += replay(*values[k * count : (k + 1) * count])
+            return tuple(found)
 
         return g
 
@@ -66,7 +70,8 @@ def _joint(program: Program, partition: str, dynamic: bool) -> Program:
             )
             found: list[Any] = []
             for start in range(0, len(values), count + len(kept)):
-                outputs, gradients = replay(recorded(values[start : start + count]), values[start + count : start + count + len(kept)])
+                with seeded(program.seed):
+                    outputs, gradients = replay(recorded(values[start : start + count]), values[start + count : start + count + len(kept)])
                 found += [*outputs, *gradients]
             return tuple(found)
 

@@ -179,6 +179,7 @@ class Loop:
     def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
         """Outputs of `f` and its pushforward; by forward_ad where the op's derivative cannot itself be differentiated."""
         xs, outputs = self._recorded(f, primals)
+        transposed: Push | None = None
 
         def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             nonlocal transposed
@@ -190,7 +191,6 @@ class Loop:
                     raise
                 return _forward_mode(f, primals, tangents)
 
-        transposed: Push | None = None
         return outputs, push
 
     def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:

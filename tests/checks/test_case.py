@@ -1,13 +1,15 @@
 """`assert_same` passes what is right, fails what is wrong, and does not pass what shows nothing."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from gen.checks.case import Case, Lacking, Mismatch, Vacuous
+from gen.checks.case import Case, Lacking, Mismatch, SampleFailure, Vacuous
 from gen.checks.cases import Cell, Family, known
 from gen.targets.torch_target import TorchTarget
 
-OWN = {
+OWN: dict[str, dict[str, Any]] = {
     "own.scale": {
         "call": "tests.checks.test_case:scale",
         "reference": "tests.checks.test_case:scale_by_loop",
@@ -27,20 +29,20 @@ OWN = {
 }
 
 
-def scale(x, weight):
+def scale(x: Any, weight: Any) -> Any:
     return x * weight
 
 
-def scale_by_loop(x, weight):
+def scale_by_loop(x: Any, weight: Any) -> Any:
     rows = [[float(x[i, j]) * float(weight[j]) for j in range(x.shape[1])] for i in range(x.shape[0])]
     return torch.tensor(rows, dtype=x.dtype)
 
 
-def scale_wrongly(x, weight):
+def scale_wrongly(x: Any, weight: Any) -> Any:
     return scale_by_loop(x, weight) * 1.001
 
 
-def case(op="torch.mul", dtype="float64", target=None, axes=(), entries=None, **settings):
+def case(op: Any = "torch.mul", dtype: Any = "float64", target: Any = None, axes: Any = (), entries: Any = None, **settings: Any) -> Any:
     cell = Cell(op, dtype, tuple(axes), "full", ())
     return Case(cell, "check", Family("tests", OWN), target or TorchTarget(), entries=entries or {}, **settings)
 
@@ -48,23 +50,23 @@ def case(op="torch.mul", dtype="float64", target=None, axes=(), entries=None, **
 class Corrupted(TorchTarget):
     """A target one of whose transforms is off by a factor."""
 
-    def __init__(self, method, factor=1.001):
+    def __init__(self, method: Any, factor: Any = 1.001) -> None:
         super().__init__()
         self.method, self.factor = method, factor
 
-    def vjp(self, f, *primals):
+    def vjp(self, f: Any, *primals: Any) -> Any:
         outputs, pullback = super().vjp(f, *primals)
         return outputs, lambda v: tuple(g * self.factor for g in pullback(v)) if self.method == "vjp" else pullback(v)
 
-    def jvp(self, f, primals, tangents):
+    def jvp(self, f: Any, primals: Any, tangents: Any) -> Any:
         outputs, pushed = super().jvp(f, primals, tangents)
         return outputs, tuple(t * self.factor for t in pushed) if self.method == "jvp" else pushed
 
-    def vmap(self, f, in_dims):
+    def vmap(self, f: Any, in_dims: Any) -> Any:
         mapped = super().vmap(f, in_dims)
         return lambda *args: tuple(y[:1].expand(y.shape) for y in mapped(*args)) if self.method == "vmap" else mapped(*args)
 
-    def trace(self, f, args, *, dynamic):
+    def trace(self, f: Any, args: Any, *, dynamic: Any) -> Any:
         if self.method != "trace":
             return super().trace(f, args, dynamic=dynamic)
         baked = tuple(f(*args))
@@ -78,7 +80,7 @@ vmap . jvp . vjp, vjp . vmap . vmap, trace . vjp
 
 
 @pytest.mark.parametrize("pipeline", [text.strip() for text in PIPELINES.split(",")])
-def test_torch_passes(pipeline):
+def test_torch_passes(pipeline: Any) -> None:
     made = case()
     made.assert_same(pipeline, against="loop")
     assert made.compared >= 2
@@ -98,26 +100,27 @@ def test_torch_passes(pipeline):
         ("trace", "trace", "eager"),
     ],
 )
-def test_a_corrupted_target_fails(method, pipeline, against):
+def test_a_corrupted_target_fails(method: Any, pipeline: Any, against: Any) -> None:
     with pytest.raises(Mismatch, match="largest error"):
         case(target=Corrupted(method)).assert_same(pipeline, against=against)
 
 
-def test_every_failing_sample_is_handed_over():
-    made, seen = case(target=Corrupted("vjp")), []
+def test_every_failing_sample_is_handed_over() -> None:
+    seen: list[SampleFailure] = []
+    made = case(target=Corrupted("vjp"))
     made.finish = seen.extend
     made.assert_same("vjp", against="upstream")
     assert [failure.sample for failure in seen] == list(range(made.compared))
     assert all(failure.description.startswith("float64[") for failure in seen)
 
 
-def test_one_sample_alone():
+def test_one_sample_alone() -> None:
     made = case(only=1)
     made.assert_same("vjp", against="upstream")
     assert made.compared == 1
 
 
-def test_a_lacking_stage_is_named():
+def test_a_lacking_stage_is_named() -> None:
     class Poor(TorchTarget):
         lacks = frozenset({"aot.joint", "jvp"})
 
@@ -126,14 +129,14 @@ def test_a_lacking_stage_is_named():
             case(target=Poor()).assert_same(pipeline, against="loop")
 
 
-def test_own_reference_and_own_errors():
+def test_own_reference_and_own_errors() -> None:
     case("own.scale").assert_same("forward", against=("reference", "float64"))
     case("own.scale").assert_same("forward", against="raises")
     with pytest.raises(Mismatch, match="largest error"):
         case("own.wrong").assert_same("forward", against=("reference", "float64"))
 
 
-def test_opinfo_errors():
+def test_opinfo_errors() -> None:
     case("torch.gather").assert_same("forward", against="raises")
 
 
@@ -151,7 +154,7 @@ def test_opinfo_errors():
         ("own.scale", "forward", "raises", None),
     ],
 )
-def test_what_shows_nothing_does_not_pass(op, pipeline, against, message):
+def test_what_shows_nothing_does_not_pass(op: Any, pipeline: Any, against: Any, message: Any) -> None:
     if message is None:
         case(op).assert_same(pipeline, against=against)
         return
@@ -159,67 +162,67 @@ def test_what_shows_nothing_does_not_pass(op, pipeline, against, message):
         case(op).assert_same(pipeline, against=against)
 
 
-def test_a_vanishes_entry_lets_zeros_pass_and_fails_where_they_are_none():
+def test_a_vanishes_entry_lets_zeros_pass_and_fails_where_they_are_none() -> None:
     entries = {"flat": known("vanishes", reason="piecewise constant")}
     case("own.constant", entries=entries).assert_same("vjp", against="upstream")
     with pytest.raises(Mismatch, match="remove the entry or narrow it"):
         case("torch.mul", entries=entries).assert_same("vjp", against="upstream")
 
 
-def test_a_tolerance_entry_is_used():
+def test_a_tolerance_entry_is_used() -> None:
     loose = {"loose": known("tolerance", reason="for the test", rtol=0.01, atol=0.01)}
     case(target=Corrupted("vjp"), entries=loose).assert_same("vjp", against="upstream")
 
 
-def test_random_ops_are_compared_under_one_seed():
+def test_random_ops_are_compared_under_one_seed() -> None:
     case("own.random").assert_same("forward", against="eager")
 
 
 @pytest.mark.parametrize("form", ["inplace", "view_inplace"])
 @pytest.mark.parametrize("pipeline", ["forward", "vjp", "vmap", "jvp"])
-def test_in_place_forms_equal_the_functional_op(form, pipeline):
+def test_in_place_forms_equal_the_functional_op(form: Any, pipeline: Any) -> None:
     case().assert_same(pipeline, against="upstream", form=form)
 
 
-def test_out_is_written_whether_or_not_it_has_the_right_shape():
+def test_out_is_written_whether_or_not_it_has_the_right_shape() -> None:
     case().assert_same("forward", against="eager", form="out")
 
 
 @pytest.mark.parametrize("pipeline", ["vjp", "jvp", "vmap"])
-def test_writing_to_data_raises(pipeline):
+def test_writing_to_data_raises(pipeline: Any) -> None:
     case().assert_same(pipeline, against="raises", form="data_write")
 
 
 @pytest.mark.parametrize("layout", ["transposed", "noncontiguous", "expanded"])
-def test_layouts(layout):
+def test_layouts(layout: Any) -> None:
     case().assert_same("vjp", against="upstream", layout=layout)
 
 
-def test_extreme_values():
+def test_extreme_values() -> None:
     case().assert_same("vjp", against="upstream", values="extreme")
 
 
-def test_an_axis_of_the_case_wins_over_the_argument():
+def test_an_axis_of_the_case_wins_over_the_argument() -> None:
     made = case(axes=[("layout", "no_such_layout")])
     with pytest.raises(ValueError, match="no_such_layout"):
         made.assert_same("vjp", against="upstream", layout="transposed")
 
 
 @pytest.mark.parametrize("axes", [[("shapes", "dynamic")], [("shapes", "static"), ("partition", "min_cut")]])
-def test_joint_graphs(axes):
+def test_joint_graphs(axes: Any) -> None:
     case("torch.nn.functional.layer_norm", axes=axes).assert_same("aot.joint", against="eager")
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_per_sample_gradients(reduction):
+def test_per_sample_gradients(reduction: Any) -> None:
     axes = [("loss_reduction", reduction), ("input_grad", "with_input_grad")]
     case("torch.nn.functional.linear", axes=axes).assert_same("per_sample", against="loop")
 
 
-def test_bfloat16_is_judged_by_float64():
+def test_bfloat16_is_judged_by_float64() -> None:
     case(dtype="bfloat16").assert_same("vjp . vjp", against="upstream")
 
 
-def test_the_seed_depends_on_the_case_alone():
+def test_the_seed_depends_on_the_case_alone() -> None:
     assert case().seed == case().seed
     assert case().seed != case(dtype="float32").seed

@@ -1,5 +1,7 @@
 """Target torch keeps the protocol: the shapes of results, and graphs that are graphs."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,20 +12,20 @@ D = torch.float64
 X = torch.linspace(0.5, 2.0, 6, dtype=D).reshape(2, 3)
 
 
-def f(x, y):
+def f(x: Any, y: Any) -> Any:
     return x.sin() * y, (x + y).sum(0)
 
 
 @pytest.fixture(scope="module")
-def target():
+def target() -> Any:
     return load("torch")
 
 
-def same(actual, expected):
+def same(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_derivatives_are_the_reference_s(target):
+def test_derivatives_are_the_reference_s(target: Any) -> None:
     cotangents = (torch.ones_like(X), torch.ones(3, dtype=D))
     same(target.vjp(f, X, X)[1](cotangents), Loop().vjp(f, X, X)[1](cotangents))
     same(target.jvp(f, (X, X), (X, X))[1], Loop().jvp(f, (X, X), (X, X))[1])
@@ -31,16 +33,16 @@ def test_derivatives_are_the_reference_s(target):
 
 
 @pytest.mark.parametrize("name", ["jacrev", "jacfwd", "hessian"])
-def test_jacobians_nest_as_the_protocol_says(target, name):
+def test_jacobians_nest_as_the_protocol_says(target: Any, name: Any) -> None:
     same(getattr(target, name)(f, (0, 1))(X, X), getattr(Loop(), name)(f, (0, 1))(X, X))
 
 
-def test_vmap_batches_at_the_front(target):
+def test_vmap_batches_at_the_front(target: Any) -> None:
     same(target.vmap(f, (-1, None))(X, X[:, 0]), Loop().vmap(f, (-1, None))(X, X[:, 0]))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_trace_is_a_graph_that_runs_on_other_values(target, dynamic):
+def test_a_trace_is_a_graph_that_runs_on_other_values(target: Any, dynamic: Any) -> None:
     traced = target.trace(f, (X, X.clone()), dynamic=dynamic)
     assert isinstance(traced.graph, torch.fx.Graph)
     same(tuple(traced(X + 1, X)), f(X + 1, X))
@@ -48,7 +50,7 @@ def test_a_trace_is_a_graph_that_runs_on_other_values(target, dynamic):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("partition", ["default", "min_cut"])
-def test_a_joint_graph_gives_outputs_and_gradients(target, partition, dynamic):
+def test_a_joint_graph_gives_outputs_and_gradients(target: Any, partition: Any, dynamic: Any) -> None:
     args = (X.clone().requires_grad_(), X.clone())
     cotangents = (torch.ones_like(X), torch.ones(3, dtype=D))
     outputs, gradients = target.joint(f, args, partition=partition, dynamic=dynamic)(args, cotangents)
@@ -57,7 +59,7 @@ def test_a_joint_graph_gives_outputs_and_gradients(target, partition, dynamic):
     same(gradients, expected_gradients)
 
 
-def test_an_export_runs_at_another_size_when_dynamic(target):
+def test_an_export_runs_at_another_size_when_dynamic(target: Any) -> None:
     exported = target.export(f, (X, X), dynamic=True)
     wide = torch.cat([X, X])
     same(tuple(exported(wide, wide)), f(wide, wide))
@@ -65,8 +67,8 @@ def test_an_export_runs_at_another_size_when_dynamic(target):
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("input_grad", [False, True])
-def test_per_sample_gradients_are_the_loop_s(target, reduction, input_grad):
-    def linear(x, weight):
+def test_per_sample_gradients_are_the_loop_s(target: Any, reduction: Any, input_grad: Any) -> None:
+    def linear(x: Any, weight: Any) -> Any:
         return (torch.nn.functional.linear(x, weight),)
 
     weight = torch.randn(4, 3, dtype=D, generator=torch.Generator().manual_seed(0))
