@@ -91,9 +91,15 @@ def execute(
         if kind is Input:
             continue
         edges = node.edges
-        mask = None if needed is None else [e is not None and e[0] in needed for e in edges]
+        mask: list[bool] | None = None
+        if needed is not None:
+            for e in edges:
+                if e is not None and e[0] not in needed:
+                    mask = [e is not None and e[0] in needed for e in edges]
+                    break
+        outs: tuple[Any, ...]
         if mask is not None and not any(mask):
-            outs: tuple[Any, ...] = ()
+            outs = ()
         elif isinstance(node, OpNode) and not any(g is not None for g in grads):
             outs = (None,) * len(edges)
         else:

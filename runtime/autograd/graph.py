@@ -185,32 +185,44 @@ class OpNode(Node):
         return t
 
     def values(self, create_graph: bool) -> list[Any]:
-        if self.saved is None:
+        """What was saved, one per slot of the plan; with ``create_graph`` as values of the level with their history."""
+        saved = self.saved
+        if saved is None:
             raise RuntimeError(FREED)
         out = []
-        for (kind, at, reader), s in zip(self.plan.slots, self.saved, strict=True):
+        if not create_graph:
+            for s in saved:
+                kind = type(s)
+                if kind is Saved:
+                    t = s.tensor
+                    out.append(t if t._version == s.version else s.check(self.name()))
+                elif kind is Packed:
+                    out.append(self._unpack(s, "arg", -1, 0, False))
+                elif kind is list:
+                    out.append([self._unpack(x, "arg", -1, 0, False) for x in s])
+                else:
+                    out.append(s)
+            return out
+        for (kind, at, reader), s in zip(self.plan.slots, saved, strict=True):
             if reader is None and s is not None:
                 first = self.args_at.get(at, -1) if kind == "arg" else -1
                 if type(s) is list:
-                    s = [
-                        self._unpack(x, kind, first + k if first >= 0 and at in self.spans else -1, k, create_graph)
-                        for k, x in enumerate(s)
-                    ]
+                    start = first if at in self.spans else -1
+                    s = [self._unpack(x, kind, start + k if start >= 0 else -1, k, True) for k, x in enumerate(s)]
                 else:
-                    s = self._unpack(s, kind, first, at, create_graph)
+                    s = self._unpack(s, kind, first, at, True)
             out.append(s)
         return out
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         values = self.values(create_graph)
+        g = grads[0]
+        values += (self.plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
         for targets, formula, where, single in self.plan.steps:
-            if wanted is not None and not self._any_wanted(targets, wanted):
+            if (wanted is not None and not self._any_wanted(targets, wanted)) or (g is None and -1 in where):
                 continue
-            actual = [values[i] if i >= 0 else grads[0] if i == -1 else grads if i == -2 else self.plan.needs for i in where]
-            if -1 in where and grads[0] is None:
-                continue
-            result = formula(*actual)
+            result = formula(*[values[i] for i in where])
             if single:
                 self._place(out, targets[0], result)
             elif result is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..levels import Level, Value, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of
 from . import inplace
 from .graph import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
 
@@ -55,9 +55,9 @@ class GradLevel(Level):
                 decomposed = decomposition_of(op)
                 if decomposed is not None:
                     return decomposed(*args, **kwargs)
-            outs = self.outward(func, inner, unwrap_kwargs(self, kwargs))
+            outs = self.outward(func, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
             return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted)
-        outs = self.outward(func, inner, unwrap_kwargs(self, kwargs))
+        outs = self.outward(func, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
         return self._wrap_plain(op, args, kwargs, outs)
 
     def outward(self, func: torch._ops.OpOverload, inner: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -135,15 +135,13 @@ class GradLevel(Level):
         return type(outs)(wrapped) if type(outs) in (list, tuple) else tuple(wrapped)
 
     def make_node(self, op: Op, edges: Any, metas: Any, at: Any, spans: Any, wanted: list[int]) -> Any:
-        record = op.record
-        if record is None or record.vjp is None:
+        key = tuple(wanted)
+        plan = op.plans.get(key)
+        if plan is None:
+            plan = op.plan(key)
+        if plan is NO_PLAN:
             return Undifferentiable(self, edges, metas, op)
-        if not op.vjp_args.issuperset(wanted):
-            known = [i for i in wanted if i in op.vjp_args]
-            if len(known) < len(wanted) and not (record.extra.get("nondiff_args")):
-                return Undifferentiable(self, edges, metas, op)
-            wanted = known
-        return node_class(op)(self, edges, metas, op, op.plan(tuple(wanted)), at, spans)
+        return node_class(op)(self, edges, metas, op, plan, at, spans)
 
     def _wrap_plain(self, op: Op, args: Any, kwargs: Any, outs: Any) -> Any:
         """Wrap results without history. Integers of inner levels stay unwrapped: they can never get one."""

@@ -90,7 +90,8 @@ class BatchLevel(Level):
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))
         physical, batched = self.physical(args)
-        return self._wrapped(record.batch(func, self.size, batched, physical, unwrap_kwargs(self, kwargs)))
+        result = record.batch(func, self.size, batched, physical, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
+        return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
         """Arguments with batched values as their physical tensors, and which those are (a tuple of flags for a list)."""

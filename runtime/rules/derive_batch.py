@@ -26,22 +26,21 @@ def _category(dtype: torch.dtype) -> int:
 
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Broadcasting ops: line the batch dimensions up in front of the widest argument."""
+    if len(args) == 1:
+        return func(args[0], **kwargs)
+    ranks = [a.dim() - (b is True) for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)]
+    rank = max(ranks)
+    if min(ranks) == rank:
+        return func(*args, **kwargs)
     actual = list(args)
-    rank = 0
-    tensors = 0
-    for a, b in zip(args, batched, strict=True):
-        if isinstance(a, torch.Tensor):
-            tensors += 1
-            rank = max(rank, a.dim() - bool(b))
-    if tensors > 1:
-        for i, b in enumerate(batched):
-            if b is True:
-                a = actual[i]
-                missing = rank + 1 - a.dim()
-                if missing:
-                    if a.dim() == 1:
-                        a = _scalar_promotion(a, args, batched)
-                    actual[i] = a.reshape(size, *(1,) * missing, *a.shape[1:])
+    for i, b in enumerate(batched):
+        if b is True:
+            a = actual[i]
+            missing = rank + 1 - a.dim()
+            if missing:
+                if a.dim() == 1:
+                    a = _scalar_promotion(a, args, batched)
+                actual[i] = a.reshape(size, *(1,) * missing, *a.shape[1:])
     return func(*actual, **kwargs)
 
 

@@ -25,6 +25,9 @@ def _fact(t: Any, reader: Callable[[Any], Any]) -> Any:
     return None if t is None else reader(t)
 
 
+NO_PLAN: Any = object()
+
+
 class Plan:
     """How to save for, and run, the formulas of one op for one set of wanted arguments.
 
@@ -120,7 +123,7 @@ class Op:
             if self.functional is not None:
                 self.record = self.functional.record
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
-        self.plans: dict[tuple[int, ...], Plan] = {}
+        self.plans: dict[tuple[int, ...], Any] = {}
         self.node_class: Any = None
         self.jvp: Any = None
         self.decomposed: Any = None
@@ -152,10 +155,12 @@ class Op:
             return args[i]
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
 
-    def plan(self, wanted: tuple[int, ...]) -> Plan:
+    def plan(self, wanted: tuple[int, ...]) -> Any:
+        """The plan for these arguments, or ``NO_PLAN`` when one of them has no formula."""
         plan = self.plans.get(wanted)
         if plan is None:
-            plan = self.plans[wanted] = Plan(self, wanted)
+            known = self.record is not None and self.record.vjp is not None and self.vjp_args.issuperset(wanted)
+            plan = self.plans[wanted] = Plan(self, wanted) if known else NO_PLAN
         return plan
 
     def __repr__(self) -> str:
