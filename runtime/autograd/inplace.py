@@ -209,13 +209,20 @@ def adopt(level: Any, target: torch.Tensor, op: Op) -> None:
 
     That is what a buffer made by a factory inside the transformed function needs (``y = torch.zeros(3); y[0] = x[0]``).
     """
+    shared = type(target) is torch.Tensor and target.layout is torch.strided and _storage_users(target) > 1
     try:
+        if shared or target._base is not None:
+            raise RuntimeError("other tensors share its storage, and their history could not follow")
         torch.utils.swap_tensors(target, level.wrap(_alias(target), None))
     except RuntimeError as e:
         raise InplaceError(
             f"{op.func} writes a value of {level.what} into a tensor that does not belong to it and that is referenced elsewhere. "
             "Pass that tensor to the transformed function as an input, or make it there with new_zeros or zeros_like of an input."
         ) from e
+
+
+def _storage_users(t: torch.Tensor) -> int:
+    return torch._C._storage_Use_Count(t.untyped_storage()._cdata) - 1  # the storage object in hand is one of them
 
 
 def _alias(t: torch.Tensor) -> torch.Tensor:

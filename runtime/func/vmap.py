@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError, MissingRule
 from ..levels import GEOMETRY, Level, Value, _make_wrapper, change_geometry, unwrap_kwargs
@@ -89,6 +90,8 @@ class BatchLevel(Level):
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))
+        if record.family == "random":
+            return self._random(op, args, kwargs)
         physical, batched = self.physical(args)
         result = record.batch(func, self.size, batched, physical, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
         return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
@@ -108,6 +111,21 @@ class BatchLevel(Level):
                     out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
                     flags[i] = mine
         return out, tuple(flags)
+
+    def _random(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
+        if self.randomness == "error":
+            raise RuntimeError(_RANDOM_ERROR)
+        physical, batched = self.physical(args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        if self.randomness == "same":
+            if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
+                raise RuntimeError(
+                    f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' cannot do. "
+                    "Use randomness='different', or draw outside of vmap."
+                )
+            return op.func(*self._element(physical, batched, 0), **kwargs)
+        return self._wrapped(op.record.batch(op.func, self.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
 
     def _wrapped(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
@@ -275,23 +293,53 @@ def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any
 
 
 class _Randomness:
-    """Random ops without a batched argument: the dispatcher's vmap key makes them raise, at no cost to other ops."""
+    """Random ops without a batched argument, which no level sees.
+
+    "error": the dispatcher's own vmap key makes them raise, at no cost to other ops. "different": a mode draws one per element.
+    """
 
     def __init__(self, level: BatchLevel) -> None:
-        self.on = level.randomness == "error"
+        self.randomness = level.randomness
+        self.mode = _DrawPerElement(level) if level.randomness == "different" else None
 
     def __enter__(self) -> None:
-        if self.on:
+        if self.randomness == "error":
             torch._C._vmapmode_increment_nesting()  # type: ignore[attr-defined]
+        elif self.mode is not None:
+            self.mode.__enter__()
 
     def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
-        if self.on:
+        if self.mode is not None:
+            self.mode.__exit__(kind, error, tb)
+        elif self.randomness == "error":
             torch._C._vmapmode_decrement_nesting()  # type: ignore[attr-defined]
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
-                raise RuntimeError(
-                    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness "
-                    "flags on vmap or perform the randomness operation out of vmap"
-                ) from error
+                raise RuntimeError(_RANDOM_ERROR) from error
+
+
+_RANDOM_ERROR = (
+    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness flags on vmap or "
+    "perform the randomness operation out of vmap"
+)
+
+
+class _DrawPerElement(TorchDispatchMode):
+    """Gives a random factory (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
+
+    def __init__(self, level: BatchLevel) -> None:
+        super().__init__()
+        self.level = level
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        at = _RANDOM_FACTORIES.get(func._schema.name)
+        if at is None:
+            return func(*args, **(kwargs or {}))
+        if not isinstance(args[at], (list, tuple)):
+            at += 1  # randint(low, high, size)
+        return self.level.wrap(func(*args[:at], [self.level.size, *args[at]], *args[at + 1 :], **(kwargs or {})))
+
+
+_RANDOM_FACTORIES = {"aten::rand": 0, "aten::randn": 0, "aten::randint": 1}  # where the size stands
 
 
 def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import derive_batch as batch
-from .derive import linear, multilinear, view
+from .derive import linear, multilinear, random, view
 from .record import register
 
 
@@ -212,3 +212,8 @@ linear(
     {"grad_output": lambda g, dim, start, end, step: torch.ops.aten.slice(g, dim, start, end, step)},
     lambda f, n, b, a, k: f(a[0], [n, *a[1]], batch.shift(a[2], len(a[1])), *a[3:]),
 )
+
+
+random("rand_like randn_like", shape_only=True)
+random("randint_like randint_like.low_dtype", shape_only=True)
+random("bernoulli")

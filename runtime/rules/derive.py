@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -83,4 +83,8 @@ def view(names: str, transpose: Formula, batch: Any = None, *, arg: str = "self"
     return register(names, vjp={arg: transpose}, jvp="linear", batch=batch, family="view")
 
 
-Partial = Callable[..., Any]
+def random(names: str, batch: Any = derive_batch.trailing, *, shape_only: bool = False, **rules: Any) -> Record:
+    """Random ops. vmap's ``randomness`` decides whether the batch rule runs (one draw per element) or one draw serves all;
+    ``shape_only``: the draw depends on an argument's shape alone (``rand_like``), so that one can."""
+    rules.setdefault("nondiff", not rules.get("vjp"))
+    return register(names, batch=batch, family="random", extra={"shape_only": shape_only}, **rules)

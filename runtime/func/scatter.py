@@ -1,0 +1,77 @@
+"""The inverse of each view op: a base in which the part that the view shows is replaced. For :mod:`runtime.func.functionalize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import InplaceError
+
+aten = torch.ops.aten
+Inverse = Callable[..., Any]  # (base, part, *arguments of the view op after self, **kwargs) -> base
+
+
+def _same_elements(base: Any, part: Any, *_: Any, **__: Any) -> Any:
+    return part.reshape(base.shape)
+
+
+def _permute(base: Any, part: Any, dims: Any) -> Any:
+    rank = len(dims)
+    back = [0] * rank
+    for i, d in enumerate(dims):
+        back[d % rank] = i
+    return aten.permute(part, back)
+
+
+def _expand(base: Any, part: Any, *_: Any, **__: Any) -> Any:
+    if part.numel() != base.numel():
+        raise InplaceError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    return part.reshape(base.shape)
+
+
+_INVERSES: dict[str, Inverse] = {
+    **dict.fromkeys(("view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze"), _same_elements),
+    **dict.fromkeys(("alias", "detach", "lift_fresh"), lambda base, part: part),
+    "t": lambda base, part: aten.t(part),
+    "transpose": lambda base, part, a, b: aten.transpose(part, a, b),
+    "permute": _permute,
+    "expand": _expand,
+    "select": lambda base, part, dim, index: aten.select_scatter(base, part, dim, index),
+    "slice": lambda base, part, dim=0, start=None, end=None, step=1: aten.slice_scatter(base, part, dim, start, end, step),
+    "diagonal": lambda base, part, offset=0, dim1=0, dim2=1: aten.diagonal_scatter(base, part, offset, dim1, dim2),
+    "as_strided": lambda base, part, size, stride, offset=None: aten.as_strided_scatter(base, part, size, stride, offset),
+    "view_as_real": lambda base, part: aten.view_as_complex(part.contiguous()),
+    "view_as_complex": lambda base, part: aten.view_as_real(part.resolve_conj()),
+    "_conj": lambda base, part: part.conj(),
+    "_neg_view": lambda base, part: -part,
+}
+
+
+def _piece(name: str, base: Any, part: Any, which: int, *args: Any) -> Any:
+    """Views that come in lists: unbind, split, split_with_sizes."""
+    if name == "unbind":
+        return aten.select_scatter(base, part, args[0] if args else 0, which)
+    dim = args[1] if len(args) > 1 else 0
+    start = sum(args[0][:which]) if isinstance(args[0], (list, tuple)) else args[0] * which
+    return aten.slice_scatter(base, part, dim, start, start + part.shape[dim])
+
+
+def put_back(func: Any, base: Any, part: Any, which: int | None, args: Any, kwargs: Any) -> Any:
+    """``base`` with ``part`` where ``func(base, *args, **kwargs)`` (its output number ``which``) looks."""
+    name = func._schema.name.split("::")[1]
+    if which is not None and name in ("unbind", "split", "split_with_sizes"):
+        return _piece(name, base, part, which, *args)
+    if name == "view" and func._overloadname == "dtype":
+        return func(part, base.dtype)
+    inverse = _INVERSES.get(name)
+    if inverse is not None:
+        return inverse(base, part, *args, **kwargs)
+    # any view that only moves elements: see where it takes them
+    places = func(torch.arange(base.numel(), device=base.device).reshape(base.shape), *args, **kwargs)
+    places = places if which is None else places[which]
+    return base.reshape(-1).scatter(0, places.reshape(-1), part.reshape(-1)).reshape(base.shape)
