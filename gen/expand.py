@@ -347,7 +347,7 @@ class _Maker:
 def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]) -> None:
     """Choose the cells of each tier, smaller tiers first: their cells are given to the larger ones."""
     rows = [op.name for op in plan.ops]
-    columns = [_factors(plan.loaded.matrix.checks[column.check], column) for column in plan.columns]
+    columns = [factors(plan, position) for position in range(len(plan.columns))]
     given = [0] * len(rows)
     for name, (tier, in_columns, in_ops, limits) in specs.items():
         universe = [mask & in_columns if in_ops >> index & 1 else 0 for index, mask in enumerate(plan.valid)]
@@ -367,9 +367,11 @@ def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, int, int, list[tuple[
         given = chosen
 
 
-def _factors(check: Check, column: Column) -> reduce.Column:
-    axes = (f"{axis}={value}" for axis, value in zip(check.over, column.values, strict=True))
-    return (f"check={column.check}", f"dtype={column.dtype}", *axes)
+def factors(plan: Plan, position: int) -> reduce.Column:
+    """The values of a column that a reduction tells apart."""
+    column = plan.columns[position]
+    over = plan.loaded.matrix.checks[column.check].over
+    return (f"check={column.check}", f"dtype={column.dtype}", *(f"{axis}={value}" for axis, value in zip(over, column.values, strict=True)))
 
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
