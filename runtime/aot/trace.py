@@ -19,16 +19,14 @@ from torch import fx
 from torch._C import DispatchKey
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..levels import Level, Value, _make_wrapper, innermost
+from ..level_mode import LevelMode
+from ..levels import Level, Value, _make_wrapper
 from .symbols import SYMBOLIC, Abstraction
 
 aten = torch.ops.aten
 _ESCAPES = frozenset(("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"))
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
-_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-_below_python = (DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView)
 _is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -38,6 +36,10 @@ class TracedValue(Value):
     _level: Trace
     _node: fx.Node
     _literal: torch.Tensor | None = None  # set for constants of the program's text: their elements may be read
+
+    @property
+    def _version(self) -> int:  # type: ignore[override]
+        return self._inner._version  # views are shells of their own; what they stand for shares one counter
 
     def tolist(self) -> Any:
         raise _escape("tolist()")
@@ -71,7 +73,7 @@ class Trace(Level):
         self.held: list[torch.Tensor] = []  # keeps ids in `constants` valid
         self.decompositions = decompositions or {}
         self.abstraction = Abstraction() if dynamic else None
-        self.mode = _TraceMode(self)
+        self.mode = LevelMode(self)
 
     def wrap(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
         strided = inner.layout is torch.strided
@@ -231,24 +233,6 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-
-
-class _TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees the calls that have no value among their arguments (factories, random draws, arithmetic on constants)."""
-
-    def __init__(self, level: Trace) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.level = level
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        level = self.level
-        found = innermost(args, kwargs)
-        if found is not None and found.number > level.number:
-            with self:  # a transform inside the trace: what its rule calls must come here again
-                return Value.__torch_dispatch__(func, types, args, kwargs)
-        for key in _below_python:
-            _set_excluded(key, False)
-        return level.call(func, args, kwargs or {})
 
 
 def _inner(a: Any) -> Any:

@@ -7,7 +7,7 @@ generation; every other view of it finds that when it is next read, and takes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -110,7 +110,7 @@ class FunctionalLevel(Level):
             out = self._view_op(func)(bases[-1], *rest, **kwargs)
             bases.append(out if which is None else out[which])
         for (func, rest, kwargs, which), base in zip(reversed(v._chain), reversed(bases), strict=bool(v._chain)):
-            new = put_back(func, base, new, which, rest, kwargs)
+            new = put_back(func, base, new, which, rest, kwargs, self.views)
         store.value = new
         store.generation += 1
 
@@ -186,12 +186,14 @@ class FunctionalLevel(Level):
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
         if name in ("resize_", "set_", "as_strided_"):
-            raise InplaceError(f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor")
+            raise InplaceError(
+                f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
+            )
         schema = op.func._schema.arguments
         targets = [args[i] if i < len(args) else kwargs.get(a.name) for i, a in enumerate(schema) if a.alias_info and a.alias_info.is_write]
         functional = functional_of(op.func)
         if functional is not None:
-            results = functional(*self._read_all(args), **self._read_kwargs(kwargs))
+            results = functional(*self._read_all(args), **_defaults(op, functional, args), **self._read_kwargs(kwargs))
             n_own = len(op.func._schema.returns) if functional._schema.name.endswith("_functional") and len(targets) > 1 else 0
             news = list(results)[n_own:] if isinstance(results, tuple) else [results]
         else:
@@ -254,6 +256,12 @@ class FunctionalLevel(Level):
         return self._read_one(v)
 
 
+def _defaults(op: Op, functional: Any, args: Any) -> dict[str, Any]:
+    """Defaults that only the in-place form has (``bernoulli_(p=0.5)``)."""
+    missing = functional._schema.arguments[len(args) :]
+    return {a.name: op.defaults[op.positions[a.name]] for a in missing if not (a.has_default_value() or a.kwarg_only)}
+
+
 def _cloned(x: Any) -> Any:
     return [t.clone() for t in x] if isinstance(x, (list, tuple)) else x.clone()
 
@@ -269,14 +277,18 @@ def _find_functional(func: Any) -> Any:
     namespace, name = func._schema.name.split("::")
     dunder = name.startswith("__i") and name.endswith("__")
     base = f"__{name[3:]}" if dunder else name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    wanted = [a.name for a in func._schema.arguments if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write)]
+    wanted = _signature(a for a in func._schema.arguments if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write))
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             other = getattr(packet, overload)
-            if other is not func and op_of(other).kind is FUNCTIONAL and [a.name for a in other._schema.arguments] == wanted:
+            if other is not func and op_of(other).kind is FUNCTIONAL and _signature(other._schema.arguments) == wanted:
                 return other
     return None
+
+
+def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in arguments]
 
 
 def run_functional(
@@ -284,7 +296,7 @@ def run_functional(
 ) -> tuple[list[Any], list[tuple[int, torch.Tensor]], list[tuple[torch.Tensor, torch.Tensor]]]:
     """``f`` on functional values of ``inputs``.
 
-    Returns its results one level out; the new values of mutated inputs by their number; and (tensor, new value) of mutated closed-over ones.
+    Returns its results one level out; the new values of mutated inputs by their number; (tensor, new value) of mutated closed-over ones.
     """
     level = FunctionalLevel(remove)
     try:

@@ -18,11 +18,7 @@ def _same_elements(base: Any, part: Any, *_: Any, **__: Any) -> Any:
 
 
 def _permute(base: Any, part: Any, dims: Any) -> Any:
-    rank = len(dims)
-    back = [0] * rank
-    for i, d in enumerate(dims):
-        back[d % rank] = i
-    return aten.permute(part, back)
+    return aten.permute(part, sorted(range(len(dims)), key=lambda i: dims[i] % len(dims)))
 
 
 def _expand(base: Any, part: Any, *_: Any, **__: Any) -> Any:
@@ -52,6 +48,17 @@ _INVERSES: dict[str, Inverse] = {
 }
 
 
+# those of the above whose result is a view of `part`
+_COPYING: dict[str, Inverse] = {
+    **dict.fromkeys(
+        ("view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze"), lambda base, part, *_: aten.view_copy(part, base.shape)
+    ),
+    "t": lambda base, part: aten.t_copy(part),
+    "transpose": lambda base, part, a, b: aten.transpose_copy(part, a, b),
+    "permute": lambda base, part, dims: aten.permute_copy(part, sorted(range(len(dims)), key=lambda i: dims[i] % len(dims))),
+}
+
+
 def _piece(name: str, base: Any, part: Any, which: int, *args: Any) -> Any:
     """Views that come in lists: unbind, split, split_with_sizes."""
     if name == "unbind":
@@ -61,14 +68,14 @@ def _piece(name: str, base: Any, part: Any, which: int, *args: Any) -> Any:
     return aten.slice_scatter(base, part, dim, start, start + part.shape[dim])
 
 
-def put_back(func: Any, base: Any, part: Any, which: int | None, args: Any, kwargs: Any) -> Any:
-    """``base`` with ``part`` where ``func(base, *args, **kwargs)`` (its output number ``which``) looks."""
+def put_back(func: Any, base: Any, part: Any, which: int | None, args: Any, kwargs: Any, copying: bool = False) -> Any:
+    """``base`` with ``part`` where ``func(base, *args, **kwargs)`` (its output number ``which``) looks. ``copying``: make no views."""
     name = func._schema.name.split("::")[1]
     if which is not None and name in ("unbind", "split", "split_with_sizes"):
         return _piece(name, base, part, which, *args)
     if name == "view" and func._overloadname == "dtype":
         return func(part, base.dtype)
-    inverse = _INVERSES.get(name)
+    inverse = (_COPYING.get(name) if copying else None) or _INVERSES.get(name)
     if inverse is not None:
         return inverse(base, part, *args, **kwargs)
     # any view that only moves elements: see where it takes them

@@ -1,0 +1,39 @@
+"""How a level sees calls that have none of its values among their arguments: factories, random draws, work on closed-over tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .levels import Level, Value, innermost
+
+_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
+_ABOVE_PYTHON = (DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView)
+
+
+class LevelMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While entered, every ATen call whose arguments hold no value of a level further in goes to ``level.call``.
+
+    ``level.call`` runs with the mode off, so its own calls go further out; it enters the mode again for what shall come back to it.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
+
+    def __init__(self, level: Level) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.level = level
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        level = self.level
+        found = innermost(args, kwargs)
+        if found is not None and found.number > level.number:
+            with self:  # a transform further in: what its rule calls must come here again
+                return Value.__torch_dispatch__(func, types, args, kwargs)
+        for key in _ABOVE_PYTHON:  # as in Value.__torch_dispatch__
+            _set_excluded(key, False)
+        return level.call(func, args, kwargs or {})

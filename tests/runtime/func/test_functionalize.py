@@ -1,0 +1,179 @@
+"""A functionalized program mutates nothing inside and means the same outside."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.aot import make_fx
+from runtime.errors import InplaceError
+from runtime.func import functionalize, vjp, vmap
+
+
+def write_through_a_view(x: torch.Tensor) -> Any:
+    y = x.clone()
+    part = y.view(-1)[1:4]
+    part.mul_(2)
+    y[0].add_(1)
+    return y, part
+
+
+def write_to_the_base_of_a_view(x: torch.Tensor) -> Any:
+    y = x.clone()
+    row = y[1]
+    y.sin_()
+    return row
+
+
+def change_geometry(x: torch.Tensor) -> Any:
+    y = x.clone()
+    y.t_()
+    y.unsqueeze_(0)
+    y[0, 0].zero_()
+    return y
+
+
+def write_to_pieces(x: torch.Tensor) -> Any:
+    y = x.clone()
+    a, b = torch.split(y, [1, 2])
+    b.cos_()
+    for row in y.unbind():
+        row.add_(1)
+    return y, a
+
+
+def write_to_diagonal(x: torch.Tensor) -> Any:
+    y = x.clone()
+    y.diagonal().fill_(7)
+    y.T[1].neg_()
+    return y
+
+
+def write_where_no_inverse_is_written(x: torch.Tensor) -> Any:
+    y = x.clone()
+    y.unfold(1, 2, 2).mul_(3)
+    return y
+
+
+def fill_a_fresh_buffer(x: torch.Tensor) -> Any:
+    y = torch.zeros(3)
+    y[1] = x.sum()
+    torch.add(y, 1, out=y)
+    return y
+
+
+def cast_on_write(x: torch.Tensor) -> Any:
+    y = torch.zeros(3, 4, dtype=torch.float32)
+    y.add_(x.double())
+    y.copy_(x.double())
+    return y
+
+
+def write_by_index(x: torch.Tensor) -> Any:
+    y = x.clone()
+    y.index_put_((torch.tensor([0, 0]),), torch.ones(2, 4), accumulate=True)
+    y[y > 1] = 0
+    return y
+
+
+PROGRAMS = [
+    write_through_a_view,
+    write_to_the_base_of_a_view,
+    change_geometry,
+    write_to_pieces,
+    write_to_diagonal,
+    write_where_no_inverse_is_written,
+    fill_a_fresh_buffer,
+    cast_on_write,
+    write_by_index,
+]
+
+
+def mutations(graph: torch.fx.Graph) -> list[str]:
+    return [
+        str(n.target) for n in graph.nodes if n.op == "call_function" and getattr(n.target, "_schema", None) and n.target._schema.is_mutable
+    ]
+
+
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+@pytest.mark.parametrize("f", PROGRAMS)
+def test_the_result_is_that_of_the_program(f: Callable[..., Any], remove: str) -> None:
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(functionalize(f, remove=remove)(x), f(x))
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+def test_its_graph_has_no_mutation_and_replays(f: Callable[..., Any]) -> None:
+    module = make_fx(functionalize(f))(torch.randn(3, 4))
+    assert mutations(module.graph) == []
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(module(x), f(x))
+
+
+def test_views_can_be_removed_too() -> None:
+    module = make_fx(functionalize(write_through_a_view, remove="mutations_and_views"))(torch.randn(3, 4))
+    names = [str(n.target) for n in module.graph.nodes if n.op == "call_function"]
+    assert "aten.view_copy.default" in names
+    assert not any(name.startswith(("aten.view.", "aten.slice.", "aten.select.")) for name in names)
+
+
+def test_a_mutated_argument_is_mutated_once_at_the_end() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        x[0] = 5
+        return x.sum()
+
+    a, b = torch.ones(2, 2), torch.ones(2, 2)
+    torch.testing.assert_close(functionalize(f)(a), f(b))
+    torch.testing.assert_close(a, b)
+    module = make_fx(functionalize(f))(torch.ones(2, 2))
+    assert mutations(module.graph) == ["aten.copy_.default"]
+
+
+def test_a_closed_over_tensor_is_mutated_at_the_end_and_read_meanwhile() -> None:
+    count = torch.zeros(())
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return x * count
+
+    torch.testing.assert_close(functionalize(f)(torch.ones(2)), torch.ones(2))
+    assert count == 1
+
+
+def test_running_statistics_of_batch_norm_are_found_though_the_schema_hides_them() -> None:
+    a, b = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(functionalize(a)(x), b(x))
+    torch.testing.assert_close(a.running_mean, b.running_mean)
+
+
+def test_it_composes_with_vmap_and_vjp() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y.mul_(x)
+        y.sin_()
+        return y
+
+    x, g = torch.randn(3, 4), torch.randn(3, 4)
+    expected = g * (x * x).cos() * 2 * x
+    torch.testing.assert_close(functionalize(lambda x: vjp(f, x)[1](g)[0])(x), expected)
+    torch.testing.assert_close(vjp(functionalize(f), x)[1](g)[0], expected)
+    torch.testing.assert_close(vmap(functionalize(f))(x), f(x))
+
+
+def test_a_saved_tensor_mutated_through_a_view_is_an_error_as_in_eager() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        z = y * y
+        y[0].zero_()
+        return z
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        functionalize(lambda x: vjp(f, x)[1](torch.ones(3))[0])(torch.ones(3))
+
+
+def test_writing_to_an_expanded_tensor_is_refused() -> None:
+    with pytest.raises(InplaceError, match="more than one element of the written-to tensor"):
+        functionalize(lambda x: x.sum().expand(3).add_(1))(torch.ones(3))
