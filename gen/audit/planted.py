@@ -61,15 +61,18 @@ class Planted:
             return run()
         truth: Any = None
         watched = not self.differed
+        state = torch.get_rng_state()
         if watched:
-            state = torch.get_rng_state()
             with self._inside(honest=True):
                 truth = shown(run())
             torch.set_rng_state(state)
         with self._inside(honest=False):
             result = run()
-        if watched:
-            self.differed |= differs(truth, shown(result))
+        if watched and differs(truth, shown(result)):
+            # What no two honest runs agree on, as uninitialised memory, is no difference that the fault made.
+            torch.set_rng_state(state)
+            with self._inside(honest=True):
+                self.differed = not differs(truth, shown(run()))
         return result
 
     def _function(self, where: str, g: Callable[..., Any]) -> Callable[..., Any]:

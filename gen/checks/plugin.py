@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
+import traceback
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -317,13 +318,15 @@ def _raise(item: pytest.Function, failure: SampleFailure, verdict: Verdict) -> N
 
     __tracebackhide__ = True
     sample = "" if failure.sample is None else f", sample {failure.sample}" + (f" {failure.description}" if failure.description else "")
-    expected = f"\n{verdict.why}" if verdict.why.startswith("expected ") else ""
-    text = f"{_title(item)}{sample}{expected}"
-    command = f"reproduce: {_command(item, failure.sample)}"
+    lines = [_title(item) + sample]
+    if verdict.why.startswith("expected "):
+        lines.append(verdict.why)
     if isinstance(failure.error, Mismatch | Vacuous):
-        raise CellFailed(f"{text}\n{failure.error}\n{command}") from None
-    failure.error.add_note(f"{text}\n{command}")
-    raise failure.error
+        lines.append(str(failure.error))
+    else:
+        # Python's own form: pytest's quotes whole functions, and parses torch's files of 20,000 lines to do so.
+        lines.append("".join(traceback.format_exception(failure.error)).rstrip())
+    raise CellFailed("\n".join([*lines, f"reproduce: {_command(item, failure.sample)}"])) from failure.error
 
 
 def _title(item: pytest.Function) -> str:

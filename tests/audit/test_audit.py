@@ -179,6 +179,13 @@ def test_random_draws_are_not_taken_for_a_difference() -> None:
     assert not planted.differed
 
 
+def test_what_no_two_honest_runs_agree_on_is_not_taken_for_a_difference() -> None:
+    planted = Planted(load("torch"), "batch", "sign")
+    runs = iter(range(1, 9))
+    planted.vmap(lambda x: (x * 0 + next(runs),), (0,))(A)
+    assert not planted.differed
+
+
 def test_the_stages_of_a_check_are_read_from_its_body(checks: list[Check]) -> None:
     assert {check.name: check.stages for check in checks} == {
         "vjp": {"vjp"},
