@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gen.checks.seeds import seeded
+from gen.checks.seeds import seeded_with_numpy
 
 CANDIDATES = 64  # samples of one op that are kept; the choice for a check is made among them
 READ = 512  # samples read from one generator
@@ -63,7 +63,7 @@ def differentiates(info: Any, dtype: torch.dtype, device: str) -> bool:
 
 def samples(info: Any, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[Any]:
     """About :data:`CANDIDATES` SampleInputs at most. Inputs that torch would differentiate require grad: that is how OpInfo marks them."""
-    with seeded(*seed_parts), warnings.catch_warnings():
+    with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # making samples is not what is tested
         found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), READ))
     return iter([*_thinned(found), *_small(info, found)])
@@ -92,7 +92,7 @@ def errors(info: Any, device: str) -> list[Any]:
     """The ErrorInputs of the op; none where torch has written none."""
     if info.error_inputs_func is None:
         return []
-    with seeded("errors", info.name), warnings.catch_warnings():
+    with seeded_with_numpy("errors", info.name), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(info.error_inputs(device))
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.checks import declarative, opinfo
-from gen.checks.seeds import seeded, stable_seed
+from gen.checks.seeds import seeded, seeded_with_numpy, stable_seed
 
 Tensor = torch.Tensor
 Apply = Callable[..., Any]
@@ -191,7 +191,7 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
             raise LookupError(f"{op.name}: no `samples` in its row and no OpInfo of that name")
         calls = _from_opinfo(op, dtype, device, seed, wrapped)
     else:
-        with seeded(*seed):
+        with seeded_with_numpy(*seed):
             calls = list(declarative.build(resolve(source) if isinstance(source, str) else source, dtype, device))
     return [
         _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -23,13 +24,34 @@ def generator(*parts: object) -> torch.Generator:
 
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """Global generators seeded inside and restored after: what OpInfo samples and random ops draw from."""
+    """torch's global generators seeded inside, the CPU's restored after: what random ops draw from.
+
+    ``torch.manual_seed`` formats a stack trace for a CUDA that has not been started, which costs more than a check does; it is called
+    only where there is an accelerator to seed.
+    """
     seed = stable_seed(*parts)
-    kept_torch, kept_numpy = torch.get_rng_state(), np.random.get_state()
-    torch.manual_seed(seed)
-    np.random.seed(seed)
+    kept = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    if _has_accelerator():
+        torch.manual_seed(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(kept_torch)
-        np.random.set_state(kept_numpy)
+        torch.set_rng_state(kept)
+
+
+@contextmanager
+def seeded_with_numpy(*parts: object) -> Iterator[None]:
+    """:func:`seeded`, and NumPy's global generator besides: some of OpInfo's samples draw from it."""
+    kept = np.random.get_state()
+    np.random.seed(stable_seed(*parts))
+    try:
+        with seeded(*parts):
+            yield
+    finally:
+        np.random.set_state(kept)
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
