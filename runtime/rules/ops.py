@@ -16,6 +16,7 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
     "_shape": lambda t: _fact(t, lambda x: x.shape),
     "_dtype": lambda t: _fact(t, lambda x: x.dtype),
     "_meta": lambda t: _fact(t, Meta.of),
+    "_geometry": lambda t: _fact(t, lambda x: (x.shape, x.stride(), x.storage_offset())),
 }
 
 
@@ -175,7 +176,7 @@ def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
         name = base[:-1]
     else:
         return None
-    for candidate in (f"{name}.{func._overloadname}", name, f"{name}_functional"):
+    for candidate in (f"{name}.{func._overloadname}", name, f"{name}.int", f"{name}_functional"):  # transpose_ belongs to transpose.int
         try:
             return op_of(overload(f"{func.namespace}::{candidate}"))
         except ValueError:
