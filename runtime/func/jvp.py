@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..autograd.inplace import View
+from ..autograd.inplace import View, refuse
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
@@ -33,11 +33,12 @@ class DualValue(Value):
 
 
 def tangent_of(v: Any) -> torch.Tensor | None:
-    """The tangent of a dual value; a view whose base got one since takes its part of it."""
-    if v._tangent is None and v._view is not None:
-        base = v._view.base._tangent
-        if base is not None:
-            v._tangent = v._view.replay(base)
+    """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
+    view = v._view
+    if view is not None and view.generation != view.base._generation:
+        view.generation = view.base._generation
+        base = view.base._tangent
+        v._tangent = None if base is None else view.replay(base)
     return v._tangent
 
 
@@ -72,7 +73,10 @@ class DualLevel(Level):
                 raise MissingRule(str(func), "jvp")
             return decomposed(*args, **kwargs)
         result = func(*primals, **kwargs)
-        return self._wrap(op, args, kwargs, result, _rule(op)(op, primals, tangents, kwargs, result))
+        ts = _rule(op)(op, primals, tangents, kwargs, result)
+        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
+            ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
+        return self._wrap(op, args, kwargs, result, ts)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
         primals = list(args)
@@ -133,9 +137,7 @@ class DualLevel(Level):
         if not isinstance(target, torch.Tensor):
             raise MissingRule(str(op.func), "jvp")
         if not (isinstance(target, Value) and target._level is self):
-            from ..autograd.inplace import adopt
-
-            adopt(self, target, op)
+            refuse(self, op)
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
@@ -150,20 +152,29 @@ class DualLevel(Level):
         before = [primals[0].clone(), *primals[1:]]
         op.func(*primals, **kwargs)
         t = _fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
-        own = tangent_of(v)
-        if own is not None:
-            if t is None:
-                own.zero_()
-            else:
-                own.copy_(t)
-        elif t is not None:
-            if v._view is None:
-                v._tangent = t
-            else:
-                base = v._view.base
-                base._tangent = torch.zeros_like(base._inner)
-                tangent_of(v).copy_(t)  # type: ignore[union-attr]
+        self._set_tangent(v, t)
         return target
+
+    def _set_tangent(self, v: Any, t: Any) -> None:
+        """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values."""
+        if v._view is None:
+            v._tangent = t
+            v._generation += 1
+            return
+        base = v._view.base
+        old = base._tangent
+        if t is None:
+            if old is None:
+                return
+            new = old.clone()
+            v._view.replay(new).zero_()
+        else:
+            new = t.new_zeros(base.shape)  # made from t, so that it is batched where t is
+            if old is not None:
+                new = new + old
+            v._view.replay(new).copy_(t)
+        base._tangent = new
+        base._generation += 1
 
     def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
         _, _, found = self._split(op, args)
