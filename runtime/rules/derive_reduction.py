@@ -1,0 +1,136 @@
+"""Reductions: the geometry that their rules share, and the helpers that make a record of a partial derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import derive_batch
+from .derive import conj
+from .derive_batch import BatchRule
+from .record import Formula, Record, asking, parameters, register
+
+Dims = int | Sequence[int] | None
+
+
+def dims_of(dim: Dims, rank: int) -> list[int]:
+    """The reduced dimensions, none of them negative. ``None`` and ``[]`` mean all; a 0-d tensor has none."""
+    if rank == 0:
+        return []
+    if dim is None:
+        return list(range(rank))
+    each = [dim] if isinstance(dim, int) else list(dim)
+    return sorted({d % rank for d in each}) if each else list(range(rank))
+
+
+def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
+    """A result (or its cotangent) with the reduced dimensions back as dimensions of length one."""
+    if not keepdim:
+        for d in dims_of(dim, rank):
+            t = t.unsqueeze(d)
+    return t
+
+
+def count_of(shape: Sequence[int], dim: Dims) -> int:
+    """How many elements go into each element of the result."""
+    n = 1
+    for d in dims_of(dim, len(shape)):
+        n *= shape[d]
+    return n
+
+
+def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
+    """Sum over ``dim``; nothing happens to a 0-d tensor."""
+    dims = dims_of(dim, t.dim())
+    return t.sum(dims, keepdim=keepdim) if dims else t
+
+
+def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = True) -> Record:
+    """Reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``.
+
+    ``partial`` may ask for ``result``: it comes with the reduced dimensions restored. The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``.
+    Where the result of a complex argument is real (norms, variances) ``p`` is the conjugate of torch's gradient, and the jvp is the
+    real part of the sum, which the dual level takes. ``dim=False``: the op reduces everything and has no dimension arguments.
+    """
+    asks = parameters(partial)
+    at = asks.index("result") if "result" in asks else -1
+    geometry = ("self_shape", "dim", "keepdim") if dim else ("self_shape",)
+
+    def field(shape: Any, dims: Dims, keepdim: bool, values: Sequence[Any]) -> Any:
+        values = list(values)
+        if at >= 0:
+            values[at] = restored(values[at], len(shape), dims, keepdim)
+        return partial(*values)
+
+    def split(rest: Sequence[Any]) -> tuple[Dims, bool, Sequence[Any]]:
+        return (rest[0], rest[1], rest[2:]) if dim else (None, False, rest)
+
+    def backward(g: torch.Tensor, shape: Any, *rest: Any) -> Any:
+        dims, keepdim, values = split(rest)
+        return (restored(g, len(shape), dims, keepdim) * conj(field(shape, dims, keepdim, values))).expand(shape)
+
+    def forward(t: torch.Tensor, shape: Any, *rest: Any) -> Any:
+        dims, keepdim, values = split(rest)
+        return summed(t * field(shape, dims, keepdim, values), dims, keepdim)
+
+    return register(
+        names,
+        vjp={"self": asking("g", *geometry, *asks)(backward)},
+        jvp={"self": asking("self_t", *geometry, *asks)(forward)},
+        batch=batch,
+        family="reduction",
+    )
+
+
+def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True) -> None:
+    """Ops that pick elements along a dimension and return (values, indices): ``max``, ``kthvalue``, and ``sort`` with ``keepdim=False``
+    for ops whose results always keep the dimension."""
+
+    def pick(d: int, kept: bool, rank: int) -> list[int]:
+        return [] if kept or rank == 0 else [d]
+
+    def backward(g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, kept: bool = True) -> torch.Tensor:
+        for k in pick(d, kept, len(shape)):
+            g, indices = g.unsqueeze(k), indices.unsqueeze(k)
+        return g.new_zeros(shape).scatter(d, indices, g)
+
+    def forward(t: torch.Tensor, indices: torch.Tensor, d: int, kept: bool = True) -> tuple[Any, Any]:
+        for k in pick(d, kept, t.dim()):
+            return t.gather(k, indices.unsqueeze(k)).squeeze(k), None
+        return t.gather(d, indices), None
+
+    extra = ("keepdim",) if keepdim else ()
+    for name in names.split():
+        register(
+            name,
+            vjp={"self": asking("g", "self_shape", "result1", dim, *extra)(backward)},
+            jvp=asking("self_t", "result1", dim, *extra)(forward),
+            batch=batch,
+            family="selection",
+        )
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """A physical batch as (batch, elements)."""
+    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+
+
+def whole(per_row: Callable[..., Any]) -> BatchRule:
+    """Batch rule of ops that reduce everything: ``per_row`` reduces dimension 1 of (batch, elements)."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        return per_row(rows(args[0]), *args[1:], **kwargs)
+
+    return rule
+
+
+def along_default(position: int, default: int = -1) -> BatchRule:
+    """``derive_batch.along`` for an int dimension argument that the caller may leave out."""
+    along = derive_batch.along(position)
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        return along(func, size, batched, args if len(args) > position else [*args, default], kwargs)
+
+    return rule

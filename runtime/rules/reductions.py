@@ -1,0 +1,215 @@
+"""Sums, means, products, extrema, norms, variances, order statistics, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import derive_batch as batch
+from .derive import linear, nondifferentiable
+from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
+from .record import register
+from .scans import exclusive_product
+
+aten = torch.ops.aten
+
+# ---- sums and means (sum itself is in core)
+
+
+def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    return (restored(g, len(shape), dim, keepdim) / max(count_of(shape, dim), 1)).expand(shape)
+
+
+linear("mean", {"self": lambda g, self_shape: _mean_vjp(g, self_shape)}, whole(lambda r, **kw: r.mean(1, **kw)), family="reduction")
+linear(
+    "mean.dim",
+    {"self": lambda g, self_shape, dim, keepdim: _mean_vjp(g, self_shape, dim, keepdim)},
+    batch.along(1),
+    family="reduction",
+)
+reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype), batch.along(1))
+register(
+    "trace",
+    vjp={"self": lambda g, self_shape, self_meta: g * torch.eye(*self_shape, dtype=self_meta.dtype, device=self_meta.device)},
+    jvp="linear",
+    batch=lambda f, n, b, a, k: a[0].diagonal(0, 1, 2).sum(-1),
+    family="reduction",
+)
+
+
+# ---- products
+
+
+def _others(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """For each element the product of all others along ``dim``: right where elements are zero, unlike ``result / x``."""
+    return exclusive_product(x, dim) * exclusive_product(x.flip(dim), dim).flip(dim)
+
+
+reduction(
+    "prod",
+    lambda self, result_dtype: _others(self.to(result_dtype).reshape(-1), 0).reshape(self.shape),
+    whole(lambda r, **kw: r.prod(1, **kw)),
+    dim=False,
+)
+reduction("prod.dim_int", lambda self, dim, result_dtype: _others(self.to(result_dtype), dim) if self.dim() else 1, batch.along(1))
+
+
+# ---- extrema: those without an index share the gradient equally between ties, as torch does
+
+
+def _shared(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+    mask = self == result
+    return mask.to(self.dtype) / summed(mask, dim, True)
+
+
+def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    mask = (self == result) | (self.isnan() & result.isnan())
+    return mask.to(self.dtype) / mask.sum()
+
+
+def _aminmax(self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    dims = [] if dim is None else [dim]
+    return self.amin(dims, keepdim), self.amax(dims, keepdim)
+
+
+reduction("amax amin", _shared, batch.along(1))
+reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
+reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
+reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False)
+reduction("nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False)
+register("aminmax", decomposition=_aminmax, family="reduction")
+selecting("max.dim min.dim median.dim nanmedian.dim", batch.along(1))
+selecting("mode", along_default(1))
+selecting("kthvalue", along_default(2))
+
+
+# ---- logsumexp and norms
+
+reduction("logsumexp", lambda self, result: (self - result).exp(), batch.along(1))
+
+
+def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> torch.Tensor:
+    """Conjugate of the gradient of a p-norm; zero where the norm is not differentiable, ties of the maximum shared."""
+    p = float(ord)
+    if p == 0:
+        return torch.zeros_like(self)
+    sgn = self.sgn().conj() if self.is_complex() else self.sgn()
+    if p == 1:
+        return sgn
+    if p == 2:
+        unit = self.conj() if self.is_complex() else self
+        return (unit / result).masked_fill(result == 0, 0)
+    magnitude = self.abs()
+    if p in (float("inf"), float("-inf")):
+        mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
+        return sgn * (mask.to(result.dtype) / summed(mask, dim, True))
+    if p < 1:  # |x|^(p-1) is infinite at zero, where the subgradient taken is zero
+        return sgn * magnitude.pow(p - 1).masked_fill(self == 0, 0) * result.pow(1 - p)
+    if p < 2:
+        return sgn * (magnitude.pow(p - 1) / result.pow(p - 1)).masked_fill(result == 0, 0)
+    # not sgn·|x|^(p-1): its own derivative at zero would be infinite times zero
+    unit = self.conj() if self.is_complex() else self
+    return unit * (magnitude.pow(p - 2) / result.pow(p - 1)).masked_fill(result == 0, 0)
+
+
+def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+    return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+reduction(
+    "linalg_vector_norm",
+    # a wider dtype= computes in that dtype
+    lambda self, result, ord, dim: _norm_partial(self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim),
+    lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
+)
+for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
+    register(_name, decomposition=_norm, family="reduction")
+register("norm.ScalarOpt_dtype", decomposition=lambda self, p, *, dtype: _norm(self, p, dtype=dtype), family="reduction")
+register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
+register("dist", decomposition=lambda self, other, p=2: aten.linalg_vector_norm(self - other, p), family="reduction")
+
+
+def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
+    """Each slice along ``dim`` scaled down to a norm of at most ``maxnorm``; 1e-7 is ATen's guard."""
+    norm = aten.linalg_vector_norm(self, p, [d for d in range(self.dim()) if d != dim % self.dim()], True)
+    return self * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1)
+
+
+register("renorm", decomposition=_renorm, family="reduction")
+
+
+def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None = None) -> torch.Tensor:
+    return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
+
+
+def _pdist(self: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+    i, j = torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
+    return aten.linalg_vector_norm(self.index_select(0, i) - self.index_select(0, j), p, [-1])
+
+
+register("_cdist_forward", decomposition=_cdist, family="reduction")
+register("_euclidean_dist", decomposition=lambda x1, x2: _cdist(x1, x2, 2.0), family="reduction")
+register("_pdist_forward", decomposition=_pdist, family="reduction")
+
+
+# ---- variances: the correction defaults to one
+
+
+def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
+    """Conjugate of the gradient of the variance."""
+    n = count_of(self.shape, dim)
+    c = 1 if correction is None else correction
+    dims = dims_of(dim, self.dim())
+    off = self - (self.mean(dims, keepdim=True) if dims else self)
+    off = off.conj() if off.is_complex() else off
+    return off * (2 / (n - c) if n != c else float("inf"))
+
+
+def _std_partial(self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
+    return _deviation(self, dim, correction) * (1 / (2 * result)).masked_fill(result == 0, 0)
+
+
+def _with_mean(spread: Any) -> Any:
+    def decomposed(self: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        value = spread(self, dim, correction=correction, keepdim=keepdim)
+        dims = dims_of(dim, self.dim())
+        return value, self.mean(dims, keepdim) if dims else self.clone()
+
+    return decomposed
+
+
+reduction("var.correction", lambda self, dim, correction: _deviation(self, dim, correction), batch.along(1))
+reduction("std.correction", _std_partial, batch.along(1))
+register("var_mean.correction", decomposition=_with_mean(aten.var.correction), family="reduction")
+register("std_mean.correction", decomposition=_with_mean(aten.std.correction), family="reduction")
+
+
+# ---- no derivative by nature
+
+
+def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, keepdim = [*args, None, False][:3] if len(args) < 3 else args
+    if dim is not None:
+        return batch.along(1)(func, size, batched, args, kwargs)
+    found = func(rows(x), 1)
+    return restored(found, x.dim(), list(range(1, x.dim())), False) if keepdim and x.dim() > 1 else found
+
+
+def _truth(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Here, unlike elsewhere, an empty list of dimensions means none."""
+    if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
+        return func(*args, **kwargs)
+    return batch.along(1)(func, size, batched, args, kwargs)
+
+
+nondifferentiable("any", whole(lambda r: r.any(1)))
+nondifferentiable("all", whole(lambda r: r.all(1)))
+nondifferentiable("any.dim all.dim", batch.along(1))
+nondifferentiable("any.dims all.dims", _truth)
+nondifferentiable("argmax argmin", _arg)
+nondifferentiable("count_nonzero.dim_IntList", batch.along(1))
+nondifferentiable(
+    "count_nonzero",
+    lambda f, n, b, a, k: aten.count_nonzero.dim_IntList(rows(a[0]), [1]) if len(a) < 2 or a[1] is None else batch.along(1)(f, n, b, a, k),
+)
