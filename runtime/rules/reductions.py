@@ -29,13 +29,6 @@ linear(
     family="reduction",
 )
 reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype), batch.along(1))
-register(
-    "trace",
-    vjp={"self": lambda g, self_shape, self_meta: g * torch.eye(*self_shape, dtype=self_meta.dtype, device=self_meta.device)},
-    jvp="linear",
-    batch=lambda f, n, b, a, k: a[0].diagonal(0, 1, 2).sum(-1),
-    family="reduction",
-)
 
 
 # ---- products
@@ -113,7 +106,7 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     return unit * (magnitude.pow(p - 2) / result.pow(p - 1)).masked_fill(result == 0, 0)
 
 
-def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
@@ -139,11 +132,11 @@ def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
 register("renorm", decomposition=_renorm, family="reduction")
 
 
-def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None = None) -> torch.Tensor:
+def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None = None) -> Any:
     return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
 
 
-def _pdist(self: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+def _pdist(self: torch.Tensor, p: float = 2.0) -> Any:
     i, j = torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
     return aten.linalg_vector_norm(self.index_select(0, i) - self.index_select(0, j), p, [-1])
 

@@ -78,7 +78,7 @@ register(
 )
 
 
-def _masked_softmax(self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None) -> torch.Tensor:
+def _masked_softmax(self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None) -> Any:
     """``mask`` is true where an element takes no part; type 0 is (L, L), type 1 (B, L), type 2 full."""
     if mask_type == 0:
         mask = mask.expand(self.shape)

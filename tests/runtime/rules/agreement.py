@@ -1,0 +1,188 @@
+"""Do the rules agree with torch's own engine? One function that runs an OpInfo's samples through the runtime's transforms.
+
+The references are torch's engine on plain tensors and Python loops over the batch; nothing of ``torch.func`` is involved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+from runtime import func
+from runtime.func.vmap import fallback_policy
+
+forward_ad: Any = torch.autograd.forward_ad
+Tensors = tuple[torch.Tensor, ...]
+Flat = Callable[..., Tensors]
+CHECKS = ("vjp", "jvp", "vmap", "vmap_vjp", "vjp_vmap", "vjp_vjp")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An op at one sample: a function of its floating tensors, in the order in which they appear, to a tuple of tensors."""
+
+    f: Flat
+    inputs: Tensors
+    what: str
+
+
+def opinfo(name: str, variant: str = "") -> Any:
+    for op in op_db:
+        if op.name == name and op.variant_test_name == variant:
+            return op
+    raise LookupError(f"no OpInfo {name!r} {variant!r}")
+
+
+def problems(name: str, dtype: torch.dtype, variant: str = "", limit: int = 4) -> list[Problem]:
+    """At most ``limit`` samples, spread over all of them (their interesting ones are rarely the first)."""
+    op = opinfo(name, variant)
+    torch.manual_seed(0)
+    samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    step = max(1, len(samples) // limit)
+    return [_problem(op, sample, i) for i, sample in enumerate(samples) if i % step == 0][:limit]
+
+
+def _problem(op: Any, sample: Any, number: int) -> Problem:
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    where = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+
+    def f(*inputs: torch.Tensor) -> Tensors:
+        full = list(flat)
+        for i, x in zip(where, inputs, strict=True):
+            full[i] = x
+        first, args, kwargs = pytree.tree_unflatten(full, spec)
+        out = sample.output_process_fn_grad(op.op(first, *args, **kwargs))
+        return tuple(o for o in pytree.tree_leaves(out) if isinstance(o, torch.Tensor))
+
+    return Problem(f, tuple(flat[i].detach().clone() for i in where), f"{op.formatted_name} sample {number} of {sample}")
+
+
+def _smooth(outs: Tensors) -> list[int]:
+    return [i for i, o in enumerate(outs) if o.is_floating_point() or o.is_complex()]
+
+
+def _only(f: Flat, which: Sequence[int]) -> Flat:
+    def chosen(*inputs: torch.Tensor) -> Tensors:
+        outs = f(*inputs)
+        return tuple(outs[i] for i in which)
+
+    return chosen
+
+
+def _like(tensors: Tensors, seed: str) -> Tensors:
+    """Directions of the same shapes, the same ones for the same seed."""
+    generator = torch.Generator().manual_seed(zlib.crc32(seed.encode()))
+    return tuple(torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in tensors)
+
+
+def engine_vjp(f: Flat, inputs: Tensors, cotangents: Tensors, create_graph: bool = False) -> Tensors:
+    """By torch's engine, zeros where no gradient arrives."""
+    leaves = inputs if create_graph else tuple(x.detach().requires_grad_() for x in inputs)
+    pairs = [(o, g) for o, g in zip(f(*leaves), cotangents, strict=True) if o.requires_grad]
+    if not pairs:
+        return tuple(torch.zeros_like(x) for x in leaves)
+    grads = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, create_graph=create_graph)
+    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))
+
+
+def engine_jvp(f: Flat, inputs: Tensors, tangents: Tensors) -> Tensors:
+    """By torch's forward mode, or, for ops without a forward-mode rule, by transposing torch's vjp."""
+    try:
+        with forward_ad.dual_level():
+            outs = f(*(forward_ad.make_dual(x.detach(), t) for x, t in zip(inputs, tangents, strict=True)))
+            duals = [forward_ad.unpack_dual(o) for o in outs]
+            return tuple(torch.zeros_like(d.primal) if d.tangent is None else d.tangent.detach() for d in duals)
+    except NotImplementedError:
+        pass
+
+    def pullback(*cotangents: torch.Tensor) -> Tensors:
+        return engine_vjp(f, tuple(x.detach().requires_grad_() for x in inputs), cotangents, create_graph=True)
+
+    outs = f(*inputs)
+    return engine_vjp(pullback, tuple(torch.zeros_like(o) for o in outs), tangents)
+
+
+def _pullback_of(run: Callable[..., Tensors], n: int) -> Flat:
+    def g(*values: torch.Tensor) -> Tensors:
+        return run(values[:n], values[n:])
+
+    return g
+
+
+def _runtime_vjp(f: Flat, n: int) -> Flat:
+    return _pullback_of(lambda inputs, cotangents: tuple(func.vjp(f, *inputs)[1](tuple(cotangents))), n)
+
+
+def _engine_vjp(f: Flat, n: int) -> Flat:
+    return _pullback_of(lambda inputs, cotangents: engine_vjp(f, inputs, cotangents, any(x.requires_grad for x in inputs)), n)
+
+
+def _batches(inputs: Tensors) -> list[tuple[Tensors, tuple[int | None, ...]]]:
+    """All inputs batched; and each in turn the only one that is. The second element stays inside the domain of the first."""
+    stacked = tuple(torch.stack([x, 0.875 * x]) for x in inputs)
+    n = len(inputs)
+    patterns: list[tuple[int | None, ...]] = [(0,) * n]
+    if n > 1:
+        patterns += [tuple(0 if i == j else None for i in range(n)) for j in range(n)]
+    return [(tuple(s if d == 0 else x for s, x, d in zip(stacked, inputs, p, strict=True)), p) for p in patterns]
+
+
+def _loop(f: Flat, inputs: Tensors, dims: tuple[int | None, ...]) -> Tensors:
+    rows = [f(*(x if d is None else x[i] for x, d in zip(inputs, dims, strict=True))) for i in range(2)]
+    return tuple(torch.stack(r) for r in zip(*rows, strict=True))
+
+
+def _same(actual: Tensors, expected: Tensors, what: str) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-7, equal_nan=True, msg=lambda m: f"{what}\n{m}")
+
+
+def check_problem(p: Problem, checks: Sequence[str] = CHECKS) -> None:
+    """Run one problem through ``checks``; a loop over the batch inside the runtime counts as a failure."""
+    n = len(p.inputs)
+    outs = p.f(*p.inputs)
+    smooth = _only(p.f, _smooth(outs))
+    cotangents = _like(smooth(*p.inputs), "cotangents")
+    tangents = _like(p.inputs, "tangents")
+    policy = fallback_policy("raise")
+    try:
+        if "vmap" in checks:
+            for batch, dims in _batches(p.inputs):
+                _same(func.vmap(p.f, dims)(*batch), _loop(p.f, batch, dims), f"vmap {dims}: {p.what}")
+        if not cotangents:
+            return
+        ours, theirs = _runtime_vjp(smooth, n), _engine_vjp(smooth, n)
+        if "vjp" in checks:
+            _same(ours(*p.inputs, *cotangents), theirs(*p.inputs, *cotangents), f"vjp: {p.what}")
+        if "jvp" in checks:
+            _same(func.jvp(smooth, p.inputs, tangents)[1], engine_jvp(smooth, p.inputs, tangents), f"jvp: {p.what}")
+        if "vmap_vjp" in checks:
+            for batch, dims in _batches((*p.inputs, *cotangents)):
+                _same(func.vmap(ours, dims)(*batch), _loop(theirs, batch, dims), f"vmap(vjp) {dims}: {p.what}")
+        if "vjp_vmap" in checks:
+            for batch, dims in _batches(p.inputs):
+                looped = _loop(smooth, batch, dims)
+                gs = _like(looped, "batched cotangents")
+                actual = func.vjp(func.vmap(smooth, dims), *batch)[1](gs)
+                _same(actual, engine_vjp(lambda *x, dims=dims: _loop(smooth, x, dims), batch, gs), f"vjp(vmap) {dims}: {p.what}")
+        if "vjp_vjp" in checks:
+            second = _like(p.inputs, "second")
+            _same(
+                _runtime_vjp(ours, n + len(cotangents))(*p.inputs, *cotangents, *second),
+                engine_vjp(theirs, (*p.inputs, *cotangents), second),
+                f"vjp(vjp): {p.what}",
+            )
+    finally:
+        fallback_policy(policy)
+
+
+def check(name: str, dtype: torch.dtype = torch.float64, variant: str = "", *, limit: int = 4, checks: Sequence[str] = CHECKS) -> None:
+    """``limit`` samples of an OpInfo through ``checks``."""
+    for p in problems(name, dtype, variant, limit):
+        check_problem(p, checks)
