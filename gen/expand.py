@@ -167,13 +167,17 @@ class _Maker:
         self._dtypes = Names(dtypes, "dtype")
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
-    def _select(self, names: Names, globs: Sequence[str], path: ops_.Path, known: Sequence[str] = ()) -> int:
-        """The union of what `globs` mean; one that means nothing is a mistake, unless `known` has it."""
+    def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
+        """The union of what `globs` mean; one that means nothing is a mistake, unless what it means was itself mistaken."""
         for index, glob in enumerate(globs):
-            if names.match(glob) is None and glob not in known:
+            if names.match(glob) is None and not self._was_cut_out(glob, names):
                 matches = "matches nothing" if is_glob(glob) else "is unknown"
                 self._loaded.problem((*path, index), f'{names.what} "{glob}" {matches}', one_of(names.sets), nearest(glob, names.sets))
         return names.match_any(globs)
+
+    def _was_cut_out(self, glob: str, names: Names) -> bool:
+        derived = names.what not in ("op", "family", "check")  # dtypes and axis values are known only by the columns
+        return glob in self._loaded.cut or (not self._loaded.cases_are_known and (derived or is_glob(glob)))
 
     # --- which cells there are ----------------------------------------------------------------------------------------------------
 

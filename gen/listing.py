@@ -166,5 +166,5 @@ def _print_coverage(plan: Plan, as_json: bool) -> None:
         return
     for name, tier in proof.items():
         tuples = f"{tier['covered']:,} of {tier['tuples']:,} valid {tier['t']}-tuples"
-        limits = f"; limits: {tier['limits']}" if tier["limits"] else ""
+        limits = "".join(f"; at most {limit['cells']} of {', '.join(limit['checks'])}" for limit in tier["limits"])
         print(f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; {tuples} covered{limits}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-WIDTH = 120
+WIDTH = 140
 
 
 def quoted(text: str) -> str:

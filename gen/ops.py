@@ -122,7 +122,9 @@ class _Resolver:
             return True
         expected = "an op of torch's OpInfo database, or a row with `samples:` of its own"
         where = (*path, "op") if isinstance(_at(self._loaded.source.data, path), dict) else path
-        self._loaded.problem(where, f'unknown op "{row.op}"', expected, nearest(row.op, self._catalog.ops))
+        meant = nearest(row.op, self._catalog.ops)
+        self._loaded.problem(where, f'unknown op "{row.op}"', expected, meant)
+        self._loaded.cut.update({row.op, meant})
         return False
 
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
@@ -144,9 +146,7 @@ class _Resolver:
             spec=row,
         )
 
-    def _asked(
-        self, name: str, family_name: str, family: Family, row: OpRow, path: Path, known: Facts | None
-    ) -> frozenset[str] | None:
+    def _asked(self, name: str, family_name: str, family: Family, row: OpRow, path: Path, known: Facts | None) -> frozenset[str] | None:
         """The dtypes that the row, or else its family, asks for."""
         if row.dtypes is None:
             return None if family.dtypes is None else frozenset(self._dtypes.resolve(family.dtypes, ("families", family_name, "dtypes")))

@@ -34,7 +34,7 @@ def modules(plan: Plan, progress: Progress = iter) -> dict[str, str]:
     for index, op in enumerate(plan.ops):
         if full[index]:
             members.setdefault(op.family, []).append(index)
-    source = plan.loaded.source.name.rpartition("/")[2]
+    source = plan.loaded.source.relative(plan.loaded.source.name)
     words = _Words(plan)
     return {f"test_{family}.py": _module(plan, words, family, members[family], source) for family in progress(sorted(members))}
 
@@ -115,7 +115,7 @@ def _known_arguments(plan: Plan, entry: Entry) -> list[tuple[str, object]]:
     if isinstance(spec, ToleranceEntry):
         found += [("rtol", spec.rtol), ("atol", spec.atol)]
     until = None if spec.until is None else spec.until.isoformat()
-    source = plan.loaded.source.where(entry.path).file
+    source = plan.loaded.source.relative(plan.loaded.source.where(entry.path).file)
     found += [("reason", spec.reason), ("link", spec.link or None), ("until", until), ("source", source)]
     return [(key, value) for key, value in found if value is not None]
 

@@ -78,6 +78,11 @@ class Source:
         node, holder = self._walk(path)
         return _mark(holder if key else node)
 
+    def relative(self, file: str) -> str:
+        """A file's name as seen from the folder of the first one, wherever the command was run."""
+        folder = self.name.rpartition("/")[0]
+        return file.removeprefix(f"{folder}/") if folder else file
+
     def within(self, path: Sequence[str | int], offset: int) -> Mark:
         """The place `offset` characters into the string at `path`."""
         node = self.node(path)

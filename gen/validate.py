@@ -32,6 +32,8 @@ class Loaded:
     matrix: Matrix
     source: source.Source
     problems: list[Problem] = field(default_factory=list)
+    cut: set[str] = field(default_factory=set)
+    """Names of checks, families and ops that were cut out or misspelt: whoever else refers to them is not to blame."""
 
     @property
     def cases_are_known(self) -> bool:
@@ -47,13 +49,16 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
     """Read and validate a matrix file. Raises `MatrixError` only where nothing usable is left of it."""
     read = source.load(path, name)
     problems: list[Problem] = []
+    cut: set[str] = set()
     for _ in range(8):  # each round cuts out what the round before found wrong
         try:
-            return Loaded(Matrix.model_validate(read.data), read, problems)
+            return Loaded(Matrix.model_validate(read.data), read, problems, cut)
         except ValidationError as error:
             details = error.errors(include_url=False)
         problems += [_problem(detail, read) for detail in details]
-        read = read.without({_whole(_data_path(detail["loc"], read.data)) for detail in details}, MINIMUM)
+        paths = {_whole(detail, read.data) for detail in details}
+        cut.update(_name(path, read.data) for path in paths)
+        read = read.without(paths, MINIMUM)
     raise MatrixError(problems)
 
 
@@ -61,6 +66,8 @@ def shown(path: Sequence[str | int]) -> str:
     """`families.mine.ops[0]`."""
     text = ""
     for step in path:
+        if isinstance(step, str) and not step.isprintable():
+            step = repr(step)
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return text
 
@@ -123,11 +130,22 @@ def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
     return tuple(path)
 
 
-def _whole(path: Loc) -> Loc:
-    """The smallest whole thing that the path lies in: an entry, an op, a check, a family."""
+def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
+    """The smallest whole thing that the mistake lies in: an unknown key, an entry, an op, a check, a family."""
+    path = _data_path(detail["loc"], data)
+    if detail["type"] == "extra_forbidden":
+        return path
     if len(path) >= 4 and path[0] == "families" and path[2] == "ops":
         return path[:4]
-    return path[:2] if len(path) >= 2 else path
+    return path[:2]
+
+
+def _name(path: Loc, data: Any) -> str:
+    """What others call the thing at `path`: an op by its name, all else by its key."""
+    for step in path:
+        data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
+    named = data.get("op") if isinstance(data, dict) else None
+    return str(named or path[-1])
 
 
 def _model_at(loc: Sequence[str | int]) -> Any:

@@ -46,9 +46,7 @@ class Changes:
         return ", ".join([*parts, f"{len(self.unchanged)} unchanged"])
 
 
-def compare(
-    folder: Path, files: Mapping[str, str], is_generated: Callable[[str], bool], is_edited: Callable[[str], bool]
-) -> Changes:
+def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str], bool], is_edited: Callable[[str], bool]) -> Changes:
     """How `folder` differs from `files`. Raises `OverwriteError` where a file that a person wrote is in the way."""
     present = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(PATTERN))} if folder.is_dir() else {}
     foreign = [name for name, text in present.items() if name in files and not is_generated(text)]

@@ -1,0 +1,139 @@
+"""Which cells a matrix has: by facts of the op, by what is asked for, by entries, and by tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gen.expand import Plan
+from gen.reduce import bits
+
+Expand = Callable[[str], Plan]
+
+
+def cells(plan: Plan, masks: list[int] | None = None) -> set[str]:
+    """`check[case]` of every valid cell."""
+    chosen = plan.valid if masks is None else masks
+    return {
+        f"{plan.columns[column].check}[{plan.columns[column].case(op.name)}]"
+        for op, mask in zip(plan.ops, chosen, strict=True)
+        for column in bits(mask)
+    }
+
+
+def cells_of(plan: Plan, check: str, op: str) -> set[str]:
+    """The words of one line."""
+    start = f"{check}[{op}-"
+    return {cell[len(start) : -1] for cell in cells(plan) if cell.startswith(start)}
+
+
+def test_forward_runs_in_every_dtype_that_op_and_check_share(plan: Plan) -> None:
+    assert cells_of(plan, "forward", "torch.bitwise_not") == {"bool", "int64"}
+    assert cells_of(plan, "forward", "torch.sin") == {"float32", "float64", "complex64", "complex128", "bool", "int64"}
+
+
+def test_derivatives_run_only_where_the_op_has_them(plan: Plan) -> None:
+    assert cells_of(plan, "vjp", "torch.sin") == {"float32", "float64", "complex64", "complex128"}
+    assert cells_of(plan, "vjp", "torch.bitwise_not") == set()
+
+
+def test_a_family_narrows_dtypes_and_checks(plan: Plan) -> None:
+    assert cells_of(plan, "forward", "torch.linalg.det") == {"float32", "float64", "complex64", "complex128"}
+    assert {cell.split("[")[0] for cell in cells(plan) if "rms_norm" in cell} == {"forward", "vjp", "errors"}
+
+
+def test_form_and_reference_imply_what_the_op_must_offer(plan: Plan) -> None:
+    assert cells_of(plan, "inplace", "torch.linalg.det") == set()
+    assert cells_of(plan, "inplace", "torch.mul")
+    assert cells_of(plan, "errors", "torch.sin") == set()
+    assert cells_of(plan, "errors", "torch.mul") == {"float64"}
+    assert cells_of(plan, "errors", "examples.ops.rms_norm") == {"float64"}
+
+
+def test_axes_multiply_and_exclude_removes(plan: Plan) -> None:
+    assert len(cells_of(plan, "joint_export", "torch.mul")) == 2 * 2 * 2
+    assert cells_of(plan, "joint_export", "torch.sin") == {
+        "float32-static-default", "float32-dynamic-default", "float64-static-default", "float64-dynamic-default",
+    }  # fmt: skip
+
+
+def test_smaller_tiers_are_part_of_larger_ones(plan: Plan) -> None:
+    smoke, default, full = (cells(plan, tier.chosen) for tier in plan.tiers.values())
+    assert smoke < default < full
+    assert full == cells(plan)
+    assert all("torch.sin" in cell or "torch.mul" in cell for cell in smoke)
+
+
+def test_every_tier_that_has_no_limit_is_covered_completely(plan: Plan) -> None:
+    assert all(tier.coverage.complete for tier in plan.tiers.values())
+
+
+MATRIX = """\
+    version: 1
+    checks:
+      vjp: {{claim: It holds., pipeline: vjp, against: upstream}}
+      forward: {{claim: It holds., against: eager}}
+    families: {{rest: {{ops: ["torch.*"]}}, first: {{ops: [torch.sin]}}}}
+    {more}
+    """
+
+
+def test_a_name_claims_its_op_before_any_glob(expanded: Expand) -> None:
+    plan = expanded(MATRIX.format(more=""))
+    assert {op.name: op.family for op in plan.ops}["torch.sin"] == "first"
+    assert {op.family for op in plan.ops} == {"rest", "first"}
+
+
+def test_kinds_narrow_a_glob(expanded: Expand) -> None:
+    plan = expanded("""\
+        version: 1
+        checks: {forward: {claim: It holds., against: eager}}
+        families: {some: {ops: ["torch.*"], kinds: [unary], not_ops: [torch.bit*]}}
+        """)
+    assert [op.name for op in plan.ops] == ["torch.sin"]
+
+
+def test_a_limit_draws_by_seed_and_keeps_what_smaller_tiers_need(expanded: Expand) -> None:
+    def tier(seed: int) -> tuple[set[str], set[str]]:
+        more = f"tiers: {{full: {{limit: [{{checks: vjp, cells: 12, seed: {seed}}}]}}}}"
+        plan = expanded(MATRIX.format(more=more))
+        return cells(plan, plan.tiers["default"].chosen), cells(plan, plan.tiers["full"].chosen)
+
+    default, full = tier(1)
+    assert sum(cell.startswith("vjp") for cell in full) == 12
+    assert default <= full
+    assert tier(1)[1] == full
+    assert tier(2)[1] != full
+
+
+@pytest.mark.parametrize("reduction", ["smoke", "pairwise", "{t: 3}", "{sample: 9, seed: 4}", "full"])
+def test_every_reduction_stays_within_the_valid_cells(expanded: Expand, reduction: str) -> None:
+    plan = expanded(MATRIX.format(more=f"tiers: {{smoke: {{reduce: {reduction}}}}}"))
+    found = cells(plan, plan.tiers["smoke"].chosen)
+    assert found
+    assert found <= cells(plan)
+    if "sample" in reduction:
+        assert len(found) == 9
+
+
+def test_an_entry_is_named_after_its_reason_and_keeps_its_name(plan: Plan) -> None:
+    assert [entry.name for entry in plan.entries if entry.kind in ("xfail", "vanishes")] == [
+        "eigenvectors_have_no_gauge_invariant_derivative",
+        "all_true",
+    ]
+
+
+def test_entries_with_one_reason_get_names_of_their_own(expanded: Expand) -> None:
+    plan = expanded(MATRIX.format(more="skip: [{op: torch.sin, reason: Slow}, {op: torch.mul, reason: Slow}]"))
+    names = [entry.name for entry in plan.entries]
+    assert len(set(names)) == 2
+    assert all(name.startswith("slow_") for name in names)
+
+
+def test_the_order_of_families_does_not_change_the_cells(expanded: Expand) -> None:
+    text = MATRIX.format(more="")
+    turned = text.replace('rest: {ops: ["torch.*"]}, first: {ops: [torch.sin]}', 'first: {ops: [torch.sin]}, rest: {ops: ["torch.*"]}')
+    assert turned != text
+    first, second = expanded(text), expanded(turned)
+    assert [cells(first, tier.chosen) for tier in first.tiers.values()] == [cells(second, tier.chosen) for tier in second.tiers.values()]
