@@ -1,0 +1,161 @@
+"""Batch rules for indexing: a batch of indices becomes one index more, or rows of a folded tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .derive_batch import expand, shift
+
+
+def pointed(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank; a number counts as a vector of one element."""
+    actual = list(args)
+    scalar = args[0].dim() - (batched[0] is True) == 0
+    result_scalar = (args[2] if func._schema.name == "aten::gather" else args[0]).dim() - (
+        batched[2] if func._schema.name == "aten::gather" else batched[0]
+    ) == 0
+    rank = 1 if scalar else args[0].dim() - (batched[0] is True)
+    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(a, torch.Tensor):
+            a = expand(a, b, size)
+            actual[i] = a.unsqueeze(1) if a.dim() == 1 else a
+    actual[1] = shift(args[1], rank)
+    out = func(*actual, **kwargs)
+    return out.squeeze(1) if result_scalar else out
+
+
+def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
+    return torch.where(index < 0, index + n, index)
+
+
+def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``: ``(self, dim, index, source or value, …)``.
+
+    With a batch of indices, the indexed dimension of all elements of the batch is laid out as one.
+    """
+    x, dim, index, *rest = args
+    scalar = x.dim() - batched[0] == 0
+    x = expand(x, batched[0], size)
+    if scalar:
+        x = x.unsqueeze(1)
+    dim = shift(dim, x.dim() - 1)
+    source = rest[0] if isinstance(rest[0], torch.Tensor) and "source" in _names(func) else None
+    if source is not None:
+        source = expand(source, batched[3], size)
+        source = source.unsqueeze(1) if source.dim() == 1 else source
+    if not batched[2]:
+        out = func(x, dim, index, *(rest if source is None else (source, *rest[1:])), **kwargs)
+    else:
+        n = x.shape[dim]
+        flat = x.movedim(dim, 1)
+        index = (_wrap(index.reshape(size, -1), n) + torch.arange(size, device=index.device).unsqueeze(1) * n).reshape(-1)
+        tail = rest if source is None else (source.movedim(dim, 1).flatten(0, 1), *rest[1:])
+        out = func(flat.flatten(0, 1), 0, index, *tail, **kwargs).reshape(flat.shape).movedim(1, dim)
+    return out.squeeze(1) if scalar else out
+
+
+def _names(func: Any) -> set[str]:
+    return {a.name for a in func._schema.arguments}
+
+
+def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """``index_select``: one selection for all, or one for each."""
+    x, dim, index = args
+    scalar = x.dim() - batched[0] == 0
+    if scalar:
+        x = x.unsqueeze(-1)
+    if not batched[0]:
+        dim = shift(dim, x.dim()) - 1
+        out = func(x, dim, index.reshape(-1)).unflatten(dim, (size, -1)).movedim(dim, 0)
+    elif not batched[1 + 1]:
+        out = func(x, shift(dim, x.dim() - 1), index)
+    else:
+        dim = shift(dim, x.dim() - 1)
+        index = index.reshape(size, *[1] * (dim - 1), -1, *[1] * (x.dim() - 1 - dim))
+        shape = list(x.shape)
+        shape[dim] = index.shape[dim]
+        out = x.gather(dim, _wrap(index, x.shape[dim]).expand(shape))
+    return out.squeeze(1) if scalar else out
+
+
+def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
+    """Indices as integers: an unbatched mask becomes one index per dimension. With flags, and the rank of what they select."""
+    out: list[Any] = []
+    which: list[bool] = []
+    flags = flags or (False,) * len(indices)
+    for t, b in zip(indices, flags, strict=True):
+        if t is not None and t.dtype in (torch.bool, torch.uint8):
+            if b:
+                from ..errors import BatchingError
+
+                raise BatchingError(
+                    "vmap: indexing with a mask gives a result whose shape depends on the data, which differs between the elements of "
+                    "a batch; use torch.where or masked_fill"
+                )
+            parts = t.nonzero(as_tuple=True)
+            out.extend(parts)
+            which.extend([False] * len(parts))
+        else:
+            out.append(t)
+            which.append(b)
+    rank = max((t.dim() - b for t, b in zip(out, which, strict=True) if t is not None), default=0)
+    return out, which, rank
+
+
+def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
+    """Batched indices with the batch dimension in front of ``rank`` others."""
+    return [
+        t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t for t, b in zip(indices, flags, strict=True) if t is not None
+    ]
+
+
+def _places(indices: list[Any], rank: int) -> tuple[list[int], int]:
+    """Which logical dimensions are indexed, and where the selected ones stand in the result: there if adjacent, else in front."""
+    at = [i for i, t in enumerate(indices) if t is not None]
+    adjacent = bool(at) and at[-1] - at[0] + 1 == len(at)
+    return at, at[0] if adjacent else 0
+
+
+def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """``index``: the batch dimension gets an index of its own, the positions in the batch, when the other indices have a batch."""
+    x = args[0]
+    indices, flags, rank = _listed(args[1], batched[1])
+    at, place = _places(indices, rank)
+    if not any(flags):
+        out = func(x, [None, *indices])
+        return out if place else out.movedim(rank, 0) if at and at[-1] - at[0] + 1 != len(at) else out
+    chosen = _leading(indices, flags, rank, size)
+    if not batched[0]:
+        order = [*at, *(d for d in range(x.dim()) if d not in at)]
+        out = func(x.permute(order), chosen)
+    else:
+        order = [0, *(d + 1 for d in at), *(d + 1 for d in range(x.dim() - 1) if d not in at)]
+        out = func(x.permute(order), [torch.arange(size, device=x.device).reshape(size, *[1] * rank), *chosen])
+    return out if not place else out.movedim(list(range(1, rank + 1)), list(range(1 + place, 1 + place + rank))) if rank else out
+
+
+def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """``index_put``: indexed dimensions moved to the front, the batch before them with the positions in the batch as its index."""
+    x, _, values, *rest = args
+    x = expand(x, batched[0], size)
+    indices, flags, rank = _listed(args[1], batched[1])
+    at, place = _places(indices, rank)
+    chosen = _leading(indices, flags, rank, size)
+    others = [d for d in range(x.dim() - 1) if d not in at]
+    order = [0, *(d + 1 for d in at), *(d + 1 for d in others)]
+    lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
+    picked = torch.broadcast_shapes(lines.shape, *(t.shape for t in chosen))[1:]
+    kept = [x.shape[d + 1] for d in others]
+    shape = [*kept[:place], *picked, *kept[place:]]
+    if batched[2]:
+        values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
+    values = values.expand(size, *shape)
+    if place and rank:
+        values = values.movedim(list(range(1 + place, 1 + place + rank)), list(range(1, rank + 1)))
+    out = func(x.permute(order), [lines, *chosen], values, *rest, **kwargs)
+    inverse = [0] * len(order)
+    for i, d in enumerate(order):
+        inverse[d] = i
+    return out.permute(inverse)

@@ -1,0 +1,253 @@
+"""Gathers, scatters and the rest of indexing. Indices and masks have no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import derive_index
+from .derive import conj, linear
+from .derive_fold import back_to
+from .record import register
+
+aten = torch.ops.aten
+
+# One index per element
+
+
+def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return g.new_zeros(self_shape).scatter_add(dim, index, g)
+
+
+def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
+    return back_to(g.gather(dim, index), src_shape)  # a source may be larger than the index; the rest of it is unused
+
+
+linear("gather", {"self": _gather_back}, derive_index.pointed)
+linear("scatter_add", {"self": lambda g: g, "src": _gathered}, derive_index.pointed)
+linear("scatter.src", {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered}, derive_index.pointed)
+register(
+    "scatter.value",
+    vjp={"self": lambda g, dim, index: g.scatter(dim, index, 0)},
+    jvp={"self": lambda self_t, dim, index: self_t.scatter(dim, index, 0)},
+    batch=derive_index.pointed,
+)
+register("scatter.reduce scatter.value_reduce", batch=derive_index.pointed)
+
+# One index per row
+
+
+def _index_select_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return g.new_zeros(self_shape).index_add(dim, index, g)
+
+
+def _rows_of(g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Any) -> torch.Tensor:
+    return g.index_select(dim, index.reshape(-1)).reshape(source_shape)
+
+
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """A batch of values is put in by ``where`` over the filled positions."""
+    x, dim, index, value = args
+    if not batched[3]:
+        return derive_index.rows(func, size, batched, args, kwargs)
+    logical = x.shape[1:] if batched[0] else x.shape
+    like = x if batched[0] or batched[2] else x.unsqueeze(0).expand(size, *logical)
+    flags = (bool(batched[0] or not batched[2]), False, batched[2])
+    nowhere = torch.zeros_like(like, dtype=torch.bool)
+    mask = derive_index.rows(aten.index_fill.int_Scalar, size, (*flags, False), (nowhere, dim, index, True), {})
+    return torch.where(mask, value.reshape(size, *[1] * len(logical)).to(x.dtype), x)
+
+
+linear("index_select", {"self": _index_select_back}, derive_index.selected)
+linear(
+    "index_add",
+    {"self": lambda g: g, "source": lambda g, dim, index, source_shape, alpha: _rows_of(g, dim, index, source_shape) * conj(alpha)},
+    derive_index.rows,
+)
+linear("index_copy", {"self": lambda g, dim, index: g.index_fill(dim, index, 0), "source": _rows_of}, derive_index.rows)
+register(
+    "index_fill.int_Scalar",
+    vjp={"self": lambda g, dim, index: g.index_fill(dim, index, 0)},
+    jvp={"self": lambda self_t, dim, index: self_t.index_fill(dim, index, 0)},
+    batch=derive_index.rows,
+)
+linear(
+    "index_fill.int_Tensor",
+    {
+        "self": lambda g, dim, index: g.index_fill(dim, index, 0),
+        "value": lambda g, dim, index: g.index_select(dim, index.reshape(-1)).sum(),
+    },
+    _fill_batch,
+)
+
+# Advanced indexing
+
+
+def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> torch.Tensor:
+    return aten.index_put(g.new_zeros(self_shape), indices, g, True)
+
+
+def _put_self_back(g: torch.Tensor, indices: Any, accumulate: bool) -> torch.Tensor:
+    return g if accumulate else aten.index_put(g, indices, g.new_zeros(()))
+
+
+for _unsafe in ("", "_unsafe_"):
+    linear(f"{_unsafe}index.Tensor", {"self": _index_back}, derive_index.index)
+    linear(
+        f"{_unsafe}index_put",
+        {"self": _put_self_back, "values": lambda g, indices: aten.index(g, indices)},
+        derive_index.index_put,
+    )
+linear("_index_put_impl", {"self": _put_self_back, "values": lambda g, indices: aten.index(g, indices)}, derive_index.index_put)
+
+# A flat view of any tensor
+
+linear(
+    "take",
+    {"self": lambda g, self_shape, index: g.new_zeros(self_shape).put(index, g, accumulate=True)},
+    decomposition=lambda self, index: aten.index(self.reshape(-1), [index]),
+)
+linear(
+    "put",
+    {
+        "self": lambda g, index, accumulate: g if accumulate else g.put(index, g.new_zeros(index.shape)),
+        "source": lambda g, index, source_shape: g.take(index).reshape(source_shape),
+    },
+    decomposition=lambda self, index, source, accumulate=False: (
+        aten.index_put(self.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
+    ),
+)
+
+# Masks
+
+
+def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
+    """For each element the number of true ones before it, flat: which element of the source a true one takes."""
+    return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
+
+
+def _masked_scatter(self: Any, mask: Any, source: Any) -> torch.Tensor:
+    if not source.numel():
+        return self.clone()
+    self, mask = torch.broadcast_tensors(self, mask)
+    taken = source.reshape(-1).index_select(0, _ranks(mask, source.numel())).reshape(mask.shape)
+    return torch.where(mask, taken, self)
+
+
+def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: Any) -> torch.Tensor:
+    mask = mask.expand(g.shape)
+    source = g.new_zeros(source_shape).reshape(-1)
+    if not source.numel():
+        return source.reshape(source_shape)
+    return source.index_add(0, _ranks(mask, source.numel()), g.masked_fill(~mask, 0).reshape(-1)).reshape(source_shape)
+
+
+def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    if batched[1]:
+        from ..errors import BatchingError
+
+        raise BatchingError(
+            "vmap: aten::masked_select with a batch of masks returns results whose shapes differ between the elements of the batch; "
+            "use torch.where or masked_fill"
+        )
+    x, mask = args
+    shape = torch.broadcast_shapes(x.shape[1:], mask.shape)
+    x = x.reshape(size, *[1] * (len(shape) - x.dim() + 1), *x.shape[1:]).expand(size, *shape)
+    return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
+
+
+linear(
+    "masked_scatter",
+    {"self": lambda g, mask: g.masked_fill(mask, 0), "source": _masked_scatter_source},
+    decomposition=_masked_scatter,
+)
+register("masked_scatter_backward", decomposition=lambda grad_output, mask, sizes: _masked_scatter_source(grad_output, mask, sizes))
+linear(
+    "masked_select",
+    {
+        "self": lambda g, self_shape, mask: (
+            g.new_zeros(torch.broadcast_shapes(self_shape, mask.shape)).masked_scatter(mask, g)
+        )
+    },
+    _masked_select_batch,
+)
+
+# Reductions into indexed places. ``read`` takes to each source element what stands at its place, ``add`` adds sources up at theirs.
+
+Place = Callable[..., torch.Tensor]
+
+
+def _reduced_back(
+    g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool, read: Place, add: Place, clear: Place, again: Place
+) -> tuple[Any, Any]:
+    """Gradients of (self, src). ``clear`` puts zeros at all places; ``again(self, src)`` runs the same reduction."""
+    if reduce == "sum":
+        grad_self, grad_src = g, read(g)
+    elif reduce == "mean":
+        start = torch.ones_like(g) if include_self else torch.zeros_like(g)
+        count = add(start, torch.ones_like(src))
+        count = torch.where(count == 0, 1, count)
+        grad_self, grad_src = g / count, read(g / count)
+    elif reduce == "prod":
+        grad_self, grad_src = _prod_back(g, self, src, result, read, add, again)
+    else:  # a maximum or minimum is shared by all that attain it
+        mine = (self == result).to(g.dtype)
+        mine = mine if include_self else clear(mine)
+        theirs = (src == read(result)).to(g.dtype)
+        count = add(mine, theirs)
+        share = g / torch.where(count == 0, 1, count)
+        grad_self, grad_src = mine * share, theirs * read(share)
+    return grad_self if include_self else clear(grad_self), grad_src
+
+
+def _prod_back(g: Any, self: Any, src: Any, result: Any, read: Place, add: Place, again: Place) -> tuple[Any, Any]:
+    """Products without one factor: by division where that is not zero, else by a product in which it is replaced by one."""
+    whole = torch.where(self == 0, 1, self)
+    grad_self = g * conj(again(whole, src) / whole)
+    zero = src == 0
+    single = zero & (read(add(torch.zeros_like(g), zero.to(g.dtype))) == 1)
+    without = again(self, torch.where(single, 1, src))
+    grad_src = torch.where(single, read(g * conj(without)), read(g * conj(result)) / conj(torch.where(zero, 1, src)))
+    return grad_self, grad_src
+
+
+def _scatter_reduce_back(
+    g: Any, self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool, result: Any
+) -> tuple[Any, Any]:
+    part = src if src.shape == index.shape else src[tuple(slice(n) for n in index.shape)]
+    grad_self, grad_src = _reduced_back(
+        g,
+        self,
+        part,
+        result,
+        reduce,
+        include_self,
+        read=lambda t: t.gather(dim, index),
+        add=lambda t, s: t.scatter_add(dim, index, s),
+        clear=lambda t: t.scatter(dim, index, 0),
+        again=lambda x, s: x.scatter_reduce(dim, index, s, reduce, include_self=include_self),
+    )
+    return grad_self, back_to(grad_src, src.shape)
+
+
+def _index_reduce_back(
+    g: Any, self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool, result: Any
+) -> tuple[Any, Any]:
+    return _reduced_back(
+        g,
+        self,
+        source,
+        result,
+        "sum" if reduce == "add" else reduce,
+        include_self,
+        read=lambda t: t.index_select(dim, index.reshape(-1)).reshape(source.shape),
+        add=lambda t, s: t.index_add(dim, index, s),
+        clear=lambda t: t.index_fill(dim, index, 0),
+        again=lambda x, s: x.index_reduce(dim, index, s, reduce, include_self=include_self),
+    )
+
+
+register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.pointed)
+register("index_reduce", vjp={("self", "source"): _index_reduce_back}, batch=derive_index.rows)

@@ -1,0 +1,260 @@
+"""Views, and the ops that write through one out of place (``*_scatter``) or put a cotangent back (``*_backward``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import derive_batch as batch
+from .derive import linear, view
+from .derive_fold import dims, filled
+from .record import overload, register
+
+aten = torch.ops.aten
+
+register("detach", nondiff=True, batch=batch.elementwise, family="view")
+register("view.dtype", nondiff=True, batch=lambda f, n, b, a, k: f(a[0], a[1]), family="view")
+view("alias", lambda g: g, lambda f, n, b, a, k: f(a[0]))
+view("lift_fresh", lambda g: g, lambda f, n, b, a, k: f(a[0]))
+view("_conj", lambda g: g.conj(), lambda f, n, b, a, k: f(a[0]))
+view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]))
+view("view_as_real", lambda g: torch.view_as_complex(g.contiguous()), lambda f, n, b, a, k: f(a[0]))
+view("view_as_complex", lambda g: torch.view_as_real(g.contiguous().resolve_conj()), lambda f, n, b, a, k: f(a[0]))
+
+
+# Shapes
+
+
+def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, shape, *rest = args
+    missing = len(shape) - (x.dim() - 1)
+    return func(x.reshape(size, *(1,) * missing, *x.shape[1:]) if missing else x, [size, *shape], *rest, **kwargs)
+
+
+view("expand", lambda g: g, _expand_batch)  # the engine sums a cotangent down to the shape of what was expanded
+view("view", lambda g, self_shape: g.reshape(self_shape), batch.sizes(1))
+linear("_unsafe_view", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
+linear("_reshape_alias", {"self": lambda g, self_shape: g.reshape(self_shape)}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]]))
+linear("_reshape_copy", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
+view("unsqueeze", lambda g, dim: g.squeeze(dim), lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]))
+
+
+def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Squeeze named dimensions, or all of one element, but never the batch dimension."""
+    x = args[0]
+    rank = x.dim() - 1
+    named = args[1] if len(args) > 1 else list(range(rank))
+    named = [named] if isinstance(named, int) else named
+    return aten.squeeze.dims(x, [batch.shift(d, rank) for d in named] if rank else [])
+
+
+view("squeeze squeeze.dim squeeze.dims", lambda g, self_shape: g.reshape(self_shape), _squeeze_batch)
+
+# Permutations
+
+
+def _inverse(order: Any) -> list[int]:
+    rank = len(order)
+    out = [0] * rank
+    for i, d in enumerate(order):
+        out[d % rank] = i
+    return out
+
+
+view("t", lambda g: g.t(), lambda f, n, b, a, k: a[0].transpose(1, 2) if a[0].dim() == 3 else a[0].view_as(a[0]))
+view("transpose.int", lambda g, dim0, dim1: g.transpose(dim0, dim1), batch.along(1, 2))
+view(
+    "permute",
+    lambda g, dims: g.permute(_inverse(dims)),
+    lambda f, n, b, a, k: f(a[0], [0, *(batch.shift(d, a[0].dim() - 1) for d in a[1])]),
+)
+
+# Parts
+
+
+def _slice_back(g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int) -> torch.Tensor:
+    return aten.slice_backward(g, self_shape, dim, 0 if start is None else start, self_shape[dim] if end is None else end, step)
+
+
+def _sized(*positions: int) -> batch.BatchRule:
+    """``X_backward(g, input_sizes, …)`` with dimension arguments at ``positions`` that count the input's dimensions."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        actual = [*args]
+        for p in positions:
+            actual[p] = batch.shift(args[p], len(args[1]))
+        actual[1] = [size, *args[1]]
+        return func(*actual, **kwargs)
+
+    return rule
+
+
+view("select.int", lambda g, self_shape, dim, index: aten.select_backward(g, self_shape, dim, index), dims(1))
+view("slice.Tensor", _slice_back, dims(1))
+view(
+    "diagonal",
+    lambda g, self_shape, offset, dim1, dim2: aten.diagonal_backward(g, self_shape, offset, dim1, dim2),
+    dims(2, 3),
+)
+linear("select_backward", {"grad_output": lambda g, dim, index: g.select(dim, index)}, _sized(2))
+linear("slice_backward", {"grad_output": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step)}, _sized(2))
+linear("diagonal_backward", {"grad_output": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)}, _sized(3, 4))
+
+
+def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, *rest = args
+    if x.dim() == 1:  # a number unfolds to a vector of one element
+        return func(x.unsqueeze(1), 1, *rest).squeeze(1)
+    return func(x, batch.shift(dim, x.dim() - 1), *rest)
+
+
+def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, step: int) -> torch.Tensor:
+    if not self_shape:
+        return g.reshape(())
+    return aten.unfold_backward(g, self_shape, dimension, size, step)
+
+
+view("unfold", _unfold_back, _unfold_batch)
+linear("unfold_backward", {"grad_in": lambda g, dim, size, step: g.unfold(dim, size, step)}, _sized(2))
+
+
+def _joined(gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]) -> torch.Tensor:
+    """The cotangents of all parts in one tensor, zeros for parts that have none."""
+    known = next(g for g in gs if g is not None)
+    return join([known.new_zeros(s, dtype=like) if g is None else g for g, s in zip(gs, shapes, strict=True)])
+
+
+def _cat_sizes(gs: list[Any], shape: Any, dtype: Any, sizes: Any, dim: int) -> torch.Tensor:
+    dim %= len(shape)
+    return _joined(gs, dtype, [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes], lambda parts: torch.cat(parts, dim))
+
+
+def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
+    n = shape[dim]
+    return [min(size, n - i) for i in range(0, n, size)] if n and size else [n]
+
+
+def _split_back(gs: Any, self_shape: Any, self_dtype: Any, split_size: int, dim: int) -> torch.Tensor:
+    return _cat_sizes(gs, self_shape, self_dtype, _split_sizes(self_shape, split_size, dim), dim)
+
+
+def _split_with_sizes_back(gs: Any, self_shape: Any, self_dtype: Any, split_sizes: Any, dim: int) -> torch.Tensor:
+    return _cat_sizes(gs, self_shape, self_dtype, split_sizes, dim)
+
+
+def _unbind_back(gs: Any, self_shape: Any, self_dtype: Any, dim: int) -> torch.Tensor:
+    dim %= len(self_shape)
+    piece = [*self_shape[:dim], *self_shape[dim + 1 :]]
+    return _joined(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
+
+
+view("split.Tensor", _split_back, dims(2))
+view("split_with_sizes", _split_with_sizes_back, dims(2))
+view("unbind.int", _unbind_back, dims(1))
+linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
+linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
+
+# Arbitrary strides. Storage positions are computed once as a tensor of indices; reading and writing are gathers and scatters on it.
+
+
+def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """Where each element of a strided tensor lies in its storage, flat."""
+    at = torch.full([1] * len(size), offset, dtype=torch.long, device=like.device)
+    for d, (n, s) in enumerate(zip(size, stride, strict=True)):
+        at = at + (torch.arange(n, device=like.device) * s).reshape([n, *[1] * (len(size) - 1 - d)])
+    return at.reshape(-1)
+
+
+def _extent(size: Any, stride: Any) -> int:
+    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> torch.Tensor:
+    """Add the cotangent up in a storage, read it with the input's geometry; memory that the input sees twice shares its sum."""
+    shape, own_stride, own_offset = self_geometry
+    offset = own_offset if storage_offset is None else storage_offset
+    base = min(offset, own_offset)
+    total = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)) - base
+    storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
+    mine = _positions(shape, own_stride, own_offset - base, g)
+    if any(s == 0 and n > 1 for n, s in zip(shape, own_stride, strict=True)):
+        storage = storage / g.new_zeros(total).index_add(0, mine, g.new_ones(mine.shape)).clamp(min=1)
+    return storage.index_select(0, mine).reshape(shape)
+
+
+def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, shape, stride, offset = filled(func, args)
+    return func(x, [size, *shape], [x.stride(0), *stride], x.storage_offset() if offset is None else offset)
+
+
+def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+    """Scatter by position in storage; ``self`` must fill its storage without gaps, in whatever order of dimensions."""
+    order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
+    flat = self.permute(order)
+    if not flat.is_contiguous():
+        flat = self
+        order = list(range(self.dim()))
+    offset = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    new = flat.reshape(-1).index_copy(0, _positions(size, stride, offset, self), src.reshape(-1))
+    return new.reshape(flat.shape).permute(_inverse(order))
+
+
+view("as_strided", _as_strided_back, _as_strided_batch)
+register("as_strided_scatter", decomposition=_as_strided_scatter, family="view")
+
+# Writing through a view, out of place
+
+
+def _zeros(g: torch.Tensor, shape: Any) -> torch.Tensor:
+    return g.new_zeros(shape)
+
+
+linear(
+    "select_scatter",
+    {
+        "self": lambda g, src_shape, dim, index: g.select_scatter(_zeros(g, src_shape), dim, index),
+        "src": lambda g, dim, index: g.select(dim, index),
+    },
+    dims(2),
+)
+linear(
+    "slice_scatter",
+    {
+        "self": lambda g, src_shape, dim, start, end, step: aten.slice_scatter(g, _zeros(g, src_shape), dim, start, end, step),
+        "src": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step),
+    },
+    dims(2),
+)
+linear(
+    "diagonal_scatter",
+    {
+        "self": lambda g, src_shape, offset, dim1, dim2: g.diagonal_scatter(_zeros(g, src_shape), offset, dim1, dim2),
+        "src": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2),
+    },
+    dims(3, 4),
+)
+
+# Copies of views
+
+
+def _copy_of(name: str) -> Callable[..., Any]:
+    func = overload(name)
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        return [o.clone() for o in out] if isinstance(out, (tuple, list)) else out.clone()
+
+    return copied
+
+
+_COPIED = """
+    alias as_strided detach diagonal expand permute select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
+    squeeze.dims t transpose.int unbind.int unfold unsqueeze view view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
+"""
+for _name in _COPIED.split():
+    _packet, _, _overload = _name.partition(".")
+    register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=_copy_of(_name), family="view")
+register("narrow_copy", decomposition=lambda self, dim, start, length: self.narrow(dim, start, length).clone(), family="view")
+
