@@ -28,6 +28,11 @@ def _level(tensors: Sequence[Any]) -> Any:
     return max(levels, key=lambda level: level.number) if levels else ROOT
 
 
+def _presented(level: Any, g: Any) -> Any:
+    """``g`` as a value of ``level``, unless it belongs to it or to a level further in already (a batch of cotangents)."""
+    return g if isinstance(g, Value) and g._level.number >= level.number else level.wrap(g, None)
+
+
 def _cotangents(outputs: Sequence[Any], given: Sequence[Any], level: Any, create_graph: bool) -> list[Any]:
     if given and len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
@@ -43,7 +48,7 @@ def _cotangents(outputs: Sequence[Any], given: Sequence[Any], level: Any, create
             if t.dtype.is_complex:
                 raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {t.dtype}")
             g = torch.ones_like(t._inner)
-            g = level.wrap(g, None) if create_graph else g
+            g = _presented(level, g) if create_graph else g
         else:
             if g.shape != t.shape:
                 raise RuntimeError(
@@ -54,11 +59,10 @@ def _cotangents(outputs: Sequence[Any], given: Sequence[Any], level: Any, create
                     "For complex Tensors, both grad_output and output are required to have the same dtype. "
                     f"Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {t.dtype}."
                 )
-            mine = isinstance(g, Value) and g._level is level
             if create_graph:
-                g = g if mine else level.wrap(g, None)
-            else:
-                g = g._inner if mine else g
+                g = _presented(level, g)
+            elif isinstance(g, Value) and g._level is level:
+                g = g._inner
         out.append(g)
     return out
 
@@ -125,7 +129,8 @@ def grad(
         def one(*cotangents: Any) -> tuple[Any, ...]:
             return grad(outputs, inputs, cotangents, True, create_graph, only_inputs, allow_unused, False, materialize_grads)
 
-        return vmap(one)(*grad_outputs)
+        level = _level(outputs)
+        return tuple(None if g is None else _presented(level, g) for g in vmap(one)(*grad_outputs))
     captures = []
     for t in inputs:
         edge = edge_of(t) if isinstance(t, Value) else None
@@ -144,5 +149,5 @@ def grad(
             g = torch.zeros_like(t) if materialize_grads else None
             out.append(g)
         else:
-            out.append(g if create_graph else level.wrap(g, None))
+            out.append(_presented(level, g))
     return tuple(out)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ..errors import InplaceError
-from ..levels import _VIEWS, GEOMETRY, Value, _make_subclass, _set_excluded, change_geometry, unwrap_kwargs
+from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, unwrap_kwargs
 from ..rules.ops import Op
-from .graph import AccumulateGrad, Input, Node, OpNode, node_class
+from .graph import AccumulateGrad, Input, Node, OpNode
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -66,7 +66,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, torch.Tensor):
         return _foreach(level, op, args, kwargs)
     if not (isinstance(target, Value) and target._level is level):
-        adopt(level, target, op)
+        refuse(level, op)
     if op.base_name in GEOMETRY and op.functional is not None:
         return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
     inner, edges, at, spans, wanted = level.collect(op, args)
@@ -76,8 +76,9 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         return special(level, op, target, inner, edges, kwargs)
     self_edge = edge_of(target)
     node: Any = None
+    if recording or (target._view is not None and target._view.creation == "no_grad" and _grad_enabled()):
+        _check(op, target, self_edge, recording)
     if recording:
-        _check(op, target, self_edge)
         functional = op.functional
         if functional is None or functional.record is None:
             functional = op if op.record is not None else None
@@ -126,7 +127,8 @@ def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
             s.version += 1
 
 
-def _check(op: Op, target: Any, edge: Any) -> None:
+def _check(op: Op, target: Any, edge: Any, recording: bool) -> None:
+    """Mutations that history could not follow."""
     if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)) and target._view is None:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     view = target._view
@@ -144,7 +146,7 @@ def _check(op: Op, target: Any, edge: Any) -> None:
             "that returns multiple views. Such functions do not allow the output views to be modified inplace. "
             "You should replace the inplace operation by an out-of-place one."
         )
-    if view.creation == "no_grad":
+    if view.creation == "no_grad" and (recording or base_edge is not None):
         raise RuntimeError(
             "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use case is "
             "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either both "
@@ -204,31 +206,12 @@ def _dense(shape: Any, stride: Any) -> bool:
     return True
 
 
-def adopt(level: Any, target: torch.Tensor, op: Op) -> None:
-    """Turn a tensor from further out, which a value of this level is being written into, into a value of this level.
-
-    That is what a buffer made by a factory inside the transformed function needs (``y = torch.zeros(3); y[0] = x[0]``).
-    """
-    shared = type(target) is torch.Tensor and target.layout is torch.strided and _storage_users(target) > 1
-    try:
-        if shared or target._base is not None:
-            raise RuntimeError("other tensors share its storage, and their history could not follow")
-        torch.utils.swap_tensors(target, level.wrap(_alias(target), None))
-    except RuntimeError as e:
-        raise InplaceError(
-            f"{op.func} writes a value of {level.what} into a tensor that does not belong to it and that is referenced elsewhere. "
-            "Pass that tensor to the transformed function as an input, or make it there with new_zeros or zeros_like of an input."
-        ) from e
-
-
-def _storage_users(t: torch.Tensor) -> int:
-    return torch._C._storage_Use_Count(t.untyped_storage()._cdata) - 1  # the storage object in hand is one of them
-
-
-def _alias(t: torch.Tensor) -> torch.Tensor:
-    if type(t) is torch.Tensor:
-        return _make_subclass(torch.Tensor, t)
-    return t.detach()
+def refuse(level: Any, op: Op) -> None:
+    """A value of ``level`` is written into a tensor that does not belong to it and that could not carry its history."""
+    raise InplaceError(
+        f"{op.func} writes a value of {level.what} into a tensor that does not belong to that transform, so the result could not be "
+        "differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, or pass it to the transformed function as an input."
+    )
 
 
 def reshell(v: Any) -> None:
@@ -272,4 +255,4 @@ _METADATA = {
     **dict.fromkeys(("as_strided_", "resize_", "resize_as_", "set_"), _metadata),
 }
 
-__all__ = ["CopySlices", "View", "adopt", "mark_view", "node_class", "reshell", "run"]
+__all__ = ["CopySlices", "View", "mark_view", "refuse", "reshell", "run"]

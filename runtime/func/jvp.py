@@ -256,17 +256,19 @@ def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
     return rule
 
 
-def _zeros(primal: Any, tangent: Any) -> Any:
-    if isinstance(primal, list):
-        return [torch.zeros_like(p) if t is None else t for p, t in zip(primal, tangent or [None] * len(primal), strict=True)]
-    return torch.zeros_like(primal) if tangent is None and primal is not None else tangent
-
-
 def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
+    like = next(t for t in flat if t is not None)
+
+    def zeros(p: Any, t: Any) -> Any:
+        """Zeros made from a tangent, so that they are batched where it is."""
+        return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
+
     actual = list(primals)
     for i in op.vjp_args:
         if i < len(actual):
-            actual[i] = _zeros(primals[i], tangents[i])
+            p, t = primals[i], tangents[i]
+            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)] if isinstance(p, list) else zeros(p, t)
     return op.func(*actual, **kwargs)
 
 

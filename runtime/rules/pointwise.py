@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .derive import conj, diagonal, elementwise, flat, linear, nondifferentiable, pointwise, view
+from .derive import conj, diagonal, elementwise, flat, linear, nondifferentiable, pointwise
 from .derive_batch import elementwise as broadcast
 from .record import register
 
@@ -188,10 +188,6 @@ elementwise(
     {"abs": lambda g, angle: (g * torch.polar(torch.ones_like(angle), -angle)).real, "angle": lambda g, result: (g * (1j * result).conj()).real},
     {"abs": lambda abs_t, angle: abs_t * torch.polar(torch.ones_like(angle), angle), "angle": lambda angle_t, result: angle_t * 1j * result},
 )
-view("_conj", lambda g: g.conj(), broadcast)
-view("_neg_view", lambda g: -g, broadcast)
-view("view_as_real", lambda g: torch.view_as_complex(g.contiguous()), broadcast)
-view("view_as_complex", lambda g: torch.view_as_real(g.resolve_conj()), broadcast)
 
 
 def copysign_slope(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,164 @@
+"""In-place ops and views: history follows the data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import wrap
+from runtime.errors import InplaceError
+from tests.runtime.test_autograd import both
+
+X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
+V = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
+
+
+def write_to_view(x: Any, v: Any) -> Any:
+    y = x * 2
+    y[0].mul_(v)
+    return (y * y).sum()
+
+
+def write_to_view_of_view(x: Any, v: Any) -> Any:
+    y = x * 2
+    row = y[1]
+    head = row[:2]
+    head.mul_(v[:2])
+    z = row * 3
+    y[0].copy_(v)
+    return y.sin().sum() + z.sum() + head.sum()
+
+
+def write_to_base_then_read_view(x: Any, v: Any) -> Any:
+    y = x + 0
+    flat = y.view(12)
+    y.mul_(2)
+    return (flat * flat).sum() + v.sum() * 0
+
+
+def result_saved(x: Any, v: Any) -> Any:
+    y = x.sin()
+    y.exp_()
+    return (y * v).sum()
+
+
+def self_saved(x: Any, v: Any) -> Any:
+    y = x * 1
+    y.mul_(v)
+    return y.sum()
+
+
+def fill_buffer(x: Any, v: Any) -> Any:
+    y = x.new_zeros(4, 3)
+    y[1] = v
+    y[2:] = x[2:] * x[2:]
+    return (y * y).sum()
+
+
+def geometry(x: Any, v: Any) -> Any:
+    y = x.t().clone()
+    y.t().mul_(2)
+    y.t_()
+    y.unsqueeze_(0)
+    y.squeeze_(0)
+    return (y * x).sum() + v.sum()
+
+
+def through_detach(x: Any, v: Any) -> Any:
+    y = (x * 1).detach()
+    y.mul_(3)
+    return (y * x).sum() + v.sum()
+
+
+def in_no_grad(x: Any, v: Any) -> Any:
+    y = x * 1
+    with torch.no_grad():
+        y.mul_(2)
+    return (y * v).sum()
+
+
+def through_expand_and_select(x: Any, v: Any) -> Any:
+    y = (x * 1).expand(2, 4, 3) + 0
+    y[0, 1:, 0].add_(v)
+    return (y**2).sum()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        write_to_view, write_to_view_of_view, write_to_base_then_read_view, result_saved, self_saved, fill_buffer, geometry, through_detach,
+        in_no_grad, through_expand_and_select,
+    ],
+)  # fmt: skip
+class TestMutation:
+    def test_eager(self, f: Callable[..., Any]) -> None:
+        both(f, X, V)
+
+    @pytest.mark.parametrize("transform", ["grad", "jvp", "vmap_grad", "hessian"])
+    def test_under_transforms(self, f: Callable[..., Any], transform: str) -> None:
+        if f is in_no_grad and transform in ("jvp", "hessian"):
+            pytest.skip("no_grad says nothing about forward mode here")
+
+        def run(lib: Any) -> Any:
+            if transform == "grad":
+                return lib.grad(f, argnums=(0, 1))(X, V)
+            if transform == "jvp":
+                return lib.jvp(f, (X, V), (X.sin(), V.cos()))
+            if transform == "hessian":
+                return lib.jacfwd(lib.grad(f))(X, V)
+            return lib.vmap(lib.grad(f, argnums=(0, 1)))(torch.stack([X, X + 1]), torch.stack([V, V - 1]))
+
+        torch.testing.assert_close(run(runtime.func), run(torch.func))
+
+
+def test_a_saved_tensor_that_was_modified_is_an_error_with_versions() -> None:
+    x = wrap(X.clone(), True)
+    y = x.sin()
+    z = y * y
+    y.add_(1)
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation.*is at version 1; expected version 0 instead"):
+        z.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda x: x.add_(1), "a leaf Variable that requires grad is being used in an in-place operation"),
+        (lambda x: x[0].add_(1), "a view of a leaf Variable that requires grad is being used in an in-place operation"),
+        (lambda x: (x * 1).split(2)[0].add_(1), "This view is the output of a function that returns multiple views"),
+    ],
+)
+def test_mutations_that_have_no_history_are_errors(write: Callable[..., Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        write(wrap(X.clone(), True))
+
+
+def test_a_view_made_in_no_grad_mode_may_not_take_history() -> None:
+    y = wrap(X.clone(), True) * 1
+    with torch.no_grad():
+        row = y[0]
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        row.mul_(wrap(V.clone(), True))
+
+
+def test_a_buffer_from_outside_the_transform_is_refused() -> None:
+    def f(x: Any) -> Any:
+        return torch.zeros(4, 3, dtype=torch.float64).copy_(x).sum()
+
+    with pytest.raises(InplaceError, match="Make the buffer with new_zeros"):
+        runtime.func.grad(f)(X)
+    with pytest.raises(InplaceError, match="Make the buffer with new_zeros"):
+        runtime.func.jvp(f, (X,), (X,))
+
+
+def test_assigning_data_inside_a_transform_is_an_error() -> None:
+    def f(x: Any) -> Any:
+        x.data = x
+        return x.sum()
+
+    for run in (runtime.func.grad(f), runtime.func.vmap(f), lambda x: runtime.func.jvp(f, (x,), (x,))):
+        with pytest.raises(RuntimeError, match=r"mutating directly with `\.data` inside functorch transform is not allowed\."):
+            run(V)
+    assert runtime.func.grad(lambda x: (x.data * x).sum())(V).equal(V)

@@ -1,0 +1,132 @@
+"""vmap: arguments, errors, randomness, fallback."""
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+
+import runtime.func
+from runtime.errors import EscapedValue, MissingRule
+from runtime.func import vmap
+
+module = importlib.import_module("runtime.func.vmap")
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (1, None), (-1, 1), (None, -1)])
+@pytest.mark.parametrize("out_dims", [0, 1, -1])
+def test_dims(in_dims: Any, out_dims: int) -> None:
+    x, y = torch.randn(3, 3, 3), torch.randn(3, 3, 3)
+
+    def f(x: Any, y: Any) -> Any:
+        return x * y.sin()
+
+    torch.testing.assert_close(vmap(f, in_dims, out_dims)(x, y), torch.func.vmap(f, in_dims, out_dims)(x, y))
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 2, 5, 9])
+def test_trees_and_chunks(chunk: int | None) -> None:
+    args = {"a": torch.randn(5, 2), "b": [torch.randn(2, 5), 3]}
+
+    def f(tree: Any) -> Any:
+        return tree["a"] * tree["b"][0], {"sum": tree["a"].sum() * tree["b"][1]}
+
+    dims = ({"a": 0, "b": [1, None]},)
+    found = vmap(f, in_dims=dims, out_dims=(1, 0), chunk_size=chunk)(args)
+    torch.testing.assert_close(found, torch.func.vmap(f, in_dims=dims, out_dims=(1, 0))(args))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: vmap(torch.sin, in_dims=2)(x), "Got in_dim=2 for some input, but that input is a Tensor of dimensionality 2"),
+        (lambda x: vmap(torch.sin, in_dims=(0, 0))(x), "in_dims is not compatible with the structure of `inputs`"),
+        (lambda x: vmap(torch.add, in_dims=(0, 1))(x, x), "Expected all tensors to have the same size in the mapped dimension"),
+        (lambda x: vmap(torch.mul, in_dims=(0, 0))(x, 2), "Got in_dim=0 for an input but the input is of type"),
+        (lambda x: vmap(torch.sin, in_dims=(None,))(x), "at least one input"),
+        (lambda x: vmap(lambda x: (x, 1))(x), "must only return Tensors"),
+        (lambda x: vmap(torch.sin, out_dims=None)(x), "can not return a BatchedTensor when out_dim is None"),
+        (lambda x: vmap(torch.sin, chunk_size=0)(x), "chunk_size should be None or greater than 0"),
+        (lambda x: vmap(torch.sin, randomness="some")(x), "Only allowed values for randomness"),
+        (lambda x: vmap(lambda x: x.sum().item())(x), r"you're calling \.item\(\) on a Tensor"),
+        (lambda x: vmap(lambda x: x if x.sum() > 0 else -x)(x), r"vmap"),
+        (lambda x: vmap(lambda x: torch.zeros(3).add_(x))(x), "inplace arithmetic"),
+        (lambda x: vmap(lambda x: x + torch.rand(3))(x), "called random operation while in randomness error mode"),
+        (lambda x: vmap(torch.rand_like)(x), "called random operation while in randomness error mode"),
+    ],
+)
+def test_errors(call: Any, message: str) -> None:
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        call(torch.randn(2, 3))
+
+
+def test_randomness() -> None:
+    x = torch.zeros(4, 3)
+    for f in (lambda x: x + torch.rand(3), torch.rand_like):
+        same = vmap(f, randomness="same")(x)
+        assert same.shape == (4, 3) and (same == same[0]).all()
+        different = vmap(f, randomness="different")(x)
+        assert different.shape == (4, 3) and not (different[0] == different[1]).all()
+
+
+def test_in_place_on_batched_values() -> None:
+    x = torch.randn(2, 3)
+    y = torch.randn(2, 3)
+
+    def f(x: Any, y: Any) -> Any:
+        z = x.clone()
+        z[0] = y[1]
+        z.add_(y).mul_(2)
+        return z
+
+    torch.testing.assert_close(vmap(f)(x, y), torch.stack([f(a, b) for a, b in zip(x, y, strict=True)]))
+
+
+def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise() -> None:
+    name = "aten.histc.default"
+    module._warned.discard(name)
+    before = module.fallbacks[name]
+    x = torch.randn(3, 8)
+    with pytest.warns(UserWarning, match="aten.histc.default has no batch rule"):
+        found = vmap(lambda x: torch.histc(x, 4))(x)
+    torch.testing.assert_close(found, torch.stack([torch.histc(row, 4) for row in x]))
+    vmap(lambda x: torch.histc(x, 4))(x)  # a second warning would be an error here
+    assert module.fallbacks[name] == before + 2
+    old = module.fallback_policy("raise")
+    try:
+        with pytest.raises(MissingRule, match="aten.histc.default has no batch rule"):
+            vmap(lambda x: torch.histc(x, 4))(x)
+    finally:
+        module.fallback_policy(old)
+
+
+def test_a_value_that_outlives_its_transform_says_so() -> None:
+    kept: list[Any] = []
+
+    def f(x: Any) -> Any:
+        kept.append(x)
+        return x.sum()
+
+    x = torch.randn(3)
+    vmap(f)(x.expand(2, 3))
+    runtime.func.grad(f)(x)
+    runtime.func.jvp(f, (x,), (x,))
+    for value in kept:
+        with pytest.raises(EscapedValue, match="after the transform has returned"):
+            value + 1
+
+
+def test_a_missing_derivative_names_the_op() -> None:
+    x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    y = torch.histc(x * 1, 2)
+    with pytest.raises(MissingRule, match="aten.histc.default has no vjp rule"):
+        y.sum().backward()
+    with pytest.raises(MissingRule, match="aten.histc.default has no jvp rule"):
+        runtime.func.jvp(lambda x: torch.histc(x, 2), (torch.ones(2),), (torch.ones(2),))
+
+
+def test_scalars_of_a_batch_promote_as_scalars() -> None:
+    x = torch.randn(3, 2, dtype=torch.float32)
+    s = torch.randn(3, dtype=torch.float64)
+    found = vmap(torch.mul)(x, s)
+    assert found.dtype is torch.func.vmap(torch.mul)(x, s).dtype is torch.float32
