@@ -17,7 +17,7 @@ from torch._C import DispatchKey, _disabled_torch_function_impl
 from .errors import EscapedValue
 
 _numbers = itertools.count(1)
-_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded  # type: ignore[attr-defined]
+_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE, _VIEWS = DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView
 
 
@@ -60,7 +60,7 @@ class Value(torch.Tensor):
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         # The dispatcher runs this with the keys above Python switched off. Rules need three of them back: lazy conjugate and
         # negative bits (else kernels read unconjugated memory) and version counters shared between a tensor and its views.
         # The dispatcher's own guard restores the outer state when we return.
@@ -76,7 +76,7 @@ class Value(torch.Tensor):
         return level.call(func, args, kwargs or {})
 
 
-def innermost(args: Any, kwargs: Any) -> Level:
+def innermost(args: Any, kwargs: Any) -> Any:
     """The level with the largest number among the values in an ATen call's arguments (lists included)."""
     best: Any = None
     number = -1
@@ -100,7 +100,7 @@ def innermost(args: Any, kwargs: Any) -> Level:
 
 
 _make_subclass = torch.Tensor._make_subclass
-_make_wrapper = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+_make_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:

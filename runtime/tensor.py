@@ -1,4 +1,7 @@
-"""The tensor people hold: a value of level zero, the eager autograd session. It *is* its storage, so ``data_ptr`` and ``_version`` are native."""
+"""The tensor people hold: a value of level zero, the eager autograd session.
+
+It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Tensor(GradValue):
     _retains: bool = False
 
     @property
-    def requires_grad(self) -> bool:  # type: ignore[override]
+    def requires_grad(self) -> bool:
         return self._req or edge_of(self) is not None
 
     @requires_grad.setter
@@ -46,7 +49,7 @@ class Tensor(GradValue):
         return self.grad_fn is None
 
     @property
-    def grad(self) -> Tensor | None:  # type: ignore[override]
+    def grad(self) -> Any:
         return self._grad
 
     @grad.setter
@@ -65,7 +68,7 @@ class Tensor(GradValue):
         self._grad = None
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Any:
         return ROOT.wrap(self._inner.data, None)
 
     @data.setter
@@ -74,7 +77,7 @@ class Tensor(GradValue):
         self._inner.data = inner
         plain = ROOT.wrap(self._inner, None)
         state = dict(self.__dict__)
-        torch.utils.swap_tensors(self, plain)
+        torch.utils.swap_tensors(self, plain)  # type: ignore[no-untyped-call]
         self.__dict__.update(state)
 
     @property
@@ -153,7 +156,7 @@ class Tensor(GradValue):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return wrap, (self._inner, self.requires_grad)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = repr(self._inner)
         fn = self.grad_fn
         suffix = f"grad_fn=<{fn.name()}>" if isinstance(fn, Node) else "requires_grad=True" if self.requires_grad else ""

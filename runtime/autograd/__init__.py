@@ -34,9 +34,9 @@ def _presented(level: Any, g: Any) -> Any:
 
 
 def _cotangents(outputs: Sequence[Any], given: Sequence[Any], level: Any, create_graph: bool) -> list[Any]:
+    out: list[Any] = []
     if given and len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
-    out = []
     for i, t in enumerate(outputs):
         g = given[i] if given else None
         if g is None:

@@ -82,13 +82,12 @@ def execute(
             for i in range(len(node.metas)):
                 for position in wanted.get((node, i), ()):
                     results[position] = grads[i]
-        kind = type(node)
-        if kind is AccumulateGrad:
+        if isinstance(node, AccumulateGrad):
             # take it out of the list, so that the tensor may be kept without a copy if nobody else holds it
             if grads[0] is not None and accumulate and (captures is None or node in inside):
                 _accumulate(level, node, grads, create_graph)
             continue
-        if kind is Input:
+        if isinstance(node, Input):
             continue
         edges = node.edges
         mask: list[bool] | None = None

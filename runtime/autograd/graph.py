@@ -142,10 +142,7 @@ class OpNode(Node):
         saved: list[Any] = []
         for kind, at, reader in self.plan.slots:
             if kind == "arg":
-                if at < len(args):
-                    v = args[at]
-                else:
-                    v = kwargs.get(op.arg_names[at], op.defaults[at]) if kwargs else op.defaults[at]
+                v = args[at] if at < len(args) else op.argument(at, args, kwargs)
             else:
                 v = outs if isinstance(outs, torch.Tensor) else outs[at] if op.n_results > 1 else outs
             if reader is not None:
@@ -192,13 +189,13 @@ class OpNode(Node):
         out = []
         if not create_graph:
             for s in saved:
-                kind = type(s)
-                if kind is Saved:
+                how = type(s)
+                if how is Saved:
                     t = s.tensor
                     out.append(t if t._version == s.version else s.check(self.name()))
-                elif kind is Packed:
+                elif how is Packed:
                     out.append(self._unpack(s, "arg", -1, 0, False))
-                elif kind is list:
+                elif how is list:
                     out.append([self._unpack(x, "arg", -1, 0, False) for x in s])
                 else:
                     out.append(s)
@@ -279,4 +276,5 @@ def node_class(op: Op) -> type[OpNode]:
         base = (op.functional or op).base_name
         camel = "".join(part[:1].upper() + part[1:] for part in base.split("_") if part)
         op.node_class = type(f"{camel}Backward0", (OpNode,), {"__slots__": ()})
-    return op.node_class
+    made: type[OpNode] = op.node_class
+    return made

@@ -149,8 +149,9 @@ def _check(op: Op, target: Any, edge: Any, recording: bool) -> None:
     if view.creation == "no_grad" and (recording or base_edge is not None):
         raise RuntimeError(
             "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use case is "
-            "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either both "
-            "inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be tracked)."
+            "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either "
+            "both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be "
+            "tracked)."
         )
 
 
@@ -210,15 +211,16 @@ def refuse(level: Any, op: Op) -> None:
     """A value of ``level`` is written into a tensor that does not belong to it and that could not carry its history."""
     raise InplaceError(
         f"{op.func} writes a value of {level.what} into a tensor that does not belong to that transform, so the result could not be "
-        "differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, or pass it to the transformed function as an input."
+        "differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, or pass it to the transformed function "
+        "as an input."
     )
 
 
 def reshell(v: Any) -> None:
     """After a change of the inner tensor's sizes, strides or storage, make the value's own shell follow."""
     fresh = v._level.wrap(v._inner, v._edge)
-    state = {k: x for k, x in v.__dict__.items()}
-    torch.utils.swap_tensors(v, fresh)
+    state = dict(v.__dict__)
+    torch.utils.swap_tensors(v, fresh)  # type: ignore[no-untyped-call]
     v.__dict__.update(state)
 
 

@@ -83,11 +83,12 @@ class GradLevel(Level):
         for i in op.tensor_args:
             if i >= n:
                 break
-            a = inner[i]
+            a: Any = inner[i]
             if isinstance(a, Value):
                 if a._level is self:
                     inner[i] = a._inner
-                    e = a._edge if a._view is None and a._edge is not None else edge_of(a)
+                    v: Any = a
+                    e = v._edge if v._view is None and v._edge is not None else edge_of(v)
                     if e is not None:
                         wanted.append(i)
                         at[i] = len(edges)
@@ -181,7 +182,7 @@ class GradLevel(Level):
         return tuple(given) if given else outer
 
 
-def edge_of(v: Any) -> Edge | None:
+def edge_of(v: Any) -> Any:
     """Where the gradient of ``v`` goes, or None when it needs none."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
@@ -230,7 +231,7 @@ class GradValue(Value):
         return 0 if e is None else e[1]
 
     @property
-    def data(self) -> Any:  # type: ignore[override]
+    def data(self) -> Any:
         return self._level.wrap(self._inner, None)
 
     @data.setter
@@ -242,7 +243,7 @@ class GradValue(Value):
             self._edge = (Input(self._level, self._inner), 0)
         return self
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"GradValue(level={self._level.number}, {self._inner!r})"
 
 

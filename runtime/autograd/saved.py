@@ -48,7 +48,8 @@ class Saved:
         if t._version != self.version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{t.type() if type(t) is torch.Tensor else t.dtype} {list(t.shape)}], which is saved by {node}, is at version {t._version}; "
+                f"[{t.type() if type(t) is torch.Tensor else t.dtype} {list(t.shape)}], which is saved by {node}, "
+                f"is at version {t._version}; "
                 f"expected version {self.version} instead. Hint: clone the tensor before the operation that modifies it, "
                 "or enable anomaly detection to find the operation that failed to compute its gradient."
             )

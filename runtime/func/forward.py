@@ -49,7 +49,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
                 raise RuntimeError(f"jvp(f, primals, tangents): Expected f to return only Tensors, got {type(o)}")
             mine = isinstance(o, Value) and o._level is level
             t = tangent_of(o) if mine else None
-            inner = o._inner if mine else o
+            inner = o._inner if isinstance(o, Value) and mine else o
             if t is None and strict:
                 raise RuntimeError("jvp(f, primals, tangents, strict=True): Output of f is independent of the input.")
             results.append(inner)

@@ -21,18 +21,18 @@ class DualValue(Value):
     _generation: int = 0
 
     @property
-    def data(self) -> Any:  # type: ignore[override]
+    def data(self) -> Any:
         return self._level.wrap(self._inner, None)  # type: ignore[attr-defined]
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
         raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
 
 
-def tangent_of(v: Any) -> torch.Tensor | None:
+def tangent_of(v: Any) -> Any:
     """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
@@ -196,7 +196,7 @@ def _fit(t: Any, result: torch.Tensor) -> Any:
     return t
 
 
-def _rule(op: Op) -> Callable[..., Any]:
+def _rule(op: Op) -> Any:
     """``rule(op, primals, tangents, kwargs, result) -> tangent(s)``, compiled from the record once."""
     if op.jvp is None:
         jvp = op.record.jvp  # type: ignore[union-attr]
@@ -294,7 +294,10 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: An
             level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
             for i, o in enumerate(outs)
         ]
-        wanted, at, spans, flat = [], {}, {}, []
+        wanted: list[int] = []
+        at: dict[int, int] = {}
+        spans: dict[int, int] = {}
+        flat: list[Any] = []
         for i, t in enumerate(tangents):
             if t is not None:
                 wanted.append(i)

@@ -37,14 +37,14 @@ class BatchedValue(Value):
     _level: BatchLevel
 
     @property
-    def data(self) -> Any:  # type: ignore[override]
+    def data(self) -> Any:
         return self._level.wrap(self._inner)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
         raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"
 
 
@@ -121,8 +121,8 @@ class BatchLevel(Level):
         if self.randomness == "same":
             if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
                 raise RuntimeError(
-                    f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' cannot do. "
-                    "Use randomness='different', or draw outside of vmap."
+                    f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' "
+                    "cannot do. Use randomness='different', or draw outside of vmap."
                 )
             return op.func(*self._element(physical, batched, 0), **kwargs)
         return self._wrapped(op.record.batch(op.func, self.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
@@ -144,8 +144,8 @@ class BatchLevel(Level):
         if not (isinstance(target, Value) and target._level is self):
             raise BatchingError(
                 f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
-                "that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over in a "
-                "vmap. Please try to use out-of-place operators instead, or make `self` with new_zeros or zeros_like of a batched input."
+                "that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over. "
+                "Please try to use out-of-place operators instead, or make `self` with new_zeros or zeros_like of a batched input."
             )
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
@@ -220,7 +220,8 @@ def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[li
         )
     if not args:
         raise ValueError(
-            f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function with no inputs. The latter is unsupported."
+            f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function "
+            "with no inputs. The latter is unsupported."
         )
     flat, spec = pytree.tree_flatten(args)
     dims = pytree._broadcast_to_and_flatten(in_dims, spec)
@@ -304,15 +305,15 @@ class _Randomness:
 
     def __enter__(self) -> None:
         if self.randomness == "error":
-            torch._C._vmapmode_increment_nesting()  # type: ignore[attr-defined]
+            torch._C._vmapmode_increment_nesting()
         elif self.mode is not None:
-            self.mode.__enter__()
+            self.mode.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
         if self.mode is not None:
-            self.mode.__exit__(kind, error, tb)
+            self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
         elif self.randomness == "error":
-            torch._C._vmapmode_decrement_nesting()  # type: ignore[attr-defined]
+            torch._C._vmapmode_decrement_nesting()
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
                 raise RuntimeError(_RANDOM_ERROR) from error
 
@@ -323,11 +324,11 @@ _RANDOM_ERROR = (
 )
 
 
-class _DrawPerElement(TorchDispatchMode):
+class _DrawPerElement(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives a random factory (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
 
     def __init__(self, level: BatchLevel) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -358,7 +359,8 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
                 results.append(o)
                 continue
             raise ValueError(
-                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(o)}. Did you mean to set out_dims= to None for output?"
+                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(o)}. Did you mean to set out_dims= to None "
+                "for output?"
             )
         mine = isinstance(o, Value) and o._level is level
         if d is None:
@@ -366,7 +368,7 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
                 raise ValueError(f"vmap({name}, ...): `{name}` can not return a BatchedTensor when out_dim is None")
             results.append(o)
             continue
-        inner = o._inner if mine else o.unsqueeze(0).expand(level.size, *o.shape)
+        inner = o._inner if isinstance(o, Value) and mine else o.unsqueeze(0).expand(level.size, *o.shape)
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
         results.append(inner.movedim(0, d) if d else inner)

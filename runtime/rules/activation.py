@@ -23,7 +23,11 @@ def kernel(name: str, decomposition: Callable[..., Any]) -> None:
 
 diagonal("relu", self=lambda g, result: aten.threshold_backward(g, result, 0))
 diagonal("threshold", self=lambda g, self, threshold: aten.threshold_backward(g, self, threshold))
-diagonal("threshold_backward", grad_output=lambda g, self, threshold: aten.threshold_backward(g, self, threshold), self=lambda g: torch.zeros_like(g))
+diagonal(
+    "threshold_backward",
+    grad_output=lambda g, self, threshold: aten.threshold_backward(g, self, threshold),
+    self=lambda g: torch.zeros_like(g),
+)
 
 elementwise(
     "sigmoid",
@@ -69,7 +73,7 @@ def gelu_slope(self: torch.Tensor, approximate: str) -> torch.Tensor:
     return 0.5 * (1 + t) + 0.5 * self * (1 - t * t) * a * (1 + 3 * b * self * self)
 
 
-def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> torch.Tensor:
+def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
     return aten.gelu_backward(g, self, approximate=approximate)
 
 

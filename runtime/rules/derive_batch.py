@@ -47,9 +47,9 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
     """A logical 0-d tensor does not promote one with dimensions of the same category, but physically it has a dimension."""
     for other, b in zip(args, batched, strict=True):
-        if isinstance(other, torch.Tensor) and other.dim() - bool(b) > 0 and other.dtype is not a.dtype:
-            if _category(a.dtype) == _category(other.dtype):
-                return a.to(other.dtype)
+        wider = isinstance(other, torch.Tensor) and other.dim() - bool(b) > 0 and other.dtype is not a.dtype
+        if wider and _category(a.dtype) == _category(other.dtype):
+            return a.to(other.dtype)
     return a
 
 

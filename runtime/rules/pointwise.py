@@ -119,9 +119,15 @@ elementwise("log", {"self": lambda g, self: g / conj(self)}, {"self": lambda sel
 pointwise("log2", self=lambda self: 1 / (self * LN2))
 pointwise("log10", self=lambda self: 1 / (self * math.log(10)))
 pointwise("log1p", self=lambda self: 1 / (self + 1))
-pointwise("logaddexp", self=lambda self, other: (1 + (other - self).exp()).reciprocal(), other=lambda self, other: (1 + (self - other).exp()).reciprocal())
 pointwise(
-    "logaddexp2", self=lambda self, other: (1 + (other - self).exp2()).reciprocal(), other=lambda self, other: (1 + (self - other).exp2()).reciprocal()
+    "logaddexp",
+    self=lambda self, other: (1 + (other - self).exp()).reciprocal(),
+    other=lambda self, other: (1 + (self - other).exp()).reciprocal(),
+)
+pointwise(
+    "logaddexp2",
+    self=lambda self, other: (1 + (other - self).exp2()).reciprocal(),
+    other=lambda self, other: (1 + (self - other).exp2()).reciprocal(),
 )
 pointwise("ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda result: result * LN2)
 
@@ -181,12 +187,20 @@ def _unit(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Te
     return torch.where(size == 0, 0.0, (t - radial * result) / torch.where(size == 0, 1.0, size))
 
 
-elementwise("sgn", {"self": lambda g, self, result: _unit(g, self, result)}, {"self": lambda self_t, self, result: _unit(self_t, self, result)})
+elementwise(
+    "sgn", {"self": lambda g, self, result: _unit(g, self, result)}, {"self": lambda self_t, self, result: _unit(self_t, self, result)}
+)
 linear("complex", {"real": lambda g: g.real, "imag": lambda g: g.imag}, broadcast, family="pointwise")
 elementwise(
     "polar",
-    {"abs": lambda g, angle: (g * torch.polar(torch.ones_like(angle), -angle)).real, "angle": lambda g, result: (g * (1j * result).conj()).real},
-    {"abs": lambda abs_t, angle: abs_t * torch.polar(torch.ones_like(angle), angle), "angle": lambda angle_t, result: angle_t * 1j * result},
+    {
+        "abs": lambda g, angle: (g * torch.polar(torch.ones_like(angle), -angle)).real,
+        "angle": lambda g, result: (g * (1j * result).conj()).real,
+    },
+    {
+        "abs": lambda abs_t, angle: abs_t * torch.polar(torch.ones_like(angle), angle),
+        "angle": lambda angle_t, result: angle_t * 1j * result,
+    },
 )
 
 
@@ -288,8 +302,16 @@ def _share(mine: torch.Tensor, theirs: torch.Tensor, wins: torch.Tensor, g: torc
     return torch.where(mine == theirs, g / 2, g).masked_fill(~(wins | (mine == theirs)), 0)
 
 
-diagonal("maximum", self=lambda g, self, other: _share(self, other, self >= other, g), other=lambda g, self, other: _share(other, self, other >= self, g))
-diagonal("minimum", self=lambda g, self, other: _share(self, other, self <= other, g), other=lambda g, self, other: _share(other, self, other <= self, g))
+diagonal(
+    "maximum",
+    self=lambda g, self, other: _share(self, other, self >= other, g),
+    other=lambda g, self, other: _share(other, self, other >= self, g),
+)
+diagonal(
+    "minimum",
+    self=lambda g, self, other: _share(self, other, self <= other, g),
+    other=lambda g, self, other: _share(other, self, other <= self, g),
+)
 diagonal(
     "fmax",
     self=lambda g, self, other: g.masked_fill(~((self >= other) | other.isnan()), 0),
@@ -305,7 +327,9 @@ diagonal(
 for _c in ("eq", "ne", "lt", "le", "gt", "ge"):
     nondifferentiable(f"{_c}.Tensor {_c}.Scalar")
 nondifferentiable("isnan isinf isposinf isneginf signbit logical_not logical_and logical_or logical_xor")
-nondifferentiable("bitwise_not bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar")
+nondifferentiable(
+    "bitwise_not bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar"
+)
 nondifferentiable("bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar")
 nondifferentiable("__lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar")
 nondifferentiable("bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor")

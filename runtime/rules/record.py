@@ -66,7 +66,8 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
         namespace, name = name.split("::")
     packet, _, which = name.partition(".")
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+        found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+        return found
     except AttributeError as e:
         raise ValueError(f"no operator {namespace}::{name} in torch {torch.__version__}") from e
 
@@ -98,7 +99,7 @@ def amend(name: str, **rules: Any) -> Record:
 
 def parameters(formula: Formula) -> tuple[str, ...]:
     """The names that a formula asks for."""
-    declared = getattr(formula, "asks", None)
+    declared: tuple[str, ...] | None = getattr(formula, "asks", None)
     if declared is not None:
         return declared
     return tuple(inspect.signature(formula).parameters)

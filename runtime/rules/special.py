@@ -101,4 +101,3 @@ for _family in (
     "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
 ):  # fmt: skip
     nondifferentiable(f"special_{_family} special_{_family}.x_scalar special_{_family}.n_scalar")
-

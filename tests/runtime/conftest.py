@@ -2,9 +2,14 @@
 
 import importlib
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+
+import runtime
+from runtime import unwrap, wrap
 
 with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
@@ -15,3 +20,23 @@ with warnings.catch_warnings():  # torch imports these at its first jvp, and scr
 def settings() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+def _both(f: Any, *plain: torch.Tensor) -> None:
+    """``f``'s value and gradients are those of torch's engine, undefined ones included."""
+    theirs = [x.clone().requires_grad_() for x in plain]
+    ours = [wrap(x.clone(), True) for x in plain]
+    expected, found = f(*theirs), f(*ours)
+    torch.testing.assert_close(unwrap(found), expected.detach())
+    want = torch.autograd.grad(expected, theirs, allow_unused=True)
+    got = runtime.autograd.grad(found, ours, allow_unused=True)
+    assert [g is None for g in want] == [g is None for g in got]
+    for a, b in zip(got, want, strict=True):
+        if b is not None:
+            torch.testing.assert_close(unwrap(a), b)
+
+
+@pytest.fixture
+def both() -> Callable[..., None]:
+    """Check a function of tensors against torch's engine."""
+    return _both

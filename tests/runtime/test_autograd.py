@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 import runtime
 from runtime import unwrap, wrap
 
+Check = Callable[..., None]
+
 
 @pytest.fixture
 def without_collector() -> Iterator[None]:
@@ -18,20 +20,6 @@ def without_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-def both(f: Any, *plain: torch.Tensor) -> None:
-    """``f``'s value and gradients are those of torch's engine, undefined ones included."""
-    theirs = [x.clone().requires_grad_() for x in plain]
-    ours = [wrap(x.clone(), True) for x in plain]
-    expected, found = f(*theirs), f(*ours)
-    torch.testing.assert_close(unwrap(found), expected.detach())
-    want = torch.autograd.grad(expected, theirs, allow_unused=True)
-    got = runtime.autograd.grad(found, ours, allow_unused=True)
-    assert [g is None for g in want] == [g is None for g in got]
-    for a, b in zip(got, want, strict=True):
-        if b is not None:
-            torch.testing.assert_close(unwrap(a), b)
 
 
 def test_backward_accumulates_into_leaves() -> None:
@@ -64,7 +52,7 @@ def test_gradients_that_share_memory_are_not_shared_by_leaves() -> None:
         lambda x, y: (x * 2).sum(),
     ],
 )
-def test_gradients_agree(f: Any) -> None:
+def test_gradients_agree(f: Any, both: Check) -> None:
     both(f, torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64))
 
 
@@ -156,7 +144,7 @@ def test_graphs_are_freed_by_reference_counting(without_collector: None) -> None
     assert len(seen) == 2 and all(ref() is None for ref in seen)
 
 
-def test_broadcasting_zero_size_and_promotion() -> None:
+def test_broadcasting_zero_size_and_promotion(both: Check) -> None:
     d = torch.float64
     both(lambda x, y: (x * y).sum(), torch.randn(0, 3, dtype=d), torch.randn(3, dtype=d))
     both(lambda x, y: (x + y).sum(), torch.randn((), dtype=d), torch.randn(2, 1, 3, dtype=d))
@@ -164,7 +152,7 @@ def test_broadcasting_zero_size_and_promotion() -> None:
     both(lambda x, y: (x * y).abs().sum(), torch.randn(2, 3, dtype=d), torch.randn(3, dtype=torch.complex128))
 
 
-def test_complex_gradients_follow_torchs_convention() -> None:
+def test_complex_gradients_follow_torchs_convention(both: Check) -> None:
     z = torch.randn(3, dtype=torch.complex128)
     both(lambda z: (z.sin() * z.conj()).abs().sum(), z)
     both(lambda z: (torch.view_as_real(z) ** 2).sum() + z.angle().sum() + z.imag.sum(), z)

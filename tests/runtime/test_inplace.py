@@ -9,7 +9,6 @@ import torch
 import runtime
 from runtime import wrap
 from runtime.errors import InplaceError
-from tests.runtime.test_autograd import both
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
 V = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
@@ -93,7 +92,7 @@ def through_expand_and_select(x: Any, v: Any) -> Any:
     ],
 )  # fmt: skip
 class TestMutation:
-    def test_eager(self, f: Callable[..., Any]) -> None:
+    def test_eager(self, f: Callable[..., Any], both: Callable[..., None]) -> None:
         both(f, X, V)
 
     @pytest.mark.parametrize("transform", ["grad", "jvp", "vmap_grad", "hessian"])

@@ -87,14 +87,14 @@ def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise() -> Non
     module._warned.discard(name)
     before = module.fallbacks[name]
     x = torch.randn(3, 8)
-    with pytest.warns(UserWarning, match="aten.histc.default has no batch rule"):
+    with pytest.warns(UserWarning, match=r"aten\.histc\.default has no batch rule"):
         found = vmap(lambda x: torch.histc(x, 4))(x)
     torch.testing.assert_close(found, torch.stack([torch.histc(row, 4) for row in x]))
     vmap(lambda x: torch.histc(x, 4))(x)  # a second warning would be an error here
     assert module.fallbacks[name] == before + 2
     old = module.fallback_policy("raise")
     try:
-        with pytest.raises(MissingRule, match="aten.histc.default has no batch rule"):
+        with pytest.raises(MissingRule, match=r"aten\.histc\.default has no batch rule"):
             vmap(lambda x: torch.histc(x, 4))(x)
     finally:
         module.fallback_policy(old)
@@ -119,9 +119,9 @@ def test_a_value_that_outlives_its_transform_says_so() -> None:
 def test_a_missing_derivative_names_the_op() -> None:
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
     y = torch.histc(x * 1, 2)
-    with pytest.raises(MissingRule, match="aten.histc.default has no vjp rule"):
+    with pytest.raises(MissingRule, match=r"aten\.histc\.default has no vjp rule"):
         y.sum().backward()
-    with pytest.raises(MissingRule, match="aten.histc.default has no jvp rule"):
+    with pytest.raises(MissingRule, match=r"aten\.histc\.default has no jvp rule"):
         runtime.func.jvp(lambda x: torch.histc(x, 2), (torch.ones(2),), (torch.ones(2),))
 
 
