@@ -1,0 +1,44 @@
+"""Compilers and the boxed calling convention.
+
+A *boxed* function takes one list of arguments and empties it, so that it can free each tensor after its last use although its
+caller made the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+
+
+def make_boxed_func(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """``f(*args)`` as a boxed function."""
+
+    def boxed(args: list[Any]) -> Any:
+        given = tuple(args)
+        args.clear()
+        return f(*given)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def make_boxed_compiler(compiler: Compiler) -> Compiler:
+    """A compiler whose results are called boxed."""
+
+    def compile_boxed(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return make_boxed_func(compiler(module, inputs))
+
+    return compile_boxed
+
+
+def as_boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    return f if getattr(f, "_boxed_call", False) else make_boxed_func(f)
+
+
+def nop(module: fx.GraphModule, _: list[Any]) -> Callable[[list[Any]], Any]:
+    """The compiler that runs the graph as it is, through the Python that fx generates."""
+    return make_boxed_func(module.forward)

@@ -1,0 +1,163 @@
+"""Compiled programs as functions: replay the forward, hold what the backward needs as a node of the tape, restore mutated inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..autograd.graph import Node
+from ..autograd.level import edge_of
+from ..autograd.saved import FREED
+from ..leaf import as_leaf
+from ..levels import Value
+from ..tensor import ROOT
+from .compilers import Compiler, as_boxed
+from .joint import Joint, joint_graph
+from .partition import Partition, default_partition
+
+
+class CompiledBackward(Node):
+    """The tape's record of one call of a compiled program."""
+
+    __slots__ = ("program", "saved")
+
+    def __init__(self, edges: Any, metas: Any, program: _Compiled, saved: list[Any]) -> None:
+        super().__init__(ROOT, edges, metas)
+        self.program = program
+        self.saved: list[Any] | None = saved
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        if create_graph:
+            raise RuntimeError(
+                "aot_function does not support double backward: its backward is a graph without history. "
+                "Differentiate inside the compiled function instead, e.g. aot_function(runtime.func.grad(f), …)."
+            )
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        tangents = []
+        for g, (shape, dtype), device in zip(grads, self.metas, self.program.devices, strict=True):
+            tangents.append(torch.zeros(shape, dtype=dtype, device=device) if g is None else g)
+        return tuple(self.program.backward([*self.saved, *tangents]))
+
+    def release(self) -> None:
+        self.saved = None
+
+
+class _Compiled:
+    """One program for one kind of inputs."""
+
+    __slots__ = ("backward", "devices", "forward", "joint")
+
+    def __init__(self, joint: Joint, forward: Callable[..., Any], backward: Callable[..., Any] | None, devices: Sequence[Any]) -> None:
+        self.joint = joint
+        self.forward = forward
+        self.backward: Any = backward
+        self.devices = devices
+
+    def accepts(self, tensors: Sequence[Any]) -> bool:
+        abstraction = self.joint.abstraction
+        return abstraction is None or abstraction.holds(tensors)
+
+    def __call__(self, flat: Sequence[Any], plain: list[Any]) -> Any:
+        joint = self.joint
+        results = self.forward(list(plain))
+        for i, new in zip(joint.mutated, results, strict=False):
+            flat[i].copy_(new)
+        start = len(joint.mutated)
+        outs = list(results[start : start + len(joint.outputs)])
+        if self.backward is not None:
+            metas = tuple((o.shape, o.dtype) for o, t in zip(outs, joint.outputs, strict=True) if t is not None)
+            edges = tuple(edge_of(flat[i]) for i in joint.wanted)
+            node = CompiledBackward(edges, metas, self, list(results[joint.n_forward :]))
+            for i, t in enumerate(joint.outputs):
+                if t is not None:
+                    outs[i] = ROOT.wrap(outs[i], (node, t))
+        return outs
+
+
+def aot_function(
+    fn: Callable[..., Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Partition = default_partition,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    num_params_buffers: int = 0,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    *,
+    dynamic: bool = False,
+    enable_log: bool = True,
+) -> Callable[..., Any]:
+    """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
+
+    A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which require grad, and all that is not a
+    tensor); with ``dynamic`` once for all sizes for which the same graph is right. Arguments that ``fn`` mutates are mutated. Results
+    are ``runtime.Tensor`` where a gradient flows through them. ``num_params_buffers``: how many leading arguments stay alive in any
+    case, so that min cut keeps them for nothing. ``keep_inference_input_mutations`` and ``enable_log`` are accepted for torch's callers.
+    """
+    programs: dict[Any, list[_Compiled]] = {}
+    backward_compiler = bw_compiler or fw_compiler
+
+    @wraps(fn)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        given, spec = pytree.tree_flatten((args, kwargs))
+        recording = torch.is_grad_enabled()
+        flat = [as_leaf(x) if isinstance(x, torch.Tensor) and x.requires_grad and recording else x for x in given]
+        plain = [_plain(x) for x in flat]
+        wanted = tuple(recording and isinstance(x, Value) and x.requires_grad for x in flat)
+        key = (spec, wanted, tuple(_kind(p, dynamic) for p in plain))
+        known = programs.setdefault(key, [])
+        tensors = [p for p in plain if isinstance(p, torch.Tensor)]
+        program = next((p for p in known if p.accepts(tensors)), None)
+        if program is None:
+            program = _compile(lambda *values: _call(fn, values, spec), plain, wanted)
+            known.append(program)
+        outs = program(flat, plain)
+        return pytree.tree_unflatten(outs, program.joint.out_spec)
+
+    def _compile(f: Callable[..., Any], plain: list[Any], wanted: Sequence[bool]) -> _Compiled:
+        joint = joint_graph(f, plain, wanted, dynamic=dynamic, decompositions=decompositions)
+        if not any(t is not None for t in joint.outputs):
+            compiler = inference_compiler or fw_compiler
+            keep = next(n for n in joint.module.graph.nodes if n.op == "output")
+            keep.args = (list(keep.args[0])[: joint.n_forward],)
+            joint.module.graph.eliminate_dead_code()
+            joint.module.recompile()
+            return _Compiled(joint, as_boxed(compiler(joint.module, plain)), None, ())
+        options: dict[str, Any] = {"num_fwd_outputs": joint.n_forward}
+        if num_params_buffers and partition_fn is not default_partition:
+            options["static_lifetime_input_indices"] = range(num_params_buffers)
+        forward, backward = partition_fn(joint.module, None, **options)
+        devices = [n.meta["val"].device for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
+        examples = [[n.meta.get("val") for n in m.graph.nodes if n.op == "placeholder"] for m in (forward, backward)]
+        fw, bw = fw_compiler(forward, examples[0]), backward_compiler(backward, examples[1])
+        return _Compiled(joint, as_boxed(fw), as_boxed(bw), devices)
+
+    return compiled
+
+
+def _call(fn: Callable[..., Any], values: Sequence[Any], spec: Any) -> Any:
+    args, kwargs = pytree.tree_unflatten(list(values), spec)
+    return fn(*args, **kwargs)
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, Value):
+        if x._level is not ROOT:
+            raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
+        return x._inner
+    return x
+
+
+def _kind(x: Any, dynamic: bool) -> Any:
+    """What a graph depends on, of an argument."""
+    if not isinstance(x, torch.Tensor):
+        return x if x.__hash__ is not None else repr(x)
+    if dynamic:
+        return x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
+    strides = x.stride() if x.layout is torch.strided else None
+    return x.dtype, x.device, x.shape, strides, x.layout, x.is_conj(), x.is_neg()
