@@ -43,7 +43,8 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     Buffers are inputs, so that a target sees writes to values of its own, and they are what is returned.
     """
-    if not sample.op.supports_out:
+    variant = sample.op.out
+    if variant is None:
         raise Unsuitable(f"{sample.op.name} has no out= variant")
     count = len(inputs)
     raw = sample.raw(sample.op.call, [t.clone() for t in inputs])
@@ -54,7 +55,7 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     def call(*values: Any) -> tuple[Any, ...]:
         buffers = tuple(buffer.clone() for buffer in values[count:])
-        sample.raw(sample.op.call, values[:count], out=buffers[0] if single else buffers)
+        sample.raw(variant, values[:count], out=buffers[0] if single else buffers)
         return buffers
 
     def plain(*values: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class Op:
     name: str
     call: Apply
     inplace: Apply | None = None
-    supports_out: bool = False
+    out: Apply | None = None  # takes out=
     reference: Apply | None = None  # on tensors
     numpy_reference: Callable[[Any], Any] | None = None  # on an OpInfo SampleInput
     info: Any = None
@@ -174,12 +174,13 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
     """The op of a matrix row: `row` wins, OpInfo supplies the rest, an importable dotted name will do."""
     info = None if "call" in row else opinfo.lookup(name)
     reference = resolve(row["reference"]) if row.get("reference") else None
+    inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
     if info is None:
-        return Op(name, resolve(row.get("call") or name), reference=reference)
+        return Op(name, resolve(row.get("call") or name), inplace, out, reference)
     numpy_reference = None
     if info.ref is not None and reference is None:
         numpy_reference = info.ref
-    return Op(name, info.op, info.get_inplace(), info.supports_out, reference, numpy_reference, info)
+    return Op(name, info.op, inplace or info.get_inplace(), out or (info.op if info.supports_out else None), reference, numpy_reference, info)
 
 
 def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
@@ -193,10 +194,13 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
     else:
         with seeded_with_numpy(*seed):
             calls = list(declarative.build(resolve(source) if isinstance(source, str) else source, dtype, device))
-    return [
+    found = [
         _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
         for index, (args, kwargs, process, wrap) in enumerate(calls)
     ]
+    if row.get("differentiable", True) is False:
+        found = [replace(sample, differentiable=(False,) * len(sample.inputs)) for sample in found]
+    return found
 
 
 def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:

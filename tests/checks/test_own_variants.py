@@ -1,0 +1,57 @@
+"""A row of one's own may name its in-place and out= variants, and say that it has no derivative."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.checks.case import Case
+from gen.checks.cases import Cell, Family
+from gen.checks.samples import candidates, make_op
+from gen.targets import load
+
+NAME = "tests.checks.test_own_variants.double"
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def double_(x: Tensor) -> Tensor:
+    return x.mul_(2)
+
+
+def triple_(x: Tensor) -> Tensor:
+    return x.mul_(3)
+
+
+def double_out(x: Tensor, *, out: Tensor) -> Tensor:
+    return torch.mul(x, 2, out=out)
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {"samples": [{"args": [{"shape": [2, 3]}]}], **more}
+
+
+def outcome(form: str, described: dict[str, Any]) -> str:
+    case = Case(Cell(NAME, "float64", (), "full", ()), form, Family(str(described), ops={NAME: described}), load("torch"))
+    try:
+        case.assert_same("forward", against="eager", form=form)
+    except AssertionError as error:
+        return type(error).__name__
+    return "passed"
+
+
+def test_the_named_variants_are_run() -> None:
+    assert outcome("inplace", row(inplace=f"{NAME}_")) == "passed"
+    assert outcome("out", row(out=f"{NAME}_out")) == "passed"
+
+
+def test_a_wrong_variant_is_a_mismatch() -> None:
+    assert outcome("inplace", row(inplace="tests.checks.test_own_variants.triple_")) == "Mismatch"
+
+
+def test_a_row_without_derivative_has_no_differentiable_input() -> None:
+    described = row(differentiable=False)
+    (sample,) = candidates(make_op(NAME, described), described, torch.float64, "cpu", wrapped=False)
+    assert sample.differentiable == (False,)
