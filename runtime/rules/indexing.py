@@ -34,7 +34,19 @@ register(
     jvp={"self": lambda self_t, dim, index: self_t.scatter(dim, index, 0)},
     batch=derive_index.pointed,
 )
-register("scatter.reduce scatter.value_reduce", batch=derive_index.pointed)
+_REDUCE = {"add": "sum", "multiply": "prod"}
+register(
+    "scatter.reduce",
+    decomposition=lambda self, dim, index, src, *, reduce: torch.scatter_reduce(self, dim, index, src, _REDUCE[reduce]),
+    batch=derive_index.pointed,
+)
+register(
+    "scatter.value_reduce",
+    decomposition=lambda self, dim, index, value, *, reduce: torch.scatter_reduce(
+        self, dim, index, self.new_full(index.shape, value), _REDUCE[reduce]
+    ),
+    batch=derive_index.pointed,
+)
 
 # One index per row
 
@@ -77,7 +89,7 @@ linear(
     "index_fill.int_Tensor",
     {
         "self": lambda g, dim, index: g.index_fill(dim, index, 0),
-        "value": lambda g, dim, index: g.index_select(dim, index.reshape(-1)).sum(),
+        "value": lambda g, dim, index: torch.where(torch.zeros_like(g, dtype=torch.bool).index_fill(dim, index, True), g, 0).sum(),
     },
     _fill_batch,
 )

@@ -256,5 +256,5 @@ _COPIED = """
 for _name in _COPIED.split():
     _packet, _, _overload = _name.partition(".")
     register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=_copy_of(_name), family="view")
-register("narrow_copy", decomposition=lambda self, dim, start, length: self.narrow(dim, start, length).clone(), family="view")
+register("narrow_copy", decomposition=lambda self, dim, start, length: aten.slice(self, dim, start, start + length).clone())
 

@@ -1,0 +1,189 @@
+"""Convolutions. ``convolution(input, weight)`` is bilinear, and so is each output of its backward in the other two factors.
+
+All follows from the trilinear form ``⟨g, convolution(input, weight)⟩``: its three partial derivatives are the convolution and the two
+results of ``convolution_backward``, and derivatives of these are again among the three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .derive_batch import expand
+from .derive_fold import filled
+from .record import register
+
+aten = torch.ops.aten
+
+
+def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
+    """A bias (after any leading dimensions) as it is added to an output with ``rank`` dimensions, channels second of them."""
+    return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
+
+
+def _vjp(
+    g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
+    groups: Any, needs: Any,
+) -> Any:  # fmt: skip
+    mask = ["input" in needs, "weight" in needs, False]
+    out = aten.convolution_backward(g, input, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask)
+    bias = g.sum([d for d in range(g.dim()) if d != 1]) if "bias" in needs else None
+    return out[0], out[1], bias
+
+
+def _without_bias(input_t: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any) -> Any:
+    return torch.convolution(input_t, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+
+
+def _by_weight(input: Any, weight_t: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any) -> Any:
+    return torch.convolution(input, weight_t, None, stride, padding, dilation, transposed, output_padding, groups)
+
+
+def _into_groups(t: torch.Tensor) -> torch.Tensor:
+    """``(B, N, C, …)`` as ``(N, B·C, …)``: each element of the batch has groups of channels of its own."""
+    return t.movedim(0, 1).flatten(1, 2)
+
+
+def _from_groups(t: torch.Tensor, size: int) -> torch.Tensor:
+    return t.unflatten(1, (size, t.shape[1] // size)).movedim(1, 0)
+
+
+def _into_samples(t: torch.Tensor) -> torch.Tensor:
+    return t.flatten(0, 1)
+
+
+def _from_samples(t: torch.Tensor, size: int) -> torch.Tensor:
+    return t.unflatten(0, (size, t.shape[0] // size))
+
+
+def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """A batch of inputs is more samples; a batch of weights is more output channels, or more groups when inputs have a batch too."""
+    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(func, args)
+    rest = (stride, padding, dilation, transposed, output_padding)
+    late = bias if batched[1] or batched[2] else None
+    bias = None if late is not None else bias
+    if not batched[1]:
+        if batched[0]:
+            out = _from_samples(func(_into_samples(input), weight, bias, *rest, groups), size)
+        else:
+            out = func(input, weight, None, *rest, groups).unsqueeze(0)
+    elif not batched[0] and groups == 1:
+        weight = _into_groups(weight) if transposed else _into_samples(weight)
+        out = _from_groups(func(input, weight, None, *rest, 1), size)
+    else:
+        input = _into_groups(expand(input, batched[0], size))
+        out = _from_groups(func(input, _into_samples(weight), None, *rest, groups * size), size)
+    return out if late is None else out + _with_channels(late, out.dim() - 1)
+
+
+register(
+    "convolution",
+    vjp={("input", "weight", "bias"): _vjp},
+    jvp={
+        "input": _without_bias,
+        "weight": _by_weight,
+        "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(result_shape),
+    },
+    batch=_batch,
+    family="multilinear",
+)
+
+
+def _backward_vjp(
+    gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
+    groups: Any, needs: Any,
+) -> Any:  # fmt: skip
+    by_input, by_weight, by_bias = gs
+    rest = (stride, padding, dilation, transposed, output_padding, groups)
+    first = second = third = None
+    if "grad_output" in needs:
+        parts = []
+        if by_input is not None:
+            parts.append(torch.convolution(by_input, weight, None, *rest))
+        if by_weight is not None:
+            parts.append(torch.convolution(input, by_weight, None, *rest))
+        if by_bias is not None:
+            parts.append(_with_channels(by_bias, grad_output.dim()).expand(grad_output.shape))
+        first = sum(parts[1:], parts[0]) if parts else None
+    if "input" in needs and by_weight is not None:
+        second = aten.convolution_backward(grad_output, input, by_weight, None, *rest, [True, False, False])[0]
+    if "weight" in needs and by_input is not None:
+        third = aten.convolution_backward(grad_output, by_input, weight, None, *rest, [False, True, False])[1]
+    return first, second, third
+
+
+def _backward_jvp(
+    grad_output_t: Any, input_t: Any, weight_t: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: Any, output_padding: Any, groups: Any, output_mask: Any,
+) -> Any:  # fmt: skip
+    rest = (stride, padding, dilation, transposed, output_padding, groups)
+
+    def run(g: Any, x: Any, w: Any, which: int) -> Any:
+        return aten.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[which]
+
+    by_input: list[Any] = []
+    by_weight: list[Any] = []
+    if grad_output_t is not None:
+        by_input.append((grad_output_t, input, weight))
+        by_weight.append((grad_output_t, input, weight))
+    if weight_t is not None:
+        by_input.append((grad_output, input, weight_t))
+    if input_t is not None:
+        by_weight.append((grad_output, input_t, weight))
+    outs = []
+    for which, terms in ((0, by_input), (1, by_weight)):
+        total = None
+        for term in terms if output_mask[which] else ():
+            part = run(*term, which)
+            total = part if total is None else total + part
+        outs.append(total)
+    bias = None
+    if output_mask[2] and grad_output_t is not None:
+        bias = grad_output_t.sum([d for d in range(grad_output.dim()) if d != 1])
+    return (*outs, bias)
+
+
+def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    g, input, weight, _, stride, padding, dilation, transposed, output_padding, groups, mask = args
+    rest = (stride, padding, dilation, transposed, output_padding)
+    full = expand(g, batched[0], size)
+    inputs = expand(input, batched[1], size)
+    by_input = by_weight = by_bias = None
+    grouped = (_into_groups(full), _into_groups(inputs), _into_samples(expand(weight, batched[2], size)), None, *rest, groups * size)
+    if mask[0]:
+        if batched[2]:
+            by_input = _from_groups(func(*grouped, [True, False, False])[0], size)
+        else:
+            flat = (_into_samples(full), _into_samples(inputs), weight, None, *rest, groups)
+            by_input = _from_samples(func(*flat, [True, False, False])[0], size)
+    if mask[1]:
+        by_weight = _from_samples(func(*grouped, [False, True, False])[1], size)
+    if mask[2]:
+        by_bias = full.sum([d for d in range(full.dim()) if d not in (0, 2)])
+    return by_input, by_weight, by_bias
+
+
+register(
+    "convolution_backward",
+    vjp={("grad_output", "input", "weight"): _backward_vjp},
+    jvp=_backward_jvp,
+    batch=_backward_batch,
+    family="multilinear",
+)
+
+
+def _flags_dropped(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
+    *backend_flags: bool,
+) -> torch.Tensor:  # fmt: skip
+    return torch.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
+    """Time, batch, channels; a weight of (width, in, out)."""
+    return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
+
+
+register("_convolution", decomposition=_flags_dropped)
+register("conv_tbc", decomposition=_conv_tbc)

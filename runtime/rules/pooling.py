@@ -1,0 +1,89 @@
+"""Average and maximum pooling. Averages are linear; a maximum passes cotangents and tangents through the positions that it chose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .derive import linear
+from .derive_fold import each, expand, fold
+from .record import asking, overload, register
+
+# Averages
+
+_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+
+
+def _average(name: str, rank: int, *options: str) -> None:
+    """``name(self, …)`` and ``name_backward(g, self, …)``, which looks at ``self`` for its shape only."""
+    forward, backward = overload(name), overload(f"{name}_backward")
+    linear(name, {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))}, fold(rank))
+    if options:
+        again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
+    else:
+        again = asking("g", "grad_output_shape")(lambda g, shape: forward(g, shape[2 - rank :]))
+    linear(f"{name}_backward", {"grad_output": again, "self": lambda g: None}, fold(rank))
+
+
+_average("avg_pool2d", 4, *_AVERAGE)
+_average("avg_pool3d", 5, *_AVERAGE)
+_average("_adaptive_avg_pool2d", 4)
+_average("_adaptive_avg_pool3d", 5)
+
+# Maxima
+
+
+def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
+    """The elements of ``t`` at ``indices``, which count positions in its last ``spatial`` dimensions together."""
+    return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
+
+
+def _maximum(name: str, spatial: int, batch: Any) -> None:
+    """``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, linear in ``g``."""
+    backward = overload(f"{name}_backward")
+    given = [a.name for a in backward._schema.arguments[2:]]
+    needed = ["result1" if a == "indices" else a for a in given]
+    register(
+        name,
+        vjp={"self": asking("g", "self", *needed)(lambda g, self, *rest: backward(g, self, *rest))},
+        jvp={"self": lambda self_t, result1: (_picked(self_t, result1, spatial), None)},
+        batch=batch,
+        nondiff=(1,),
+        family="pooling",
+    )
+    linear(
+        f"{name}_backward",
+        {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: None},
+        fold(spatial + 2),
+    )
+
+
+def _fractional_batch(spatial: int) -> Any:
+    """Samples are (N, C, spatial) whether or not the input has an N."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        x, kernel, output, samples = args
+        x = expand(x, batched[0], size)
+        samples = expand(samples, batched[3], size).flatten(0, 1)
+        if x.dim() == spatial + 2:
+            return func(x, kernel, output, samples)
+        return each(func(x.flatten(0, 1), kernel, output, samples), lambda o: o.unflatten(0, (size, x.shape[1])))
+
+    return rule
+
+
+_maximum("max_pool2d_with_indices", 2, fold(4))
+_maximum("max_pool3d_with_indices", 3, fold(5))
+_maximum("adaptive_max_pool2d", 2, fold(4))
+_maximum("adaptive_max_pool3d", 3, fold(5))
+_maximum("fractional_max_pool2d", 2, _fractional_batch(2))
+_maximum("fractional_max_pool3d", 3, _fractional_batch(3))
+
+
+def _unpool(name: str, spatial: int) -> None:
+    linear(name, {"self": lambda g, indices: _picked(g, indices, spatial)}, fold(spatial + 2))
+
+
+_unpool("max_unpool2d", 2)
+_unpool("max_unpool3d", 3)
