@@ -2,7 +2,6 @@
 
 from .forward import jvp
 from .functionalize import functionalize
-from .functionalize import functionalize
 from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
 from .vmap import vmap

@@ -144,8 +144,9 @@ class BatchLevel(Level):
         if not (isinstance(target, Value) and target._level is self):
             raise BatchingError(
                 f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in "
-                "extra_args that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over. "
-                "Please try to use out-of-place operators instead, or make `self` with new_zeros or zeros_like of a batched input."
+                "extra_args that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being "
+                "vmapped over. Please try to use out-of-place operators instead, or make `self` with new_zeros or zeros_like of a "
+                "batched input."
             )
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
