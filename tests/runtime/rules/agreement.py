@@ -26,10 +26,11 @@ CHECKS = ("vjp", "jvp", "vmap", "vmap_vjp", "vjp_vmap", "vjp_vjp")
 
 @dataclass(frozen=True)
 class Problem:
-    """An op at one sample: a function of its floating tensors, in the order in which they appear, to a tuple of tensors."""
+    """An op at one sample: a function of its tensors, in the order in which they appear, to a tuple of tensors."""
 
     f: Flat
     inputs: Tensors
+    differentiable: tuple[int, ...]  # positions of the inputs whose gradient the sample wants
     what: str
 
 
@@ -44,14 +45,14 @@ def problems(name: str, dtype: torch.dtype, variant: str = "", limit: int = 4) -
     """At most ``limit`` samples, spread over all of them (their interesting ones are rarely the first)."""
     op = opinfo(name, variant)
     torch.manual_seed(0)
-    samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    samples = list(op.sample_inputs("cpu", dtype, requires_grad=True))
     step = max(1, len(samples) // limit)
     return [_problem(op, sample, i) for i, sample in enumerate(samples) if i % step == 0][:limit]
 
 
 def _problem(op: Any, sample: Any, number: int) -> Problem:
     flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    where = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+    where = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
 
     def f(*inputs: torch.Tensor) -> Tensors:
         full = list(flat)
@@ -61,7 +62,11 @@ def _problem(op: Any, sample: Any, number: int) -> Problem:
         out = sample.output_process_fn_grad(op.op(first, *args, **kwargs))
         return tuple(o for o in pytree.tree_leaves(out) if isinstance(o, torch.Tensor))
 
-    return Problem(f, tuple(flat[i].detach().clone() for i in where), f"{op.formatted_name} sample {number} of {sample}")
+    wanted = tuple(k for k, i in enumerate(where) if flat[i].requires_grad)
+    inputs = tuple(flat[i].detach().clone() for i in where)
+    for i in where:  # what a sample's keyword arguments close over must not record either
+        flat[i] = flat[i].detach()
+    return Problem(f, inputs, wanted, f"{op.formatted_name} sample {number}: {sample.summary()}")
 
 
 def _smooth(outs: Tensors) -> list[int]:
@@ -84,7 +89,7 @@ def _like(tensors: Tensors, seed: str) -> Tensors:
 
 def engine_vjp(f: Flat, inputs: Tensors, cotangents: Tensors, create_graph: bool = False) -> Tensors:
     """By torch's engine, zeros where no gradient arrives."""
-    leaves = inputs if create_graph else tuple(x.detach().requires_grad_() for x in inputs)
+    leaves = tuple(x if create_graph and x.requires_grad else x.detach().requires_grad_() for x in inputs)
     pairs = [(o, g) for o, g in zip(f(*leaves), cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in leaves)
@@ -102,31 +107,45 @@ def engine_jvp(f: Flat, inputs: Tensors, tangents: Tensors) -> Tensors:
     except NotImplementedError:
         pass
 
+    leaves = tuple(x.detach().requires_grad_() for x in inputs)
+
     def pullback(*cotangents: torch.Tensor) -> Tensors:
-        return engine_vjp(f, tuple(x.detach().requires_grad_() for x in inputs), cotangents, create_graph=True)
+        return engine_vjp(f, leaves, cotangents, create_graph=True)
 
     outs = f(*inputs)
     return engine_vjp(pullback, tuple(torch.zeros_like(o) for o in outs), tangents)
 
 
-def _pullback_of(run: Callable[..., Tensors], n: int) -> Flat:
-    def g(*values: torch.Tensor) -> Tensors:
-        return run(values[:n], values[n:])
+def _over(f: Flat, values: Tensors, at: Sequence[int]) -> Flat:
+    """``f`` as a function of some of its inputs; the others stay as they are in ``values``."""
+
+    def g(*some: torch.Tensor) -> Tensors:
+        full = list(values)
+        for i, x in zip(at, some, strict=True):
+            full[i] = x
+        return f(*full)
 
     return g
 
 
-def _runtime_vjp(f: Flat, n: int) -> Flat:
-    return _pullback_of(lambda inputs, cotangents: tuple(func.vjp(f, *inputs)[1](tuple(cotangents))), n)
+def _pullbacks(f: Flat, n: int, at: Sequence[int]) -> tuple[Flat, Flat]:
+    """(inputs, cotangents) -> gradients of the inputs at ``at``, by the runtime and by torch's engine."""
 
+    def ours(*values: torch.Tensor) -> Tensors:
+        inputs, cotangents = values[:n], values[n:]
+        return tuple(func.vjp(_over(f, inputs, at), *(inputs[i] for i in at))[1](cotangents))
 
-def _engine_vjp(f: Flat, n: int) -> Flat:
-    return _pullback_of(lambda inputs, cotangents: engine_vjp(f, inputs, cotangents, any(x.requires_grad for x in inputs)), n)
+    def theirs(*values: torch.Tensor) -> Tensors:
+        inputs, cotangents = values[:n], values[n:]
+        some = tuple(inputs[i] for i in at)
+        return engine_vjp(_over(f, inputs, at), some, cotangents, any(v.requires_grad for v in values))
+
+    return ours, theirs
 
 
 def _batches(inputs: Tensors) -> list[tuple[Tensors, tuple[int | None, ...]]]:
     """All inputs batched; and each in turn the only one that is. The second element stays inside the domain of the first."""
-    stacked = tuple(torch.stack([x, 0.875 * x]) for x in inputs)
+    stacked = tuple(torch.stack([x, 0.875 * x if x.is_floating_point() or x.is_complex() else x]) for x in inputs)
     n = len(inputs)
     patterns: list[tuple[int | None, ...]] = [(0,) * n]
     if n > 1:
@@ -145,39 +164,42 @@ def _same(actual: Tensors, expected: Tensors, what: str) -> None:
 
 def check_problem(p: Problem, checks: Sequence[str] = CHECKS) -> None:
     """Run one problem through ``checks``; a loop over the batch inside the runtime counts as a failure."""
-    n = len(p.inputs)
+    n, at = len(p.inputs), p.differentiable
     outs = p.f(*p.inputs)
     smooth = _only(p.f, _smooth(outs))
+    some = tuple(p.inputs[i] for i in at)
+    part = _over(smooth, p.inputs, at)
     cotangents = _like(smooth(*p.inputs), "cotangents")
-    tangents = _like(p.inputs, "tangents")
     policy = fallback_policy("raise")
     try:
         if "vmap" in checks:
             for batch, dims in _batches(p.inputs):
                 _same(func.vmap(p.f, dims)(*batch), _loop(p.f, batch, dims), f"vmap {dims}: {p.what}")
-        if not cotangents:
+        if not cotangents or not at:
             return
-        ours, theirs = _runtime_vjp(smooth, n), _engine_vjp(smooth, n)
+        ours, theirs = _pullbacks(smooth, n, at)
         if "vjp" in checks:
             _same(ours(*p.inputs, *cotangents), theirs(*p.inputs, *cotangents), f"vjp: {p.what}")
         if "jvp" in checks:
-            _same(func.jvp(smooth, p.inputs, tangents)[1], engine_jvp(smooth, p.inputs, tangents), f"jvp: {p.what}")
+            tangents = _like(some, "tangents")
+            _same(func.jvp(part, some, tangents)[1], engine_jvp(part, some, tangents), f"jvp: {p.what}")
         if "vmap_vjp" in checks:
             for batch, dims in _batches((*p.inputs, *cotangents)):
                 _same(func.vmap(ours, dims)(*batch), _loop(theirs, batch, dims), f"vmap(vjp) {dims}: {p.what}")
         if "vjp_vmap" in checks:
             for batch, dims in _batches(p.inputs):
-                looped = _loop(smooth, batch, dims)
-                gs = _like(looped, "batched cotangents")
-                actual = func.vjp(func.vmap(smooth, dims), *batch)[1](gs)
-                _same(actual, engine_vjp(lambda *x, dims=dims: _loop(smooth, x, dims), batch, gs), f"vjp(vmap) {dims}: {p.what}")
+                gs = _like(_loop(smooth, batch, dims), "batched cotangents")
+                mapped = _over(func.vmap(smooth, dims), batch, at)
+                looped = _over(lambda *x, dims=dims: _loop(smooth, x, dims), batch, at)
+                chosen = tuple(batch[i] for i in at)
+                _same(func.vjp(mapped, *chosen)[1](gs), engine_vjp(looped, chosen, gs), f"vjp(vmap) {dims}: {p.what}")
         if "vjp_vjp" in checks:
-            second = _like(p.inputs, "second")
-            _same(
-                _runtime_vjp(ours, n + len(cotangents))(*p.inputs, *cotangents, *second),
-                engine_vjp(theirs, (*p.inputs, *cotangents), second),
-                f"vjp(vjp): {p.what}",
-            )
+            second = _like(some, "second")
+            both = [*at, *range(n, n + len(cotangents))]
+            values = (*p.inputs, *cotangents)
+            chosen = tuple(values[i] for i in both)
+            actual = func.vjp(_over(ours, values, both), *chosen)[1](second)
+            _same(actual, engine_vjp(_over(theirs, values, both), chosen, second), f"vjp(vjp): {p.what}")
     finally:
         fallback_policy(policy)
 

@@ -1,0 +1,74 @@
+"""Losses: elementwise ones from their partial derivatives, with the reduction (none, mean, sum) dealt with once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .record import Formula, Record, asking, overload, parameters, register
+
+NONE, MEAN, SUM = range(3)  # ATen's numbers
+_broadcast_shapes: Any = torch.broadcast_shapes
+_broadcast_tensors: Any = torch.broadcast_tensors
+
+
+def scaled(g: torch.Tensor, reduction: int, n: int) -> torch.Tensor:
+    """The cotangent of each element's loss, given that of the reduced loss of ``n`` elements."""
+    return g / max(n, 1) if reduction == MEAN else g
+
+
+def reduced(each: torch.Tensor, reduction: int) -> torch.Tensor:
+    return each.mean() if reduction == MEAN else each.sum() if reduction == SUM else each
+
+
+def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
+    """The same for a physical batch, row by row."""
+    if reduction == NONE or each.dim() == 1:
+        return each
+    return each.flatten(1).mean(1) if reduction == MEAN else each.flatten(1).sum(1)
+
+
+def aligned(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The tensors among ``args`` broadcast to one physical shape; the others as they are."""
+    at = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+    rank = max(args[i].dim() - bool(batched[i]) for i in at)
+    shaped = [
+        args[i].reshape(size, *(1,) * (rank + 1 - args[i].dim()), *args[i].shape[1:]) if batched[i] else args[i].unsqueeze(0) for i in at
+    ]
+    out = list(args)
+    for i, t in zip(at, _broadcast_tensors(*shaped), strict=True):
+        out[i] = t
+    return out
+
+
+def elementwise_loss(name: str, **partials: Formula) -> Record:
+    """A real loss of ``self`` and ``target``, of one shape after broadcasting: ``NAME=d loss/d NAME`` for each element."""
+    arguments = overload(name)._schema.arguments
+    at = [a.name for a in arguments].index("reduction")
+    defaults = [a.default_value for a in arguments]
+
+    vjp: dict[str, Formula] = {}
+    jvp: dict[str, Formula] = {}
+    geometry = ("reduction", "self_shape", "target_shape")
+    for argument, partial in partials.items():
+
+        def backward(g: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
+            return scaled(g, reduction, math.prod(_broadcast_shapes(a, b))) * partial(*values)
+
+        def forward(t: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
+            return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)
+
+        vjp[argument] = asking("g", *geometry, *parameters(partial))(backward)
+        jvp[argument] = asking(f"{argument}_t", *geometry, *parameters(partial))(forward)
+
+    def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        reduction: Any = args[at] if len(args) > at else defaults[at]
+        actual = aligned(size, batched, args)
+        actual += defaults[len(actual) : at + 1]
+        actual[at] = NONE
+        return reduced_rows(func(*actual, **kwargs), reduction)
+
+    return register(name, vjp=vjp, jvp=jvp, batch=batch, family="loss")

@@ -1,0 +1,174 @@
+"""Losses that ATen does not compose of other ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import derive_batch as batch
+from .derive_loss import MEAN, NONE, elementwise_loss, reduced, reduced_rows
+from .record import asking, register
+
+aten = torch.ops.aten
+
+# ---- elementwise losses
+
+
+def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
+    """Derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
+    z = self - target
+    return torch.where(z.abs() < beta, z / beta, z.sign()) if beta else z.sign()
+
+
+def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """ATen keeps the denominator away from zero by this much."""
+    p = (self - target) / ((1 - self) * self).clamp_min(1e-12)
+    return p if weight is None else p * weight
+
+
+def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """ATen's loss takes no logarithm below -100."""
+    p = (1 - self).log().clamp_min(-100) - self.log().clamp_min(-100)
+    return p if weight is None else p * weight
+
+
+def _logits(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None) -> torch.Tensor:
+    s = self.sigmoid()
+    p = s - target if pos_weight is None else ((pos_weight - 1) * target + 1) * s - pos_weight * target
+    return p if weight is None else p * weight
+
+
+def _logits_target(self: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None) -> torch.Tensor:
+    log_sigmoid = torch.nn.functional.logsigmoid
+    p = -self if pos_weight is None else log_sigmoid(-self) - pos_weight * log_sigmoid(self)
+    return p if weight is None else p * weight
+
+
+elementwise_loss("mse_loss", self=lambda self, target: 2 * (self - target), target=lambda self, target: 2 * (target - self))
+elementwise_loss("smooth_l1_loss", self=_slope, target=lambda self, target, beta: -_slope(self, target, beta))
+elementwise_loss(
+    "huber_loss",
+    self=lambda self, target, delta: _slope(self, target, delta) * delta,
+    target=lambda self, target, delta: _slope(target, self, delta) * delta,
+)
+elementwise_loss(
+    "soft_margin_loss",
+    self=lambda self, target: -target * (-target * self).sigmoid(),
+    target=lambda self, target: -self * (-target * self).sigmoid(),
+)
+elementwise_loss("binary_cross_entropy", self=_bce, target=_bce_target)
+elementwise_loss("binary_cross_entropy_with_logits", self=_logits, target=_logits_target)
+
+
+# ---- negative log-likelihood: classes at dimension 1 of (N, C, …), or at 0 of (C,). Linear in the log-probabilities, and its
+# backward op linear in the cotangent, so each is the other's transpose.
+
+
+def _class_weights(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype) -> torch.Tensor:
+    """The weight of each target, zero where it is ignored."""
+    kept = target != ignore_index
+    if weight is None:
+        return kept.to(dtype)
+    return torch.where(kept, weight.gather(-1, torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)).reshape(target.shape), 0)
+
+
+def _folded(size: int, batched: Any, self: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """(B, [N,] C, …) and ([B,] [N,] …) with B and N as one dimension, and the physical shape of the targets."""
+    x = batch.expand(self, batched[0], size)
+    t = batch.expand(target, batched[1], size)
+    shape = list(t.shape)
+    return (x, t, shape) if x.dim() == 2 else (x.flatten(0, 1), t.flatten(0, 1), shape)
+
+
+def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    self, target, weight, reduction, ignore_index = args
+    x, t, shape = _folded(size, batched, self, target)
+    shared = None if batched[2] else weight
+    each = func(x, t, shared, NONE, ignore_index)[0].reshape(shape)
+    w = _class_weights(t.reshape(shape), weight if shared is None else weight.expand(size, -1), ignore_index, x.dtype)
+    if batched[2]:
+        each = each * w
+    total = reduced_rows(w, 2) if reduction != NONE else x.new_zeros(size)
+    each = reduced_rows(each, 2) if reduction != NONE else each
+    return (each / total if reduction == MEAN else each), total
+
+
+def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    g, self, target, weight, reduction, ignore_index, total = args
+    x, t, shape = _folded(size, batched[1:], self, target)
+    g = batch.expand(g, batched[0], size)
+    if reduction == MEAN:
+        g = g / batch.expand(total, batched[6], size)
+    if reduction != NONE:
+        g = g.reshape(size, *(1,) * (len(shape) - 1)).expand(shape)
+    if batched[2 + 1]:
+        g = g * _class_weights(t.reshape(shape), weight, ignore_index, x.dtype)
+        weight = None
+    out = func(g.reshape(t.shape).contiguous(), x, t, weight, NONE, ignore_index, x.new_zeros(()))
+    return out.reshape(size, *(self.shape[1:] if batched[1] else self.shape))
+
+
+for _name in ("nll_loss", "nll_loss2d"):
+    _forward, _backward = (getattr(aten, f"{_name}_{way}").default for way in ("forward", "backward"))
+
+    def _nll_vjp(g: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, result1: Any, op: Any = _backward) -> Any:
+        return op(g, self, target, weight, reduction, ignore_index, result1)
+
+    def _nll_jvp(self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward) -> Any:
+        return op(self_t, target, weight, reduction, ignore_index)[0], None
+
+    register(
+        f"{_name}_forward",
+        vjp={"self": asking("g", "self", "target", "weight", "reduction", "ignore_index", "result1")(_nll_vjp)},
+        jvp=asking("self_t", "target", "weight", "reduction", "ignore_index")(_nll_jvp),
+        batch=_nll_batch,
+        nondiff=(1,),
+        family="loss",
+    )
+    register(
+        f"{_name}_backward",
+        vjp={
+            "grad_output": asking("g", "target", "weight", "reduction", "ignore_index")(
+                lambda g, target, weight, reduction, ignore_index, op=_forward: op(g, target, weight, reduction, ignore_index)[0]
+            ),
+            "self": lambda g: None,
+        },
+        jvp="linear",
+        batch=_nll_backward_batch,
+        family="loss",
+    )
+
+
+# ---- margins over classes
+
+
+def _multi_margin(
+    self: torch.Tensor, target: torch.Tensor, p: int = 1, margin: float = 1, weight: torch.Tensor | None = None, reduction: int = MEAN
+) -> torch.Tensor:
+    """``mean over i != t of max(0, margin - x[t] + x[i])^p``, times the weight of class t."""
+    x, t = self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1), target.reshape(-1, 1)
+    z = (margin - x.gather(1, t) + x).relu()
+    z = z if p == 1 else z * z
+    if weight is not None:
+        z = z * weight.index_select(0, t.flatten()).unsqueeze(1)
+    others = torch.arange(x.shape[1], device=x.device) != t
+    each = torch.where(others, z, 0).sum(1) / x.shape[1]
+    return reduced(each.reshape(target.shape) if reduction == NONE else each, reduction)
+
+
+def _multilabel_margin(self: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a row end at the first -1."""
+    n = self.shape[-1] if self.dim() else 1
+    x, t = self.reshape(-1, n), target.reshape(-1, n)
+    valid = (t < 0).cumsum(1) == 0
+    at = torch.where(valid, t, 0)
+    is_target = torch.zeros_like(at).scatter_add(1, at, valid.to(at.dtype)) > 0
+    z = (1 - x.gather(1, at).unsqueeze(2) + x.unsqueeze(1)).relu()
+    each = torch.where(valid.unsqueeze(2) & ~is_target.unsqueeze(1), z, 0).sum((1, 2)) / n
+    each = each.reshape(self.shape[:-1]) if reduction == NONE else each
+    return reduced(each, reduction), is_target.to(self.dtype).reshape(target.shape)
+
+
+register("multi_margin_loss", decomposition=_multi_margin, family="loss")
+register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, family="loss")
