@@ -32,11 +32,15 @@ def _vjp(
     return out[0], out[1], bias
 
 
-def _without_bias(input_t: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any) -> Any:
+def _without_bias(
+    input_t: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any
+) -> Any:
     return torch.convolution(input_t, weight, None, stride, padding, dilation, transposed, output_padding, groups)
 
 
-def _by_weight(input: Any, weight_t: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any) -> Any:
+def _by_weight(
+    input: Any, weight_t: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any
+) -> Any:
     return torch.convolution(input, weight_t, None, stride, padding, dilation, transposed, output_padding, groups)
 
 
@@ -45,16 +49,16 @@ def _into_groups(t: torch.Tensor) -> torch.Tensor:
     return t.movedim(0, 1).flatten(1, 2)
 
 
-def _from_groups(t: torch.Tensor, size: int) -> torch.Tensor:
-    return t.unflatten(1, (size, t.shape[1] // size)).movedim(1, 0)
+def _from_groups(t: torch.Tensor, size: int) -> Any:
+    return t.reshape(t.shape[0], size, t.shape[1] // size, *t.shape[2:]).movedim(1, 0)
 
 
 def _into_samples(t: torch.Tensor) -> torch.Tensor:
     return t.flatten(0, 1)
 
 
-def _from_samples(t: torch.Tensor, size: int) -> torch.Tensor:
-    return t.unflatten(0, (size, t.shape[0] // size))
+def _from_samples(t: torch.Tensor, size: int) -> Any:
+    return t.reshape(size, t.shape[0] // size, *t.shape[1:])
 
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -122,8 +126,8 @@ def _backward_jvp(
     def run(g: Any, x: Any, w: Any, which: int) -> Any:
         return aten.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[which]
 
-    by_input: list[Any] = []
-    by_weight: list[Any] = []
+    by_input: list[tuple[Any, Any, Any]] = []
+    by_weight: list[tuple[Any, Any, Any]] = []
     if grad_output_t is not None:
         by_input.append((grad_output_t, input, weight))
         by_weight.append((grad_output_t, input, weight))

@@ -74,6 +74,11 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
     return rule
 
 
+def broadcast_shape(*shapes: Any) -> torch.Size:
+    """``torch.broadcast_shapes``, typed."""
+    return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
     """``f`` of a result or of all of several; ones that the op was told to leave out stay ``None``."""
     if isinstance(out, (tuple, list)):

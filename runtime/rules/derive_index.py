@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .derive_batch import expand, shift
+from .derive_fold import broadcast_shape
 
 
 def pointed(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -146,7 +147,7 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     others = [d for d in range(x.dim() - 1) if d not in at]
     order = [0, *(d + 1 for d in at), *(d + 1 for d in others)]
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
-    picked = torch.broadcast_shapes(lines.shape, *(t.shape for t in chosen))[1:]
+    picked = broadcast_shape(lines.shape, *(t.shape for t in chosen))[1:]
     kept = [x.shape[d + 1] for d in others]
     shape = [*kept[:place], *picked, *kept[place:]]
     if batched[2]:

@@ -9,7 +9,7 @@ import torch
 
 from . import derive_index
 from .derive import conj, linear
-from .derive_fold import back_to
+from .derive_fold import back_to, broadcast_shape
 from .record import register
 
 aten = torch.ops.aten
@@ -97,7 +97,7 @@ linear(
 # Advanced indexing
 
 
-def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> torch.Tensor:
+def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> Any:
     return aten.index_put(g.new_zeros(self_shape), indices, g, True)
 
 
@@ -127,9 +127,9 @@ linear(
         "self": lambda g, index, accumulate: g if accumulate else g.put(index, g.new_zeros(index.shape)),
         "source": lambda g, index, source_shape: g.take(index).reshape(source_shape),
     },
-    decomposition=lambda self, index, source, accumulate=False: (
-        aten.index_put(self.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
-    ),
+    decomposition=lambda self, index, source, accumulate=False: aten.index_put(
+        self.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate
+    ).reshape(self.shape),
 )
 
 # Masks
@@ -140,10 +140,11 @@ def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
-def _masked_scatter(self: Any, mask: Any, source: Any) -> torch.Tensor:
+def _masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     if not source.numel():
         return self.clone()
-    self, mask = torch.broadcast_tensors(self, mask)
+    shape = broadcast_shape(self.shape, mask.shape)
+    self, mask = self.expand(shape), mask.expand(shape)
     taken = source.reshape(-1).index_select(0, _ranks(mask, source.numel())).reshape(mask.shape)
     return torch.where(mask, taken, self)
 
@@ -165,7 +166,7 @@ def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: 
             "use torch.where or masked_fill"
         )
     x, mask = args
-    shape = torch.broadcast_shapes(x.shape[1:], mask.shape)
+    shape = broadcast_shape(x.shape[1:], mask.shape)
     x = x.reshape(size, *[1] * (len(shape) - x.dim() + 1), *x.shape[1:]).expand(size, *shape)
     return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
 
@@ -178,11 +179,7 @@ linear(
 register("masked_scatter_backward", decomposition=lambda grad_output, mask, sizes: _masked_scatter_source(grad_output, mask, sizes))
 linear(
     "masked_select",
-    {
-        "self": lambda g, self_shape, mask: (
-            g.new_zeros(torch.broadcast_shapes(self_shape, mask.shape)).masked_scatter(mask, g)
-        )
-    },
+    {"self": lambda g, self_shape, mask: g.new_zeros(broadcast_shape(self_shape, mask.shape)).masked_scatter(mask, g)},
     _masked_select_batch,
 )
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from .derive import linear
-from .derive_fold import each, expand, fold
+from .derive_batch import expand
+from .derive_fold import each, fold
 from .record import asking, overload, register
 
 # Averages
@@ -68,7 +69,7 @@ def _fractional_batch(spatial: int) -> Any:
         samples = expand(samples, batched[3], size).flatten(0, 1)
         if x.dim() == spatial + 2:
             return func(x, kernel, output, samples)
-        return each(func(x.flatten(0, 1), kernel, output, samples), lambda o: o.unflatten(0, (size, x.shape[1])))
+        return each(func(x.flatten(0, 1), kernel, output, samples), lambda o: o.reshape(size, x.shape[1], *o.shape[1:]))
 
     return rule
 

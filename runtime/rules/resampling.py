@@ -123,8 +123,8 @@ _grid_sampler("grid_sampler_3d", 5, _sampled_3d)
 linear(
     "im2col",
     {
-        "self": lambda g, self_shape, kernel_size, dilation, padding, stride: (
-            aten.col2im(g, self_shape[-2:], kernel_size, dilation, padding, stride)
+        "self": lambda g, self_shape, kernel_size, dilation, padding, stride: aten.col2im(
+            g, self_shape[-2:], kernel_size, dilation, padding, stride
         )
     },
     fold(4),

@@ -74,7 +74,7 @@ view(
 # Parts
 
 
-def _slice_back(g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int) -> torch.Tensor:
+def _slice_back(g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int) -> Any:
     return aten.slice_backward(g, self_shape, dim, 0 if start is None else start, self_shape[dim] if end is None else end, step)
 
 
@@ -110,7 +110,7 @@ def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return func(x, batch.shift(dim, x.dim() - 1), *rest)
 
 
-def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, step: int) -> torch.Tensor:
+def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, step: int) -> Any:
     if not self_shape:
         return g.reshape(())
     return aten.unfold_backward(g, self_shape, dimension, size, step)
@@ -189,7 +189,7 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     return func(x, [size, *shape], [x.stride(0), *stride], x.storage_offset() if offset is None else offset)
 
 
-def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
     """Scatter by position in storage; ``self`` must fill its storage without gaps, in whatever order of dimensions."""
     order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
     flat = self.permute(order)
@@ -257,4 +257,3 @@ for _name in _COPIED.split():
     _packet, _, _overload = _name.partition(".")
     register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=_copy_of(_name), family="view")
 register("narrow_copy", decomposition=lambda self, dim, start, length: aten.slice(self, dim, start, start + length).clone())
-
