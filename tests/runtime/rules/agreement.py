@@ -143,12 +143,12 @@ def _pullbacks(f: Flat, n: int, at: Sequence[int]) -> tuple[Flat, Flat]:
     return ours, theirs
 
 
-def _batches(inputs: Tensors) -> list[tuple[Tensors, tuple[int | None, ...]]]:
-    """All inputs batched; and each in turn the only one that is. The second element stays inside the domain of the first."""
+def _batches(inputs: Tensors, singly: bool) -> list[tuple[Tensors, tuple[int | None, ...]]]:
+    """All inputs batched; and ``singly`` each in turn the only one that is. The second element stays inside the domain of the first."""
     stacked = tuple(torch.stack([x, 0.875 * x if x.is_floating_point() or x.is_complex() else x]) for x in inputs)
     n = len(inputs)
     patterns: list[tuple[int | None, ...]] = [(0,) * n]
-    if n > 1:
+    if n > 1 and singly:
         patterns += [tuple(0 if i == j else None for i in range(n)) for j in range(n)]
     return [(tuple(s if d == 0 else x for s, x, d in zip(stacked, inputs, p, strict=True)), p) for p in patterns]
 
@@ -162,7 +162,7 @@ def _same(actual: Tensors, expected: Tensors, what: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-7, equal_nan=True, msg=lambda m: f"{what}\n{m}")
 
 
-def check_problem(p: Problem, checks: Sequence[str] = CHECKS) -> None:
+def check_problem(p: Problem, checks: Sequence[str] = CHECKS, singly: bool = True) -> None:
     """Run one problem through ``checks``; a loop over the batch inside the runtime counts as a failure."""
     n, at = len(p.inputs), p.differentiable
     outs = p.f(*p.inputs)
@@ -173,7 +173,7 @@ def check_problem(p: Problem, checks: Sequence[str] = CHECKS) -> None:
     policy = fallback_policy("raise")
     try:
         if "vmap" in checks:
-            for batch, dims in _batches(p.inputs):
+            for batch, dims in _batches(p.inputs, singly):
                 _same(func.vmap(p.f, dims)(*batch), _loop(p.f, batch, dims), f"vmap {dims}: {p.what}")
         if not cotangents or not at:
             return
@@ -184,10 +184,10 @@ def check_problem(p: Problem, checks: Sequence[str] = CHECKS) -> None:
             tangents = _like(some, "tangents")
             _same(func.jvp(part, some, tangents)[1], engine_jvp(part, some, tangents), f"jvp: {p.what}")
         if "vmap_vjp" in checks:
-            for batch, dims in _batches((*p.inputs, *cotangents)):
+            for batch, dims in _batches((*p.inputs, *cotangents), singly):
                 _same(func.vmap(ours, dims)(*batch), _loop(theirs, batch, dims), f"vmap(vjp) {dims}: {p.what}")
         if "vjp_vmap" in checks:
-            for batch, dims in _batches(p.inputs):
+            for batch, dims in _batches(p.inputs, singly):
                 gs = _like(_loop(smooth, batch, dims), "batched cotangents")
                 mapped = _over(func.vmap(smooth, dims), batch, at)
                 looped = _over(lambda *x, dims=dims: _loop(smooth, x, dims), batch, at)
@@ -204,7 +204,15 @@ def check_problem(p: Problem, checks: Sequence[str] = CHECKS) -> None:
         fallback_policy(policy)
 
 
-def check(name: str, dtype: torch.dtype = torch.float64, variant: str = "", *, limit: int = 4, checks: Sequence[str] = CHECKS) -> None:
-    """``limit`` samples of an OpInfo through ``checks``."""
+def check(
+    name: str,
+    dtype: torch.dtype = torch.float64,
+    variant: str = "",
+    *,
+    limit: int = 4,
+    checks: Sequence[str] = CHECKS,
+    singly: bool = True,
+) -> None:
+    """``limit`` samples of an OpInfo through ``checks``; ``singly``: also with a batch in only one of the inputs."""
     for p in problems(name, dtype, variant, limit):
-        check_problem(p, checks)
+        check_problem(p, checks, singly)

@@ -1,0 +1,157 @@
+"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher orders see them; the running
+statistics are updated in place by the forward op and have no history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import BatchingError
+from . import derive_batch as batch
+from .normalization import projected, scaled
+from .record import register
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _channels(t: Any, rank: int) -> Any:
+    """A per-channel vector (C) against (N, C, …)."""
+    return None if t is None else t.reshape(1, -1, *(1,) * (rank - 2))
+
+
+def _others(rank: int) -> list[int]:
+    """All dimensions but the channels'."""
+    return [0, *range(2, rank)]
+
+
+def _unit(input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float) -> tuple[Tensor, Tensor]:
+    """x̂ and the reciprocal standard deviation, by the batch's statistics or the running ones."""
+    rank = input.dim()
+    if training:
+        centred = input - input.mean(_others(rank), keepdim=True)
+        rstd = ((centred * centred).mean(_others(rank), keepdim=True) + eps).rsqrt()
+        return centred * rstd, rstd
+    rstd = (_channels(running_var, rank) + eps).rsqrt()
+    return (input - _channels(running_mean, rank)) * rstd, rstd
+
+
+def _vjp(
+    g: Tensor,
+    input: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    eps: float,
+    result1: Tensor,
+    result2: Tensor,
+    needs: Any,
+) -> Any:
+    mask = [name in needs for name in ("input", "weight", "bias")]
+    return aten.native_batch_norm_backward(g, input, weight, running_mean, running_var, result1, result2, training, eps, mask)
+
+
+def _jvp(
+    input_t: Any,
+    weight_t: Any,
+    bias_t: Any,
+    input: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    eps: float,
+) -> tuple[Any, None, None]:
+    rank = input.dim()
+    unit, rstd = _unit(input, running_mean, running_var, training, eps)
+    unit_t = None if input_t is None else projected(input_t, unit, rstd, _others(rank)) if training else input_t * rstd
+    return scaled(unit_t, unit, *(_channels(t, rank) for t in (weight, weight_t, bias_t))), None, None
+
+
+def _backward(
+    grad_out: Tensor,
+    input: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_invstd: Any,
+    train: bool,
+    eps: float,
+    output_mask: Any,
+) -> tuple[Any, ...]:
+    rank = input.dim()
+    unit, rstd = _unit(input, running_mean, running_var, train, eps)
+    gx = gw = gb = None
+    if output_mask[0]:
+        g = grad_out if weight is None else grad_out * _channels(weight, rank)
+        gx = (projected(g, unit, rstd, _others(rank)) if train else g * rstd).to(input.dtype)
+    if output_mask[1]:
+        gw = (grad_out * unit).sum(_others(rank)).to(grad_out.dtype if weight is None else weight.dtype)
+    if output_mask[2]:
+        gb = grad_out.sum(_others(rank)).to(grad_out.dtype if weight is None else weight.dtype)
+    return gx, gw, gb
+
+
+def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The batch joins the channels; weight and bias are applied afterwards."""
+    x, weight, bias, running_mean, running_var, training, momentum, eps = args
+    rank = x.dim() - batched[0]
+    C = x.shape[1 + batched[0]]
+    if not (batched[0] or batched[3] or batched[4]):
+        results = func(x, None, None, running_mean, running_var, training, momentum, eps)
+        out, mean, invstd = (t.unsqueeze(0).expand(size, *t.shape) for t in results)
+        return _affine(out, weight, bias, C, rank), mean, invstd
+    if training and running_mean is not None and not (batched[3] and batched[4]):
+        raise BatchingError(
+            "vmap: batch norm got a batched input, but the running_mean or running_var that it updates in place is not batched. "
+            "Pass running statistics that are batched as well, or none (track_running_stats=False), or use group norm."
+        )
+    x = batch.expand(x, batched[0], size)
+    stats = [None if t is None else batch.expand(t, batched[i], size) for i, t in ((3, running_mean), (4, running_var))]
+    flat = [None if t is None else t.reshape(-1) for t in stats]
+    out, mean, invstd = func(x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps)
+    for t, new in zip(stats, flat, strict=True):
+        if training and t is not None and not t.is_contiguous():  # else the kernel has written to a view of it
+            t.copy_(new.reshape(t.shape))
+    out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
+    return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)
+
+
+def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
+    """``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B, C)."""
+    for apply, t in ((torch.mul, weight), (torch.add, bias)):
+        if t is not None:
+            out = apply(out, t.reshape(-1, 1, C, *(1,) * (rank - 2)))
+    return out
+
+
+register("native_batch_norm", vjp={("input", "weight", "bias"): _vjp}, jvp=_jvp, batch=_batch, nondiff=(1, 2), family="normalization")
+register("native_batch_norm_backward", decomposition=_backward, family="normalization")
+
+
+def _with_update(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
+    out = aten.native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*out, input.new_empty(0, dtype=torch.uint8))
+
+
+def _no_update(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
+    out = aten.native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    return (*out, input.new_empty(0, dtype=torch.uint8))
+
+
+def _no_training(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
+    return aten.native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+def _no_stats(input: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
+register("_native_batch_norm_legit", decomposition=lambda *args: aten.native_batch_norm(*args), family="normalization")
+register("_native_batch_norm_legit.no_stats", decomposition=_no_stats, family="normalization")
+register("_native_batch_norm_legit_no_training", decomposition=_no_training, family="normalization")
+register("_batch_norm_with_update", decomposition=_with_update, family="normalization")
+register("_batch_norm_no_update", decomposition=_no_update, family="normalization")
