@@ -1,0 +1,90 @@
+"""Which ATen ops have which rules, read off the records, and what torch differentiates that has no record here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .rules.ops import op_of
+from .rules.record import RECORDS, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One overload. Each rule is a word: ``own``, how it is derived, ``none needed``, or ``missing``."""
+
+    name: str
+    family: str
+    vjp: str
+    jvp: str
+    batch: str
+    per_sample: str
+
+
+def rows() -> list[Row]:
+    """One row per recorded overload, by name."""
+    return [_row(func, record) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
+
+
+def _row(func: torch._ops.OpOverload, record: Record) -> Row:
+    undifferentiable = record.vjp is None and record.nondiff is True
+    vjp = "none needed" if undifferentiable else "own" if record.vjp is not None else "missing"
+    if isinstance(record.jvp, str):
+        jvp = record.jvp
+    elif record.jvp is not None:
+        jvp = "own"
+    else:
+        jvp = {"own": "vjp transposed twice"}.get(vjp, vjp)
+    if record.batch is not None:
+        batch = "own"
+    elif record.decomposition is not None or op_of(func).composite:
+        batch = "decomposition"
+    else:
+        batch = "torch's decomposition table, else a loop that warns"
+    if record.decomposition is not None and vjp == "missing":
+        vjp = jvp = "decomposition"
+    per_sample = "own" if record.per_sample else "vmap of vjp"
+    return Row(str(func).removeprefix("aten."), record.family, vjp, jvp, batch, per_sample)
+
+
+def torch_differentiates() -> Iterator[str]:
+    """The overloads that torch's own list of derivatives names, where the installed torch ships that list."""
+    path = Path(torch.__file__).parent.parent / "torchgen/packaged/autograd/derivatives.yaml"
+    if path.exists():
+        for found in re.finditer(r"^- name: ([\w.]+)\(", path.read_text("utf-8"), re.MULTILINE):
+            name = found[1]
+            yield name if "." in name else f"{name}.default"
+
+
+def missing() -> list[str]:
+    """What torch differentiates and no record here covers; in-place forms follow from their functional op and do not count."""
+    recorded = {str(func).removeprefix("aten.") for func in RECORDS}
+    return sorted(name for name in set(torch_differentiates()) - recorded if not name.split(".")[0].endswith("_"))
+
+
+def markdown() -> str:
+    """The table as a page."""
+    table = rows()
+    absent = missing()
+    lines = [
+        "# Coverage",
+        "",
+        "Written by `make docs` from the records of `runtime/rules/`; do not edit.",
+        "",
+        f"{len(table)} overloads have a record. In-place and `out=` forms follow; composed ops need none.",
+        f"Of the functional overloads in torch's list of derivatives, {len(absent)} have no record; they are named at the end.",
+        "",
+        "| op | family | vjp | jvp | batch | per sample |",
+        "|---|---|---|---|---|---|",
+        *(f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |" for r in table),
+        "",
+        "## Without a record",
+        "",
+        ", ".join(f"`{name}`" for name in absent) or "none",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""The coverage table says what the records hold."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.__main__ import main
+from runtime.coverage import missing, rows, torch_differentiates
+from runtime.rules.record import RECORDS
+
+
+def test_every_record_has_its_row() -> None:
+    assert len(rows()) == len(RECORDS)
+
+
+def test_a_row_tells_own_rules_from_derived_ones() -> None:
+    found = {row.name: row for row in rows()}
+    assert (found["sin.default"].vjp, found["sin.default"].batch) == ("own", "own")
+    assert found["mm.default"].jvp == "multilinear"
+    assert found["argmax.default"].vjp == "none needed"
+
+
+def test_what_is_missing_is_what_torch_lists_and_no_record_covers() -> None:
+    listed = set(torch_differentiates())
+    assert "sin.default" in listed
+    assert set(missing()) <= listed
+    assert "sin.default" not in missing()
+
+
+def test_the_page_is_written_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coverage", "--out", str(tmp_path / "page.md")]) == 0
+    assert "| `sin.default` | pointwise | own |" in (tmp_path / "page.md").read_text()
