@@ -62,6 +62,8 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
             rank = ranks[min(seen, len(ranks) - 1)]
             seen += 1
             a = expand(a, b, size)
+            if not b or not a.is_floating_point():  # some kernels read indices through a raw pointer
+                a = a.contiguous()
             if a.dim() == rank + 1:
                 inner = a.shape[1]
                 a = a.reshape(size * inner, *a.shape[2:])
