@@ -16,8 +16,8 @@ def as_leaf(t: torch.Tensor) -> torch.Tensor:
         return wrap(t)
     if t.grad_fn is not None:
         raise RuntimeError(
-            "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot cross. "
-            "Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
+            "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot "
+            "cross. Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
         )
     leaf = wrap(t.detach(), requires_grad=True)
 

@@ -73,7 +73,7 @@ class ExportedGraph:
         for x, a in zip(flat, self.signature.inputs, strict=True):
             if a.dtype is None:
                 if isinstance(x, torch.Tensor) or x != a.constant:
-                    raise RuntimeError(f"argument {a.path} was {a.constant!r} when the program was exported and is a constant of it; got {x!r}")
+                    raise RuntimeError(f"argument {a.path} was {a.constant!r} at export and is a constant of the program; got {x!r}")
                 continue
             if not isinstance(x, torch.Tensor) or x.dtype is not a.dtype:
                 raise RuntimeError(f"argument {a.path} must be a tensor of {a.dtype}; got {getattr(x, 'dtype', type(x))}")

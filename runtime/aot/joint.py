@@ -89,9 +89,11 @@ def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], 
             tangents.append(None if edge is None else len(roots))
             if edge is not None:
                 roots.append((edge, _tangent(trace, out, f"tangents_{len(roots) + 1}")))
-        with torch.no_grad():
+        grads: list[Any] = [None] * len(wanted)
+        if roots:
             captures = [edge_of(given[i]) for i in wanted]
-            grads = execute(tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False) if roots else [None] * len(wanted)
+            with torch.no_grad():
+                grads = execute(tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
     finally:
         tape.close()
     return lowered, grads, tuple(tangents), spec

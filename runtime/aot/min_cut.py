@@ -6,16 +6,17 @@ scipy's maximum flow takes 32-bit capacities, so larger ones are scaled down; th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # type: ignore[import-untyped]
 
 INFINITE = -1
 _LARGEST = 2**31 - 1
 
 
-def min_cut(n: int, edges: Sequence[tuple[int, int, int]], source: int, sink: int) -> tuple[int, np.ndarray]:
+def min_cut(n: int, edges: Sequence[tuple[int, int, int]], source: int, sink: int) -> tuple[int, np.ndarray[Any, Any]]:
     """(value of the cut, which of the ``n`` vertices are on the sink's side).
 
     ``edges``: (from, to, capacity), capacity a number of bytes or ``INFINITE``. Of several minimum cuts, the one nearest to the sink.

@@ -24,7 +24,8 @@ _DEAR = frozenset(
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
     sort topk kthvalue mode median nanmedian unique_dim _unique2 cumsum cumprod cummax cummin logcumsumexp grid_sampler_2d grid_sampler_3d
     _fft_c2c _fft_r2c _fft_c2r _embedding_bag embedding_dense_backward histc bincount max_pool2d_with_indices max_pool3d_with_indices
-    _ctc_loss _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm gru upsample_bicubic2d index_put scatter_add scatter_reduce""".split()
+    _ctc_loss _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm gru upsample_bicubic2d index_put scatter_add scatter_reduce
+    linalg_inv_ex _linalg_svd _linalg_eigh linalg_qr linalg_lu_factor_ex _linalg_solve_ex linalg_cholesky_ex""".split()  # noqa: SIM905
 )
 
 
@@ -131,18 +132,15 @@ class _Parts:
         self.gradients = list(results[num_fwd_outputs:])
         placeholders = [n for n in self.nodes if n.op == "placeholder"]
         self.tangents = [n for n in placeholders if n.target.startswith("tangents")]
-        self.primals = [n for n in placeholders if n not in self.tangents]
+        self.primals = [n for n in placeholders if not n.target.startswith("tangents")]
         self.after_tangents = _closure(self.tangents, lambda n: n.users)
         needed_forward = _closure([n for n in self.results if isinstance(n, fx.Node)], lambda n: n.all_input_nodes)
-        self.forward = [n for n in self.nodes if (n in needed_forward or n in self.primals) and n.op != "get_attr"]
-        needed_backward = _closure([n for n in self.gradients if isinstance(n, fx.Node)], lambda n: n.all_input_nodes)
-        inside = set(self.forward)
-        self.backward = {n for n in self.nodes if n in needed_backward and n not in inside} | {output}
         leaking = needed_forward & self.after_tangents
         if leaking:
             raise RuntimeError(f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}")
-        # the output node uses gradients, and forward results too: only the former count
-        self.backward -= {output}
+        self.forward = [n for n in self.nodes if (n in needed_forward or n in self.primals) and n.op != "get_attr"]
+        needed_backward = _closure([n for n in self.gradients if isinstance(n, fx.Node)], lambda n: n.all_input_nodes)
+        self.backward = needed_backward - set(self.forward)
 
     def cut(self, kept: list[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
         kept = list(dict.fromkeys([*_without_tuples(kept), *(g for g in self.gradients if g in self.forward)]))

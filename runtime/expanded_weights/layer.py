@@ -1,0 +1,111 @@
+"""A layer rule: how one function computes per-sample gradients; and the node that runs it in the backward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..autograd.graph import Node
+from ..autograd.level import edge_of
+from ..autograd.saved import FREED
+from ..leaf import as_leaf
+from ..levels import Value
+from ..tensor import ROOT
+from .utils import check_batch_size, check_input, plain, set_grad_sample_if_exists, standard_kwargs, unpack_expanded_weight_or_tensor
+from .weight import ExpandedWeight, implements_per_sample_grads
+
+Gradients = Mapping[str, Callable[[torch.Tensor], Any]]
+
+
+class PerSampleBackward(Node):
+    """Puts per-sample gradients on the original weights and passes the gradient of the input on.
+
+    ``deliver(grads)`` does the former; ``input_grad(grads)`` gives one gradient per edge.
+    """
+
+    __slots__ = ("deliver", "input_grad")
+
+    def __init__(self, edges: Any, outs: Any, deliver: Any, input_grad: Any) -> None:
+        super().__init__(ROOT, edges, tuple((o.shape, o.dtype) for o in outs))
+        self.deliver = deliver
+        self.input_grad = input_grad
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        if create_graph:
+            raise RuntimeError("Expanded Weights have no second derivatives: call backward without create_graph, or use vmap(grad(f))")
+        if self.deliver is None:
+            raise RuntimeError(FREED)
+        self.deliver(grads)
+        return tuple(self.input_grad(grads)) if any(e is not None for e in self.edges) else (None,) * len(self.edges)
+
+    def release(self) -> None:
+        self.deliver = self.input_grad = None
+
+
+class LayerFunction:
+    """What a rule becomes: ``apply`` in the form that :func:`implements_per_sample_grads` asks for."""
+
+    def __init__(self, rule: Callable[..., Gradients]) -> None:
+        self.rule = rule
+        self.signature = inspect.signature(rule)
+
+    def apply(self, kwarg_names: tuple[str, ...], func: Callable[..., Any], *flat: Any) -> Any:
+        args, kwargs = standard_kwargs(kwarg_names, flat)
+        check_input(func, args[0])
+        given = self.signature.bind(*args, **kwargs).arguments
+        for value in list(given.values())[1:]:
+            unpack_expanded_weight_or_tensor(value)
+        actual, named = [plain(a) for a in args], {k: plain(a) for k, a in kwargs.items()}
+        bound = self.signature.bind(*actual, **named)
+        bound.apply_defaults()
+        gradients = by_weight = self.rule(*bound.args, **bound.kwargs)
+        check_batch_size(args, kwargs)  # after the rule, which says that a batch is missing altogether
+        out = func(*actual, **named)
+        if not torch.is_grad_enabled():
+            return ROOT.wrap(out, None)
+        weights = {name: w for name, w in given.items() if isinstance(w, ExpandedWeight)}
+        batch_second = any(not w.batch_first for w in weights.values())
+        if batch_second:  # formulas of weights look for the batch at dimension 0
+            by_weight = self.rule(bound.args[0].transpose(0, 1), *bound.args[1:], **bound.kwargs)
+        x = as_leaf(args[0]) if args[0].requires_grad else args[0]
+
+        def deliver(grads: list[Any]) -> None:
+            g = grads[0].transpose(0, 1) if batch_second else grads[0]
+            for name, weight in weights.items():
+                set_grad_sample_if_exists(weight, partial(_applied, by_weight[name], g))
+
+        edge = edge_of(x) if isinstance(x, Value) else None
+        node = PerSampleBackward((edge,), (out,), deliver, lambda grads: (gradients["input"](grads[0]),))
+        return ROOT.wrap(out, (node, 0))
+
+
+def _applied(formula: Callable[[torch.Tensor], Any], g: torch.Tensor, _weight: Any) -> Any:
+    return formula(g)
+
+
+def layer(*functions: Callable[..., Any]) -> Callable[[Callable[..., Gradients]], LayerFunction]:
+    """Make a rule for torch functions: ``rule(input, weight, …)`` with the function's own parameters, as plain tensors.
+
+    It returns ``{parameter: formula}``, a formula taking the gradient of the result: ``"input"`` gives that of the input, any other that of
+    the parameter per sample, batch first.
+    """
+
+    def decorate(rule: Callable[..., Gradients]) -> LayerFunction:
+        made = LayerFunction(rule)
+        for function in functions:
+            implements_per_sample_grads(function)(made)
+        return made
+
+    return decorate
+
+
+def need_batch(name: str, x: torch.Tensor, rank: int) -> None:
+    """An input of fewer dimensions is one sample without batch, for which nothing per sample is meant."""
+    if x.dim() < rank:
+        raise RuntimeError(
+            f"Expanded Weights need a batch dimension: {name} expects an input of at least {rank} dimensions, got one of {x.dim()}"
+        )

@@ -1,0 +1,94 @@
+"""A weight that stands for one copy of itself per sample, without the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from ..levels import Value
+
+Rule = TypeVar("Rule")
+HANDLED: dict[Callable[..., Any], Any] = {}
+
+
+class UnhandledFunction(RuntimeError):
+    """A function without per-sample rule met an ExpandedWeight."""
+
+
+def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[[Rule], Rule]:
+    """Register what runs when ``torch_function`` meets an ExpandedWeight: an object with ``apply(kwarg_names, func, *args)``.
+
+    ``args`` are the positional arguments followed by the values of ``kwarg_names``. See ``layer`` for the short way.
+    """
+
+    def decorate(rule: Rule) -> Rule:
+        HANDLED[torch_function] = rule
+        return rule
+
+    return decorate
+
+
+class ExpandedWeight(torch.Tensor):
+    """``orig_weight``, expanded over ``batch_size`` samples of a loss that is their ``"sum"`` or ``"mean"``.
+
+    Layers that know it compute with the original and put per-sample gradients into ``orig_weight.grad_sample`` in the backward.
+    ``fallback``: let any other function run by ``vmap(vjp)`` instead of raising.
+    """
+
+    orig_weight: Any
+    batch_size: int
+    loss_reduction: str
+    allow_smaller_batches: bool
+    batch_first: bool
+    fallback: bool
+
+    def __new__(cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: bool = False) -> ExpandedWeight:
+        if not isinstance(orig_weight, torch.Tensor):
+            raise RuntimeError(f"Can only make Expanded Weights of Tensors, got {type(orig_weight).__name__}")
+        if not orig_weight.requires_grad:
+            raise RuntimeError("Can only build ExpandedWeights objects of tensors that require_grad")
+        if loss_reduction not in ("sum", "mean"):
+            raise RuntimeError(f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}")
+        data = orig_weight._inner if isinstance(orig_weight, Value) else orig_weight.detach()
+        return torch.Tensor._make_subclass(cls, data)
+
+    def __init__(self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: bool = False) -> None:
+        self.orig_weight = orig_weight
+        self.batch_size = batch_size
+        self.loss_reduction = loss_reduction
+        self.allow_smaller_batches = False
+        self.batch_first = True
+        self.fallback = fallback
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in HANDLED:
+            return HANDLED[func].apply(tuple(kwargs), func, *args, *kwargs.values())
+        name = getattr(func, "__name__", repr(func))
+        if name == "__get__" or name in _FACTS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*(_original(a) for a in args), **kwargs)
+        weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
+        if weights and all(w.fallback for w in weights):
+            from .fallback import by_sample
+
+            return by_sample(func, args, kwargs)
+        raise UnhandledFunction(
+            f"Expanded Weights encountered but cannot handle function {name}. Give it a rule (docs/expanded_weights.md shows how), or ask "
+            "for the slower general way with call_for_per_sample_grads(..., fallback=True)."
+        )
+
+
+_FACTS = frozenset(
+    (
+        *("dim", "ndimension", "size", "stride", "numel", "nelement", "storage_offset", "element_size", "__len__", "__repr__"),
+        *("is_floating_point", "is_complex", "is_contiguous"),
+    )
+)
+
+
+def _original(a: Any) -> Any:
+    return a.orig_weight if isinstance(a, ExpandedWeight) else a

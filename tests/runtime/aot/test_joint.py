@@ -1,0 +1,150 @@
+"""A compiled function gives what the function gives, its gradients included, however its joint graph is cut."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+import runtime
+from runtime import aot
+
+CUTS = [aot.default_partition, aot.min_cut_rematerialization_partition]
+aten = torch.ops.aten
+
+
+def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+    h = (x @ w + b).tanh()
+    return {"loss": (h * h.sin()).sum(0), "label": h.detach().argmax(1)}
+
+
+def arguments(n: int) -> list[torch.Tensor]:
+    return [torch.randn(n, 5), torch.randn(5, 3), torch.randn(3)]
+
+
+def gradients(f: Callable[..., Any], plain: list[torch.Tensor], g: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    inputs = [runtime.wrap(t.clone(), requires_grad=True) for t in plain]
+    loss = f(*inputs)["loss"]
+    loss.backward(g)
+    return runtime.unwrap(loss), [runtime.unwrap(t.grad) for t in inputs]
+
+
+def torchs(plain: list[torch.Tensor], g: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    inputs = [t.clone().requires_grad_() for t in plain]
+    loss = program(*inputs)["loss"]
+    return loss.detach(), list(torch.autograd.grad(loss, inputs, g))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_outputs_and_gradients_are_those_of_eager_at_every_size(cut: Any, dynamic: bool) -> None:
+    traced: list[fx.GraphModule] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        traced.append(module)
+        return aot.nop(module, inputs)
+
+    compiled = aot.aot_function(program, compiler, aot.nop, cut, dynamic=dynamic)
+    for n in (4, 7, 9, 4):
+        plain, g = arguments(n), torch.randn(3)
+        torch.testing.assert_close(gradients(compiled, plain, g), torchs(plain, g))
+    assert len(traced) == (1 if dynamic else 3)
+
+
+def test_min_cut_keeps_less_than_the_default() -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = x.sin().exp()
+        return x.sum()
+
+    kept = {}
+    for cut in CUTS:
+
+        def count(module: fx.GraphModule, inputs: list[Any], cut: Any = cut) -> Any:
+            kept[cut] = len(next(n for n in module.graph.nodes if n.op == "output").args[0]) - 1
+            return aot.nop(module, inputs)
+
+        x = runtime.wrap(torch.randn(10), requires_grad=True)
+        aot.aot_function(chain, count, aot.nop, cut)(x).backward()
+        y = x.detach()._inner.clone().requires_grad_()  # type: ignore[attr-defined]
+        torch.testing.assert_close(x.grad._inner, torch.autograd.grad(chain(y), y)[0])
+    assert kept[CUTS[1]] == 1 < kept[CUTS[0]]
+
+
+def test_a_random_call_is_never_run_again() -> None:
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return (x * (torch.rand(1000) > 0.5)).sin().sum()
+
+    x = runtime.wrap(torch.ones(1000), requires_grad=True)
+    compiled = aot.aot_function(dropped, aot.nop, partition_fn=aot.min_cut_rematerialization_partition)
+    loss = compiled(x)
+    loss.backward()
+    kept = (runtime.unwrap(x.grad) != 0).sum()
+    torch.testing.assert_close(runtime.unwrap(loss), torch.tensor(1.0).sin() * kept)
+
+
+def test_a_mutated_argument_is_mutated_for_the_caller() -> None:
+    def f(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return x * count
+
+    compiled = aot.aot_function(f, aot.nop)
+    x, count = runtime.wrap(torch.ones(3), requires_grad=True), torch.zeros(())
+    for i in (1, 2):
+        compiled(x, count).sum().backward()
+        assert count == i
+    torch.testing.assert_close(runtime.unwrap(x.grad), torch.full((3,), 3.0))
+
+
+def test_a_plain_leaf_gets_its_gradient_where_torch_would_put_it() -> None:
+    x = torch.randn(3, requires_grad=True)
+    aot.aot_function(torch.sin, aot.nop)(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
+
+
+def test_without_gradients_only_a_forward_is_compiled() -> None:
+    graphs = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return aot.nop(module, inputs)
+
+    out = aot.aot_function(lambda x: x.sin(), compiler)(torch.ones(2))
+    torch.testing.assert_close(out, torch.ones(2).sin())
+    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"] == [aten.sin.default]
+
+
+def test_constants_of_the_program_are_not_baked_values_of_arguments() -> None:
+    compiled = aot.aot_function(lambda x, k: x * k, aot.nop)
+    x = torch.ones(2)
+    torch.testing.assert_close([compiled(x, 2), compiled(x, 3)], [2 * x, 3 * x])
+
+
+def test_backward_frees_what_is_kept_and_double_backward_is_refused() -> None:
+    x = runtime.wrap(torch.ones(2), requires_grad=True)
+    out = aot.aot_function(lambda x: x.sin().sum(), aot.nop)(x)
+    with pytest.raises(RuntimeError, match="does not support double backward"):
+        runtime.autograd.grad(out, x, create_graph=True)
+    out.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_a_joint_graph_of_one_module_has_a_slot_for_every_input() -> None:
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    module = aot.aot_export_joint_simple(lambda x, y: [x * y], (x, y), trace_joint=True)
+    outs, grads = module([x.detach(), y], [torch.ones(3)])
+    torch.testing.assert_close(outs, [x.detach() * y])
+    torch.testing.assert_close(grads[0], y)
+    assert grads[1] is None
+    with pytest.raises(RuntimeError, match="does not support input mutations"):
+        aot.aot_export_joint_simple(lambda x: [x.add_(1)], (torch.ones(2),), trace_joint=False)
+
+
+def test_a_boxed_function_empties_its_list() -> None:
+    given = [torch.ones(2), torch.ones(2)]
+    torch.testing.assert_close(aot.make_boxed_func(torch.add)(given), torch.full((2,), 2.0))
+    assert given == []
+    compiled = aot.make_boxed_compiler(lambda module, inputs: module.forward)(fx.symbolic_trace(lambda x: x.sin()), [])
+    torch.testing.assert_close(compiled([torch.ones(1)]), torch.ones(1).sin())
