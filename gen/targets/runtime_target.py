@@ -102,7 +102,7 @@ class RuntimeTarget:
         from runtime import expanded_weights
 
         module = _Parametric(f, params)
-        call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction)
+        call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction, fallback=True)
         outputs = call(runtime.wrap(batch.detach(), input_grad))
         loss: Any = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
         (loss / len(batch) if loss_reduction == "mean" else loss).backward()
