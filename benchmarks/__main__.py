@@ -63,7 +63,8 @@ def main() -> int:
                 return 1
             ratio = compare(ours, theirs, seconds=options.seconds)
             ratios.append(ratio.median)
-            print(f"{program.name:<28}{name:<12}{ratio.median:>22.2f}   {ratio.low:.2f}–{ratio.high:.2f} in {ratio.rounds} rounds", flush=True)
+            quartiles = f"{ratio.low:.2f}–{ratio.high:.2f} in {ratio.rounds} rounds"
+            print(f"{program.name:<28}{name:<12}{ratio.median:>22.2f}   {quartiles}", flush=True)
     print(f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.2f}")
     return 0
 

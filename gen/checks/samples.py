@@ -180,7 +180,8 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
     numpy_reference = None
     if info.ref is not None and reference is None:
         numpy_reference = info.ref
-    return Op(name, info.op, inplace or info.get_inplace(), out or (info.op if info.supports_out else None), reference, numpy_reference, info)
+    out = out or (info.op if info.supports_out else None)
+    return Op(name, info.op, inplace or info.get_inplace(), out, reference, numpy_reference, info)
 
 
 def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:

@@ -28,7 +28,9 @@ HAND_COMPUTED = [
 
 
 @pytest.mark.parametrize(("name", "args", "kwargs", "expected"), HAND_COMPUTED, ids=[row[0] for row in HAND_COMPUTED])
-def test_a_reference_gives_the_value_worked_out_by_hand(name: str, args: tuple[Tensor, ...], kwargs: dict[str, float], expected: Tensor) -> None:
+def test_a_reference_gives_the_value_worked_out_by_hand(
+    name: str, args: tuple[Tensor, ...], kwargs: dict[str, float], expected: Tensor
+) -> None:
     torch.testing.assert_close(getattr(reference, name)(*args, **kwargs), expected)
 
 
