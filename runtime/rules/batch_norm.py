@@ -114,7 +114,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     flat = [None if t is None else t.reshape(-1) for t in stats]
     out, mean, invstd = func(x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps)
     for t, new in zip(stats, flat, strict=True):
-        if training and t is not None and not t.is_contiguous():  # else the kernel has written to a view of it
+        if training and t is not None and new is not None and not t.is_contiguous():  # else the kernel has written to a view of it
             t.copy_(new.reshape(t.shape))
     out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
     return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)

@@ -1,0 +1,176 @@
+"""Look-ups in a table, and sums, means and maxima of bags of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import derive_batch as batch
+from .derive import linear
+from .record import register
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+SUM, MEAN, MAX = range(3)  # modes of a bag
+
+
+def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) -> Tensor:
+    """Indices (B, …) into tables of ``rows`` rows each, stacked into one. All padding becomes the first table's, so that one
+    padding index can stand for it: padding takes no part, whichever table it is in."""
+    start = torch.arange(size, device=indices.device, dtype=indices.dtype) * rows
+    folded = indices + start.reshape(size, *(1,) * (indices.dim() - 1))
+    return folded if padding_idx < 0 else torch.where(indices == padding_idx, indices, folded)
+
+
+# ---- embedding
+
+
+def _embedding_vjp(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
+    backward = aten.embedding_sparse_backward if sparse else aten.embedding_dense_backward
+    return backward(g, indices, weight_shape[0], padding_idx, scale_grad_by_freq)
+
+
+def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    weight, indices, padding_idx, scale, sparse = [*args, *(-1, False, False)[len(args) - 2 :]]
+    if not batched[0] and not (scale and batched[1]):  # frequencies are counted within an element of the batch
+        return func(*args)
+    if not batched[1]:
+        rows, width = weight.shape[1:]
+        out = func(weight.transpose(0, 1).reshape(rows, size * width), indices, padding_idx, scale, sparse)
+        return out.unflatten(-1, (size, width)).movedim(-2, 0)
+    weight = batch.expand(weight, batched[0], size)
+    rows = weight.shape[1]
+    out = func(weight.flatten(0, 1), _table_rows(indices, rows, size), -1, scale, sparse)
+    return out if padding_idx < 0 else torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
+
+
+def _picked(g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
+    """The transpose of ``embedding_dense_backward``."""
+    out = aten.embedding(g, indices)
+    if scale_grad_by_freq:
+        flat = indices.reshape(-1)
+        counts = torch.zeros_like(g[:, 0]).scatter_add(0, flat, torch.ones_like(flat, dtype=g.dtype))
+        out = out / counts.index_select(0, flat).reshape(*indices.shape, 1)
+    return out if padding_idx < 0 else torch.where((indices == padding_idx).unsqueeze(-1), 0, out)
+
+
+def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    g, indices, rows, padding_idx, scale = args
+    width = g.shape[-1]
+    if not batched[1]:
+        out = func(g.movedim(0, -2).flatten(-2), indices, rows, padding_idx, scale)
+        return out.unflatten(-1, (size, width)).movedim(-2, 0)
+    g = batch.expand(g, batched[0], size)
+    return func(g, _table_rows(indices, rows, size, padding_idx), size * rows, padding_idx, scale).unflatten(0, (size, rows))
+
+
+linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, family="embedding")
+linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, family="embedding")
+
+
+# ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the bags, result3 the winners of a maximum
+
+
+def _bag_of(indices: Tensor, offsets: Tensor) -> Tensor:
+    """The bag that each index is in."""
+    at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
+    return torch.searchsorted(offsets, at, right=True) - 1
+
+
+def _weight_vjp(
+    g: Tensor,
+    weight_shape: Any,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Any,
+    padding_idx: int,
+    result2: Tensor,
+    result3: Tensor,
+) -> Any:
+    if mode == MAX:
+        return g.new_zeros(weight_shape).scatter_add(0, result3, torch.where((result2 > 0).unsqueeze(1), g, 0))
+    bag = _bag_of(indices, offsets)
+    rows = g.index_select(0, bag)
+    if mode == MEAN:
+        rows = rows / result2.index_select(0, bag).clamp_min(1).unsqueeze(1)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    return _embedding_vjp(rows, weight_shape, indices, padding_idx, scale_grad_by_freq, sparse)
+
+
+def _per_sample_vjp(g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int) -> Tensor:
+    out = (aten.embedding(weight, indices) * g.index_select(0, _bag_of(indices, offsets))).sum(1)
+    return out if padding_idx < 0 else torch.where(indices == padding_idx, 0, out)
+
+
+def _bag_jvp(
+    weight_t: Any,
+    per_sample_weights_t: Any,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    mode: int,
+    per_sample_weights: Any,
+    include_last_offset: bool,
+    padding_idx: int,
+    result2: Tensor,
+    result3: Tensor,
+) -> tuple[Any, None, None, None]:
+    total: Any = None
+    if weight_t is not None and mode == MAX:
+        total = torch.where((result2 > 0).unsqueeze(1), weight_t.gather(0, result3), 0)
+    elif weight_t is not None:
+        total = aten._embedding_bag(weight_t, indices, offsets, False, mode, False, per_sample_weights, include_last_offset, padding_idx)[0]
+    if per_sample_weights_t is not None:
+        part = aten._embedding_bag(weight, indices, offsets, False, mode, False, per_sample_weights_t, include_last_offset, padding_idx)[0]
+        total = part if total is None else total + part
+    return total, None, None, None
+
+
+_BAG_DEFAULTS = (False, SUM, False, None, False, -1)  # after weight, indices, offsets
+
+
+def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """One long list of bags, over one stack of tables where each element has its own."""
+    full = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
+    weight, indices, offsets, scale, mode, sparse, samples, last, padding_idx = full
+    own_samples = len(batched) > 6 and batched[6]
+    indices, offsets = batch.expand(indices, batched[1], size), batch.expand(offsets, batched[2], size)
+    samples = batch.expand(samples, own_samples, size)
+    if last:
+        offsets = offsets[:, :-1]
+    n, bags = indices.shape[1], offsets.shape[1]
+    own = batched[0] or scale  # frequencies are counted within an element of the batch
+    rows = weight.shape[1 if batched[0] else 0]
+    table_of = _table_rows(indices, rows, size, padding_idx) if own else indices
+    out, bag, sizes, winners = func(
+        batch.expand(weight, batched[0], size).flatten(0, 1) if own else weight,
+        table_of.reshape(-1),
+        _table_rows(offsets, n, size).reshape(-1),
+        scale,
+        mode,
+        sparse,
+        None if samples is None else samples.reshape(-1),
+        False,
+        padding_idx,
+    )
+    if winners.dim() == 2 and own:  # back to rows of each element's own table
+        winners = winners.remainder(rows)
+    bag = bag.reshape(size, n).remainder(max(bags, 1)) if bag.numel() == size * n else bag.new_zeros(size, 0)
+    split = [t.unflatten(0, (size, -1)) if t.shape[0] == size * bags else t.new_zeros(size, 0) for t in (out, sizes, winners)]
+    return split[0], bag, split[1], split[2]
+
+
+register(
+    "_embedding_bag",
+    vjp={"weight": _weight_vjp, "per_sample_weights": _per_sample_vjp},
+    jvp=_bag_jvp,
+    batch=_bag_batch,
+    family="embedding",
+)
+# chosen by ATen where it sees no need for a gradient; it cannot see ours
+register("_embedding_bag_forward_only", decomposition=lambda *args: aten._embedding_bag(*args), family="embedding")
