@@ -67,6 +67,8 @@ class Value(torch.Tensor):
         _set_excluded(_CONJUGATE, False)
         _set_excluded(_NEGATIVE, False)
         _set_excluded(_VIEWS, False)
+        if func is _view_as_real and _lazily_conjugated(args[0]):
+            args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = innermost(args, kwargs)
         if not level.alive:
             raise EscapedValue(
@@ -74,6 +76,16 @@ class Value(torch.Tensor):
                 "Return values from the transformed function instead of storing them, or detach them inside it."
             )
         return level.call(func, args, kwargs or {})
+
+
+_view_as_real = torch.ops.aten.view_as_real.default
+
+
+def _lazily_conjugated(v: Any) -> bool:
+    """Whether the tensor at the end of a chain of values has its conjugate bit set."""
+    while isinstance(v, Value):
+        v = v._inner
+    return bool(v.is_conj())
 
 
 def innermost(args: Any, kwargs: Any) -> Any:

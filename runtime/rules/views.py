@@ -20,7 +20,13 @@ view("alias", lambda g: g, lambda f, n, b, a, k: f(a[0]))
 view("lift_fresh", lambda g: g, lambda f, n, b, a, k: f(a[0]))
 view("_conj", lambda g: g.conj(), lambda f, n, b, a, k: f(a[0]))
 view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]))
-view("view_as_real", lambda g: torch.view_as_complex(g.contiguous()), lambda f, n, b, a, k: f(a[0]))
+register(
+    "view_as_real",
+    vjp={"self": lambda g: torch.view_as_complex(g.contiguous())},
+    jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},  # the primal's conjugate bit says nothing of the tangent's
+    batch=lambda f, n, b, a, k: f(a[0]),
+    family="view",
+)
 view("view_as_complex", lambda g: torch.view_as_real(g.contiguous().resolve_conj()), lambda f, n, b, a, k: f(a[0]))
 
 
