@@ -25,6 +25,8 @@ def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) ->
 
 # ---- embedding
 
+_DEFAULTS: tuple[Any, ...] = (-1, False, False)  # after weight, indices
+
 
 def _embedding_vjp(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
     backward = aten.embedding_sparse_backward if sparse else aten.embedding_dense_backward
@@ -32,7 +34,8 @@ def _embedding_vjp(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: i
 
 
 def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    weight, indices, padding_idx, scale, sparse = [*args, *(-1, False, False)[len(args) - 2 :]]
+    full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
+    weight, indices, padding_idx, scale, sparse = full
     if not batched[0] and not (scale and batched[1]):  # frequencies are counted within an element of the batch
         return func(*args)
     if not batched[1]:
@@ -45,7 +48,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
     return out if padding_idx < 0 else torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
 
 
-def _picked(g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
+def _picked(g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """The transpose of ``embedding_dense_backward``."""
     out = aten.embedding(g, indices)
     if scale_grad_by_freq:
@@ -131,12 +134,12 @@ def _bag_jvp(
     return total, None, None, None
 
 
-_BAG_DEFAULTS = (False, SUM, False, None, False, -1)  # after weight, indices, offsets
+_BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)  # after weight, indices, offsets
 
 
 def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """One long list of bags, over one stack of tables where each element has its own."""
-    full = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
+    full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
     weight, indices, offsets, scale, mode, sparse, samples, last, padding_idx = full
     own_samples = len(batched) > 6 and batched[6]
     indices, offsets = batch.expand(indices, batched[1], size), batch.expand(offsets, batched[2], size)

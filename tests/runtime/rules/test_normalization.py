@@ -1,0 +1,71 @@
+"""Normalizations agree with torch's engine, and treat running statistics as torch.func does."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from runtime import func
+from runtime.errors import BatchingError
+
+from .agreement import Problem, check, check_problem
+
+DOUBLE = torch.float64
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm", "rms_norm", "normalize", "local_response_norm"])
+def test_stateless(name: str) -> None:
+    check(f"nn.functional.{name}", limit=8)
+
+
+def test_statistics_of_group_norm_have_gradients() -> None:
+    check("native_group_norm", limit=8)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nn.functional.batch_norm", "nn.functional.instance_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"],
+)
+def test_with_running_statistics(name: str) -> None:
+    """Batched all together: an input alone may not be, where statistics are updated."""
+    check(name, limit=12, singly=False)
+
+
+def test_statistics_of_layer_norm_have_gradients() -> None:
+    """torch ignores cotangents of the returned mean and reciprocal standard deviation."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ops.aten.native_layer_norm(x, [3], w, None, 0.1))
+
+    def reference(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mean = x.mean(1, keepdim=True)
+        rstd = (((x - mean) ** 2).mean(1, keepdim=True) + 0.1).rsqrt()
+        return (x - mean) * rstd * w, mean, rstd
+
+    check_problem(Problem(f, (torch.randn(4, 3, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE)), (0, 1), "native_layer_norm", reference))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_with_any_input_batched(training: bool) -> None:
+    mean, var = torch.randn(3, dtype=DOUBLE), torch.rand(3, dtype=DOUBLE) + 0.5
+
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (F.batch_norm(x, None if training else mean, None if training else var, w, b, training=training),)
+
+    inputs = torch.randn(4, 3, 2, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE)
+    check_problem(Problem(f, inputs, (0, 1, 2), f"batch_norm training={training}"))
+
+
+def test_batched_running_statistics_are_updated_each_by_its_own_element() -> None:
+    x = torch.randn(2, 5, 3, dtype=DOUBLE)
+    mean, var = torch.zeros(2, 3, dtype=DOUBLE), torch.ones(2, 3, dtype=DOUBLE)
+    expected = mean.clone(), var.clone()
+    for i in range(2):
+        F.batch_norm(x[i], expected[0][i], expected[1][i], training=True)
+    func.vmap(lambda x, m, v: F.batch_norm(x, m, v, training=True))(x, mean, var)
+    torch.testing.assert_close((mean, var), expected)
+
+
+def test_unbatched_running_statistics_cannot_follow_a_batch() -> None:
+    mean, var = torch.zeros(3), torch.ones(3)
+    with pytest.raises(BatchingError, match="running_mean or running_var that it updates in place is not batched"):
+        func.vmap(lambda x: F.batch_norm(x, mean, var, training=True))(torch.randn(2, 5, 3))

@@ -1,0 +1,68 @@
+"""Reductions agree with torch's engine under every nesting of two transforms."""
+
+import pytest
+import torch
+
+from runtime import func
+
+from .agreement import Problem, check, check_problem
+
+REAL = """
+sum mean nansum nanmean prod var var_mean std std_mean amax amin aminmax median nanmedian mode kthvalue logsumexp
+linalg.vector_norm norm renorm dist any all argmax argmin count_nonzero quantile nanquantile
+"""
+COMPLEX = """
+sum mean prod var var_mean std std_mean logsumexp linalg.vector_norm norm renorm dist any all count_nonzero
+"""
+DOUBLE, COMPLEX_DOUBLE = torch.float64, torch.complex128
+
+
+@pytest.mark.parametrize("name", REAL.split())
+def test_real(name: str) -> None:
+    check(name, DOUBLE, limit=6)
+
+
+@pytest.mark.parametrize("name", COMPLEX.split())
+def test_complex(name: str) -> None:
+    check(name, COMPLEX_DOUBLE, limit=6)
+
+
+@pytest.mark.parametrize("variant", ["reduction_no_dim", "reduction_with_dim"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema(name: str, variant: str) -> None:
+    check(name, DOUBLE, variant)
+
+
+@pytest.mark.parametrize("p", [0.5, 1.0, 1.5, 2.0, 3.0, float("inf")])
+def test_distances_between_rows_in_all_orders(p: float) -> None:
+    """torch has no second derivative of cdist; the norm of all differences has."""
+
+    def reference(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),)
+
+    inputs = torch.randn(4, 3, dtype=DOUBLE), torch.randn(2, 3, dtype=DOUBLE)
+    check_problem(Problem(lambda x, y: (torch.cdist(x, y, p),), inputs, (0, 1), f"cdist p={p}", reference))
+
+
+@pytest.mark.parametrize("op", [torch.amax, torch.amin])
+def test_ties_share_the_gradient_equally(op: object) -> None:
+    x = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+    (g,) = func.vjp(lambda x: op(x, 1), x)[1](torch.tensor([3.0, 6.0]))  # type: ignore[operator]
+    assert g.tolist() == [[1.0] * 3, [2.0] * 3]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_product_with_zeros(zeros: int) -> None:
+    x = torch.arange(1.0, 5.0, dtype=DOUBLE)
+    x[:zeros] = 0
+    check_problem(Problem(lambda x: (x.prod(), x.cumprod(0)), (x,), (0,), f"{zeros} zeros"))
+
+
+@pytest.mark.parametrize("op", [torch.sum, torch.mean, torch.prod, torch.var, torch.logsumexp, torch.linalg.vector_norm])
+def test_zero_size_and_scalars(op: object) -> None:
+    """A dimension of no elements, and a 0-d tensor along dimension -1."""
+    for shape, dim in (((0, 3), 1), ((), -1)):
+        x = torch.randn(shape, dtype=DOUBLE)
+        if op is torch.var and not shape:
+            continue  # one element has no variance
+        check_problem(Problem(lambda x, dim=dim: (op(x, dim=dim),), (x,), (0,), f"{op} of {shape}"))  # type: ignore[operator]
