@@ -14,7 +14,7 @@ _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _ABOVE_PYTHON = (DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView)
 
 
-class LevelMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LevelMode(TorchDispatchMode):
     """While entered, every ATen call whose arguments hold no value of a level further in goes to ``level.call``.
 
     ``level.call`` runs with the mode off, so its own calls go further out; it enters the mode again for what shall come back to it.

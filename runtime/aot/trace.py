@@ -21,11 +21,18 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from ..level_mode import LevelMode
-from ..levels import Level, Value, _make_wrapper
+from ..levels import GEOMETRY, Level, Value, _make_wrapper
 from .symbols import SYMBOLIC, Abstraction
 
 aten = torch.ops.aten
 _ESCAPES = frozenset(("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"))
+# An ATen kernel that knows no symbolic sizes asks for plain ones: what it is told becomes a guard of the graph.
+_QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "size": lambda t: tuple(int(n) for n in t.shape),
+    "stride": lambda t: tuple(int(n) for n in t.stride()),
+    "numel": lambda t: int(t.numel()),
+    "storage_offset": lambda t: int(t.storage_offset()),
+}
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 _is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -139,6 +146,9 @@ class Trace(Level):
         return known
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func._schema.name.split("::")[1]
+        if name in _QUESTIONS:
+            return _QUESTIONS[name](_inner(args[0]))
         table = self.decompositions.get(func)
         if table is not None:
             with self.mode:
@@ -150,7 +160,6 @@ class Trace(Level):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        name = func._schema.name.split("::")[1]
         if name in _ESCAPES:
             return self._read(func, name, args, kwargs)
         if func in (aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_numel.default):
@@ -163,7 +172,7 @@ class Trace(Level):
 
     def _read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """An answer in Python about elements is possible for constants of the program's text only."""
-        literal = [a._literal if isinstance(a, TracedValue) else a for a in args]
+        literal = [_literal(a) for a in args]
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
             raise _escape("item(), bool(), int() or float()" if name in ("item", "_local_scalar_dense", "is_nonzero") else f"{name}()")
         return func(*literal, **kwargs)
@@ -175,12 +184,23 @@ class Trace(Level):
         node.meta["val"] = out
         if isinstance(out, torch.Tensor):
             v = self.wrap(out, node)
-            if func in _LITERALS and args[0]._node.op == "get_attr":
-                v._literal = self.attributes[str(args[0]._node.target)]
+            v._literal = self._literal_of(func, args, kwargs, v)
             return v
         if isinstance(out, (tuple, list)):
             items = [self.wrap(o, _item(node, i, o)) if isinstance(o, torch.Tensor) else o for i, o in enumerate(out)]
             return type(out)(items) if type(out) in (tuple, list) else tuple(items)
+        return out
+
+    def _literal_of(self, func: Any, args: Any, kwargs: Any, v: TracedValue) -> torch.Tensor | None:
+        """The value of ``v`` if it is a number that follows from the text of the program alone."""
+        if func in _LITERALS and args[0]._node.op == "get_attr":
+            return self.attributes[str(args[0]._node.target)]
+        if v.dim() or torch.Tag.nondeterministic_seeded in func.tags or any(r.alias_info is not None for r in func._schema.returns):
+            return None
+        given = [b for a in (*args, *kwargs.values()) for b in (a if isinstance(a, (list, tuple)) else (a,))]
+        if any(isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None) for a in given):
+            return None
+        out: torch.Tensor = func(*self._map(args, _literal), **self._map_dict(kwargs, _literal))
         return out
 
     def _mutated(self, func: Any, node: fx.Node, out: Any, written: list[int], args: Any, kwargs: Any) -> Any:
@@ -190,7 +210,7 @@ class Trace(Level):
         for t in flat:
             t._literal = None
             if t.shape != t._inner.shape or (t.layout is torch.strided and t.stride() != t._inner.stride()):
-                _follow(t)
+                _follow(t, func, args, kwargs)
         if isinstance(out, torch.Tensor) and flat:
             flat[0]._node = node
             node.meta["val"] = out
@@ -239,6 +259,10 @@ def _inner(a: Any) -> Any:
     return a._inner if isinstance(a, TracedValue) else a
 
 
+def _literal(a: Any) -> Any:
+    return a._literal if isinstance(a, TracedValue) else a
+
+
 def _item(node: fx.Node, i: int, value: Any) -> fx.Node:
     import operator
 
@@ -259,11 +283,15 @@ def _at_start(graph: fx.Graph) -> Any:
     return graph.inserting_before(None)
 
 
-def _follow(t: TracedValue) -> None:
+def _follow(t: TracedValue, func: Any, args: Any, kwargs: Any) -> None:
     """After a call that changed the geometry of ``t``'s tensor, give its shell the same."""
+    if func._schema.name.split("::")[1] in GEOMETRY:
+        with torch._C._DisableTorchDispatch():
+            func(t, *args[1:], **kwargs)
+        return
     fresh = t._level.wrap(t._inner, t._node)
     state = dict(t.__dict__)
-    torch.utils.swap_tensors(t, fresh)  # type: ignore[no-untyped-call]
+    torch.utils.swap_tensors(t, fresh)
     t.__dict__.update(state)
 
 

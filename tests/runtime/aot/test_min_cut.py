@@ -2,7 +2,7 @@
 
 import random
 
-import networkx as nx  # type: ignore[import-untyped]
+import networkx as nx
 import pytest
 
 from runtime.aot.min_cut import INFINITE, min_cut

@@ -141,3 +141,25 @@ def test_the_values_of_a_trace_cannot_leave_it() -> None:
     make_fx(f)(torch.ones(2))
     with pytest.raises(RuntimeError, match="after the transform has returned"):
         kept[0] + 1
+
+
+def test_a_number_that_follows_from_the_text_may_be_read_and_one_that_data_was_written_to_may_not() -> None:
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return torch.cov(x)  # ATen asks whether the number of its columns is zero
+
+    x = torch.randn(3, 4)
+    close(make_fx(counted)(torch.randn(3, 4))(x), torch.cov(x))
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(())
+        y.copy_(x.sum())
+        return x * y.item()
+
+    with pytest.raises(RuntimeError, match="while the program is being traced"):
+        make_fx(written)(x)
+
+
+def test_a_kernel_without_symbolic_sizes_fixes_them() -> None:
+    module = make_fx(lambda x: torch.unsafe_chunk(x, 2)[1], tracing_mode="symbolic")(torch.randn(4, 3))
+    x = torch.randn(4, 3)
+    close(module(x), x[2:])
