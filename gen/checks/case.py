@@ -144,7 +144,8 @@ class Case:
 
     def _samples(self, pipeline: Pipeline, words: tuple[str, ...]) -> list[Sample]:
         dtype = getattr(torch, self.dtype)
-        pool = STORE.pool(self.family.name, self.op, self.row, dtype, self.device, wrapped=pipeline.differentiates)
+        device = "cpu" if self.device == "meta" else self.device  # a meta tensor is what a target is given, not what samples are made of
+        pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
         count, largest = _budget(pipeline, words)
         return choose(pool, None if self.all_samples else count, largest=largest)
 
@@ -171,7 +172,8 @@ class Case:
             if axes["values"] == "extreme" and not _has_reference(program):
                 reasons[f"{label}: the reference itself refuses such values"] = None
                 continue
-            comparison = Comparison(self.target, self.op, sample, program, stages, axes, self._rule(), _place(program.label, label))
+            place = _place(program.label, label)
+            comparison = Comparison(self.target, self.op, sample, program, stages, axes, self._rule(), place, self.device)
             for word in words:
                 try:
                     comparison.against(word, tally)
@@ -188,7 +190,7 @@ class Case:
         why = "; ".join(list(reasons)[:3])
         if not tally.entries:
             raise Vacuous(f"nothing was compared: {why or 'every sample is empty'}")
-        if self.vanishes and tally.nonzero:
+        if self.vanishes and tally.nonzero and self.device != "meta":
             raise Mismatch("an entry says that the results vanish, but some are not zero: remove the entry or narrow it")
         if not tally.nonzero and not self.vanishes:
             raise Vacuous("all results are zero on both sides; if that is right, a `vanishes` entry says so with its reason")
@@ -222,7 +224,10 @@ class Case:
 
     def _calling(self, sample: Sample) -> Callable[[], Any]:
         def f(*tensors: Any) -> tuple[Any, ...]:
-            return sample.outputs(sample.raw(sample.op.call, tensors))
+            raw = sample.raw(sample.op.call, tensors)
+            if raw is NotImplemented:
+                raise TypeError(f"{sample.op.name} returned NotImplemented, of which Python makes a TypeError")
+            return sample.outputs(raw)
 
         return lambda: self.target.forward(f)(*sample.inputs)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gen.checks import forms
-from gen.checks.compare import Rule, Tally, compare
+from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, nudged, widened
 from gen.checks.samples import Sample, flat_tensors
@@ -47,11 +47,14 @@ class Comparison:
     axes: Mapping[str, str]
     rule: Rule
     label: str
+    device: str = "cpu"
     _actual: Outputs | None = None
 
     def against(self, word: str, tally: Tally) -> None:
         """Raise Mismatch unless the target agrees with the reference called `word`; Unsuitable where that says nothing."""
-        if word in _PLAIN:
+        if self.device == "meta":
+            self._against_kinds(tally)
+        elif word in _PLAIN:
             self._compare(self.program.on_reference(), tally, self.rule)
         elif word == "numeric":
             self._against_numeric(tally)
@@ -69,6 +72,20 @@ class Comparison:
             self._actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
         return self._actual
 
+    def _against_kinds(self, tally: Tally) -> None:
+        """Tensors of the meta device have shapes and dtypes but no values, so those are all that can be compared."""
+        inputs = tuple(x.to("meta") for x in forms.laid_out(self.program.inputs, self.axes["layout"]))
+        try:
+            actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
+        except (RuntimeError, NotImplementedError) as error:
+            if re.search(r"\bmeta\b|data-(in)?dependent|\.item\(\)", str(error), re.IGNORECASE):
+                raise Unsuitable(f"the op needs values, which the meta device has not ({type(error).__name__})") from None
+            raise
+        try:
+            compare_kinds(actual, self.program.on_reference(), tally)
+        except Mismatch as mismatch:
+            raise Mismatch(f"{self.label}: {mismatch}") from None
+
     def _compare(
         self,
         expected: Outputs,
@@ -76,12 +93,13 @@ class Comparison:
         rule: Rule,
         actual: Outputs | None = None,
         second: Callable[[], Outputs] | None = None,
+        conditioned: bool = False,
     ) -> None:
         wide = _is_wide(self.program.inputs)
         if second is None and (wide or not self.sample.facts.random):
             second = partial(self.program.on_reference, nudged if wide else widened)
         try:
-            compare(self.actual if actual is None else actual, expected, rule, tally, second)
+            compare(self.actual if actual is None else actual, expected, rule, tally, second, conditioned)
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
@@ -113,9 +131,13 @@ class Comparison:
         if self.sample.facts.random and not _is_wide(self.program.inputs):
             raise Unsuitable("the op draws random numbers: other ones in float64")
         narrow = self.program.on_reference()
-        expected = tuple(w.to(n.dtype) for w, n in zip(self.program.on_reference(widened), narrow, strict=True))
+
+        def rounded(change: Callable[[Tensor], Tensor]) -> Outputs:
+            return tuple(w.to(n.dtype) for w, n in zip(self.program.on_reference(change), narrow, strict=True))
+
+        expected = rounded(widened)
         try:
-            self._compare(expected, tally, self.rule)
+            self._compare(expected, tally, self.rule, second=partial(rounded, _nudged_and_widened), conditioned=True)
         except Mismatch:
             if self.target.name == "torch" or self.rule.rtol is not None:
                 raise
@@ -159,11 +181,17 @@ def _is_wide(inputs: Sequence[Tensor]) -> bool:
     return all(x.dtype in (torch.float64, torch.complex128) for x in inputs if x.is_floating_point() or x.is_complex())
 
 
+def _nudged_and_widened(x: Tensor) -> Tensor:
+    """In double precision, and off by an ulp of the narrow dtype."""
+    return widened(nudged(x))
+
+
 def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
     """OpInfo's NumPy reference on wide copies of the inputs. It may take fewer arguments than the op: then the sample says nothing."""
+    import numpy
     from torch.testing._internal.opinfo.core import SampleInput
 
-    args, kwargs = sample.rebuild([widened(x) for x in inputs])
+    args, kwargs = sample.rebuild(_for_numpy(sample, inputs))
     given = SampleInput(args[0], args=tuple(args[1:]), kwargs=kwargs).numpy()  # type: ignore[no-untyped-call]
     assert sample.op.numpy_reference is not None
     try:
@@ -173,4 +201,13 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise Unsuitable(f"the NumPy reference does not take the sample ({type(error).__name__}: {error})") from None
     parts = found if isinstance(found, (tuple, list)) else (found,)
-    return flat_tensors(tuple(torch.as_tensor(part) for part in parts))
+    return flat_tensors(tuple(part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.asarray(part)) for part in parts))
+
+
+def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Wide copies. Integers widen too where all inputs are of one such dtype and results are not: of 8 bits NumPy computes in float16."""
+    dtypes = {x.dtype for x in inputs}
+    exact = len(dtypes) == 1 and not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+    if exact and any(x.is_floating_point() or x.is_complex() for x in sample.facts.outputs):
+        return [x.to(torch.int64) for x in inputs]
+    return [widened(x) for x in inputs]

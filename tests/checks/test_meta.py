@@ -1,0 +1,51 @@
+"""On the meta device shapes and dtypes are compared, and nothing else is claimed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from gen.checks.case import Case, Mismatch, Vacuous
+from gen.checks.cases import Cell, Family
+from gen.targets.torch_target import TorchTarget
+
+
+def run(op: str, pipeline: str, target: Any) -> None:
+    Case(Cell(op, "float32", (), "full", ()), pipeline, Family("meta"), target, "meta").assert_same(pipeline, against="loop")
+
+
+class WrongShape(TorchTarget):
+    def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None]) -> Callable[..., Any]:
+        right = super().vmap(f, tuple(in_dims))
+        return lambda *args: tuple(out.unsqueeze(-1) for out in right(*args))
+
+
+@pytest.mark.parametrize("pipeline", ["vjp", "vmap", "vmap . vjp"])
+def test_a_right_target_has_the_right_shapes(pipeline: str) -> None:
+    run("torch.mul", pipeline, TorchTarget())
+
+
+def test_a_wrong_shape_is_seen() -> None:
+    with pytest.raises(Mismatch, match="has shape"):
+        run("torch.mul", "vmap", WrongShape())
+
+
+def test_an_op_that_needs_values_compares_nothing() -> None:
+    with pytest.raises(Vacuous, match="needs values"):
+        run("torch.nonzero", "forward", TorchTarget())
+
+
+def test_the_target_is_given_no_values() -> None:
+    seen: list[str] = []
+
+    class Watching(TorchTarget):
+        def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
+            def g(*args: Any) -> Any:
+                seen.extend(x.device.type for x in args if isinstance(x, torch.Tensor))
+                return f(*args)
+
+            return g
+
+    run("torch.sin", "forward", Watching())
+    assert set(seen) == {"meta"}
