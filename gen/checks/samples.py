@@ -232,7 +232,8 @@ def _normalise(
 ) -> Sample:
     leaves, spec = pytree.tree_flatten((list(args), kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
-    inputs = tuple(leaves[place].detach() for place in places)
+    detached = {id(leaves[place]): leaves[place].detach() for place in places}
+    inputs = tuple(detached[id(leaves[place])] for place in places)  # one tensor given twice stays one: an op may refuse that
     differentiable = tuple(leaves[place].requires_grad for place in places)
     fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
