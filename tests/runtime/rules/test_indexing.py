@@ -1,0 +1,106 @@
+"""Gathers, scatters, masks and advanced indexing."""
+
+import pytest
+import torch
+
+from runtime import func
+from runtime.errors import BatchingError
+from tests.runtime.rules.agreement import Problem, check, check_problem, problems
+
+OPS = (
+    "index_select",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "gather",
+    "scatter",
+    "scatter_add",
+    "take",
+    "put",
+    "masked_fill",
+    "masked_scatter",
+    "take_along_dim",
+    "where",
+)
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.complex128))
+@pytest.mark.parametrize("name", OPS)
+def test_agrees_with_the_engine(name: str, dtype: torch.dtype) -> None:
+    check(name, dtype, limit=3)
+
+
+@pytest.mark.parametrize("mode", ("sum", "mean", "amax", "amin"))
+def test_scatter_reduce(mode: str) -> None:
+    check("scatter_reduce", torch.float64, mode, limit=3)
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.complex128))
+def test_index_put(dtype: torch.dtype) -> None:
+    """Samples with a mask are left out: a batch of masks is refused, see below."""
+    for p in problems("index_put", dtype, limit=6):
+        if not any(x.dtype is torch.bool for x in p.inputs):
+            check_problem(p)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
+@pytest.mark.parametrize("mode", ("mean", "amax", "amin", "prod"))
+def test_index_reduce(mode: str) -> None:
+    check("index_reduce", torch.float64, mode, limit=3, checks=("vjp", "vmap", "vmap_vjp", "vjp_vmap"))
+
+
+def test_products_scattered_together_have_the_tangent_that_differences_show() -> None:
+    """torch's own forward mode of ``scatter_reduce(prod)`` gives zero here, so this one is compared with central differences."""
+    for p in problems("scatter_reduce", torch.float64, "prod", 3):
+        chosen = tuple(p.inputs[i] for i in p.differentiable)
+        directions = tuple(torch.randn_like(x) for x in chosen)
+
+        def f(*floating: torch.Tensor, p: Problem = p) -> torch.Tensor:
+            values = iter(floating)
+            return p.f(*(next(values) if i in p.differentiable else x for i, x in enumerate(p.inputs)))[0]
+
+        step = 1e-6
+        ahead = f(*(x + step * d for x, d in zip(chosen, directions, strict=True)))
+        behind = f(*(x - step * d for x, d in zip(chosen, directions, strict=True)))
+        torch.testing.assert_close(func.jvp(f, chosen, directions)[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("x_dim", (0, None))
+@pytest.mark.parametrize("index_dim", (0, None))
+@pytest.mark.parametrize("apart", (False, True))
+def test_batches_of_indices(x_dim: int | None, index_dim: int | None, apart: bool) -> None:
+    """Adjacent indices keep their place in the result, separated ones go to the front; so too in every element of a batch."""
+    if x_dim is None and index_dim is None:
+        pytest.skip("nothing is batched")
+    x = torch.randn(2, 4, 5, 6, dtype=torch.float64) if x_dim == 0 else torch.randn(4, 5, 6, dtype=torch.float64)
+    index = torch.randint(0, 4, (2, 3) if index_dim == 0 else (3,))
+
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x[i, :, i] if apart else x[:, i, i]
+
+    def put(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        indices = [i, None, i] if apart else [None, i, i]
+        values = f(x, i) * 2
+        return torch.ops.aten.index_put(x, indices, values, True)
+
+    for g in (f, put):
+        rows = [g(x[b] if x_dim == 0 else x, index[b] if index_dim == 0 else index) for b in range(2)]
+        torch.testing.assert_close(func.vmap(g, (x_dim, index_dim))(x, index), torch.stack(rows))
+
+
+@pytest.mark.parametrize("name", ("index_add", "index_copy"))
+def test_batches_of_rows(name: str) -> None:
+    x, source = torch.randn(2, 4, 5), torch.randn(2, 4, 3)
+    index = torch.stack([torch.randperm(5)[:3] for _ in range(2)])
+
+    def f(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return getattr(x, name)(1, i, s)
+
+    expected = torch.stack([f(x[b], index[b], source[b]) for b in range(2)])
+    torch.testing.assert_close(func.vmap(f)(x, index, source), expected)
+
+
+def test_batches_of_masks_are_refused_with_advice() -> None:
+    x = torch.randn(2, 3)
+    with pytest.raises(BatchingError, match="masked_fill"):
+        func.vmap(lambda x: x[x > 0])(x)
