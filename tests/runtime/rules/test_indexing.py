@@ -65,13 +65,10 @@ def test_products_scattered_together_have_the_tangent_that_differences_show() ->
         torch.testing.assert_close(func.jvp(f, chosen, directions)[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("x_dim", (0, None))
-@pytest.mark.parametrize("index_dim", (0, None))
+@pytest.mark.parametrize("x_dim, index_dim", ((0, 0), (0, None), (None, 0)))
 @pytest.mark.parametrize("apart", (False, True))
 def test_batches_of_indices(x_dim: int | None, index_dim: int | None, apart: bool) -> None:
     """Adjacent indices keep their place in the result, separated ones go to the front; so too in every element of a batch."""
-    if x_dim is None and index_dim is None:
-        pytest.skip("nothing is batched")
     x = torch.randn(2, 4, 5, 6, dtype=torch.float64) if x_dim == 0 else torch.randn(4, 5, 6, dtype=torch.float64)
     index = torch.randint(0, 4, (2, 3) if index_dim == 0 else (3,))
 
@@ -104,3 +101,49 @@ def test_batches_of_masks_are_refused_with_advice() -> None:
     x = torch.randn(2, 3)
     with pytest.raises(BatchingError, match="masked_fill"):
         func.vmap(lambda x: x[x > 0])(x)
+
+
+def _set(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    x[:, i] = s
+    return x
+
+
+INPLACE = {
+    "index_add_": lambda x, i, s: x.index_add_(1, i, s),
+    "index_copy_": lambda x, i, s: x.index_copy_(1, i, s),
+    "index_fill_": lambda x, i, s: x.index_fill_(1, i, s.sum()),
+    "index_put_": _set,
+    "scatter_": lambda x, i, s: x.scatter_(1, i.expand(4, 3), s),
+    "scatter_add_": lambda x, i, s: x.scatter_add_(1, i.expand(4, 3), s),
+    "scatter_reduce_": lambda x, i, s: x.scatter_reduce_(1, i.expand(4, 3), s, "amax"),
+    "put_": lambda x, i, s: x.put_(i, s[0]),
+    "masked_scatter_": lambda x, i, s: x.masked_scatter_(torch.arange(5) < 3, s),
+    "tril_": lambda x, i, s: x.tril_(-1).add_(s.sum()),
+}
+
+
+@pytest.mark.parametrize("form", ("whole", "view"))
+@pytest.mark.parametrize("name", INPLACE)
+def test_in_place_forms_have_the_derivatives_of_their_functional_ops(name: str, form: str) -> None:
+    x, s, index = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64), torch.tensor([4, 0, 2])
+
+    def f(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        if form == "whole":
+            return INPLACE[name](y, index, s) * x
+        z = torch.stack([y, y])
+        INPLACE[name](z[1], index, s)
+        return z * x
+
+    leaves = x.clone().requires_grad_(), s.clone().requires_grad_()
+    outs = f(*leaves)
+    g = torch.randn_like(outs)
+    expected = torch.autograd.grad(outs, leaves, g)
+    ours, pullback = func.vjp(f, x, s)
+    torch.testing.assert_close(ours, outs.detach())
+    torch.testing.assert_close(pullback(g), expected)
+    rows = (torch.stack([x, 2 * x]), torch.stack([s, s - 1]))
+    torch.testing.assert_close(func.vmap(f)(*rows), torch.stack([f(a, b) for a, b in zip(*rows, strict=True)]))
+    step = 1e-6
+    ahead, behind = f(x + step * x, s + step * s), f(x - step * x, s - step * s)
+    torch.testing.assert_close(func.jvp(f, (x, s), (x, s))[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
