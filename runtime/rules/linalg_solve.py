@@ -1,0 +1,289 @@
+"""Inverses, solutions of linear systems and least squares.
+
+Formulas after M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation"
+(2008). They use the matrix itself, never a factorization that the op returns on the side: derivatives of the formula need to see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..errors import BatchingError
+from .derive_batch import expand, trailing
+from .derive_linalg import (
+    added,
+    columns,
+    eye_like,
+    is_vector_rhs,
+    leading,
+    lined_up,
+    one_rhs_per_matrix,
+    solve_triangular,
+    triangle,
+    uncolumned,
+)
+from .record import register
+
+Pair = tuple[Any, Any]
+aten = torch.ops.aten
+
+# ---- raising the errors that the _ex ops report
+
+
+def _check_errors(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> None:
+    func(*args, **(kwargs | {"is_matrix": False}))
+
+
+register("_linalg_check_errors", nondiff=True, batch=_check_errors, family="linalg")
+
+
+# ---- inverse
+
+register(
+    "linalg_inv_ex",
+    vjp={"A": lambda g, result: -(result.mH @ g @ result.mH)},
+    jvp=lambda A_t, result: (-(result @ A_t @ result), None),
+    batch=trailing,
+    nondiff=(1,),
+    family="linalg",
+)
+
+
+# ---- general systems
+
+
+def _solve(a: torch.Tensor, b: torch.Tensor, left: bool = True) -> torch.Tensor:
+    """The solution for right-hand sides that are matrices; a singular matrix is the business of the forward op."""
+    solution: torch.Tensor = torch.linalg.solve_ex(a, b, left=left)[0]
+    return solution
+
+
+def _solve_vjp(g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, B_shape: Any, left: bool, needs: Any) -> Pair:
+    vector = is_vector_rhs(A.shape, B_shape)
+    x, by_b = columns(result, vector), _solve(A.mH, columns(g, vector), left)
+    by_a = (-(by_b @ x.mH) if left else -(x.mH @ by_b)) if "A" in needs else None
+    return by_a, uncolumned(by_b, vector)
+
+
+def _solve_jvp(A: torch.Tensor, A_t: Any, B_t: Any, B_shape: Any, result: torch.Tensor, left: bool) -> Any:
+    vector = is_vector_rhs(A.shape, B_shape)
+    x = columns(result, vector)
+    change = None if A_t is None else (-(A_t @ x) if left else -(x @ A_t))
+    rhs = added(change, None if B_t is None else columns(B_t, vector))
+    assert rhs is not None
+    return uncolumned(_solve(A, rhs, left), vector), None, None, None
+
+
+def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    a, b, vector = one_rhs_per_matrix(size, batched, args)
+    x, lu, pivots, info = func(a, b, **kwargs)
+    shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)
+    return uncolumned(x, vector), lu.reshape(shape), pivots.reshape(shape[:-1]), info.reshape(shape[:-2])
+
+
+register(
+    "_linalg_solve_ex",
+    vjp={("A", "B"): _solve_vjp},
+    jvp=_solve_jvp,
+    batch=_solve_batch,
+    nondiff=(1, 2, 3),
+    family="linalg",
+)
+
+
+# ---- triangular systems
+
+
+def _triangular_vjp(
+    g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, upper: bool, left: bool, unitriangular: bool, needs: Any
+) -> Pair:
+    by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
+    if "self" not in needs:
+        return None, by_b
+    return triangle(-(by_b @ result.mH) if left else -(result.mH @ by_b), upper, unitriangular), by_b
+
+
+def _triangular_jvp(
+    self: torch.Tensor, self_t: Any, B_t: Any, result: torch.Tensor, upper: bool, left: bool, unitriangular: bool
+) -> torch.Tensor:
+    change = None
+    if self_t is not None:
+        t = triangle(self_t, upper, unitriangular)
+        change = -(t @ result) if left else -(result @ t)
+    rhs = added(change, B_t)
+    assert rhs is not None
+    return solve_triangular(self, rhs, upper=upper, left=left, unit=unitriangular)
+
+
+register(
+    "linalg_solve_triangular",
+    vjp={("self", "B"): _triangular_vjp},
+    jvp=_triangular_jvp,
+    batch=leading(2, 2),
+    family="linalg",
+)
+
+
+def _triangular_solve(
+    self: torch.Tensor, A: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    a = A.mT if transpose else A
+    x = solve_triangular(a, self, upper=upper != transpose, unit=unitriangular)
+    return x, A.expand(*x.shape[:-2], *A.shape[-2:]).clone()
+
+
+register("triangular_solve", decomposition=_triangular_solve, batch=leading(2, 2), family="linalg")
+
+
+# ---- systems whose matrix is given by its factors: products of triangular solves
+
+
+def _by_cholesky(b: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
+    lower = factor.mH if upper else factor
+    half = solve_triangular(lower, b, upper=False)
+    return solve_triangular(lower.mH, half, upper=True)
+
+
+def _cholesky_solve(self: torch.Tensor, input2: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    return _by_cholesky(self, input2, upper)
+
+
+def _cholesky_inverse(self: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    return _by_cholesky(eye_like(self, self.shape[-1]), self, upper)
+
+
+def _lu_solve(LU: torch.Tensor, pivots: torch.Tensor, B: torch.Tensor, *, left: bool = True, adjoint: bool = False) -> torch.Tensor:
+    """With A = P L U: the factors' inverses applied in the order that side and adjoint ask for."""
+    p = aten.lu_unpack(LU, pivots, False, True)[0]
+    if not left:  # X A = B is A^H X^H = B^H
+        return _lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
+    if adjoint:
+        half = solve_triangular(LU.mH, B, upper=False)
+        product: torch.Tensor = p @ solve_triangular(LU.mH, half, upper=True, unit=True)
+        return product
+    half = solve_triangular(LU, p.mT @ B, upper=False, unit=True)
+    return solve_triangular(LU, half, upper=True)
+
+
+register("cholesky_solve", decomposition=_cholesky_solve, batch=leading(2, 2), family="linalg")
+register("cholesky_inverse", decomposition=_cholesky_inverse, batch=trailing, family="linalg")
+register("linalg_lu_solve", decomposition=_lu_solve, family="linalg")
+
+
+def _ldl_solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
+    return func(*lined_up((2, 1, 2), size, (True,) * 3, physical), **kwargs)
+
+
+# no derivative is known to torch either; without a rule the runtime says so
+register("linalg_ldl_factor_ex", batch=trailing, family="linalg")
+register("linalg_ldl_solve", batch=_ldl_solve_batch, family="linalg")
+
+
+# ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid where the rank is locally constant
+
+
+def _pinv_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    a, p = self, result
+    outside_range = g.mH - a @ (p @ g.mH)
+    outside_kernel = g.mH - (g.mH @ p) @ a
+    return -(p.mH @ g @ p.mH) + outside_range @ p @ p.mH + p.mH @ p @ outside_kernel
+
+
+def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    a, p, t = self, result, self_t
+    outside_range = t.mH - (t.mH @ a) @ p
+    outside_kernel = t.mH - p @ (a @ t.mH)
+    return -(p @ t @ p) + p @ (p.mH @ outside_range) + (outside_kernel @ p.mH) @ p
+
+
+def _pinv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    a = expand(args[0], batched[0], size)
+    lead = a.shape[1:-2]
+    return func(a, **{k: _tolerance(t, size, lead) if k.endswith("tol") else t for k, t in kwargs.items()})
+
+
+def _tolerance(t: torch.Tensor | None, size: int, lead: Sequence[int]) -> torch.Tensor | None:
+    """A physical tolerance, lined up with the leading dimensions ``lead`` of its matrices. Whether it is batched is not said of a keyword
+    argument, but its shape tells: it must broadcast to ``lead`` once the batch is off."""
+    if t is None or t.dim() == 0:
+        return t
+    if _broadcasts(t.shape, lead):
+        if t.shape[0] == size and _broadcasts(t.shape[1:], lead):
+            raise BatchingError(
+                f"vmap: linalg.pinv cannot tell whether a tolerance of shape {tuple(t.shape)} is batched; "
+                f"give an unbatched one all {len(lead)} leading dimensions of the matrices and a dimension of one in front."
+            )
+        return t
+    return t.reshape(size, *[1] * (len(lead) + 1 - t.dim()), *t.shape[1:])
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
+
+
+register(
+    "linalg_pinv.atol_rtol_tensor",
+    vjp={"self": _pinv_vjp},
+    jvp={"self": _pinv_jvp},
+    batch=_pinv_batch,
+    family="linalg",
+)
+
+
+def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ x - b
+
+
+def _lstsq_vjp(gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any) -> Pair:
+    """The solution is ``pinv(self)·b``. Residuals depend on it to second order only, as it minimizes them."""
+    vector = is_vector_rhs(self.shape, b.shape)
+    x, rhs = columns(result0, vector), columns(b, vector)
+    by_a = by_b = None
+    if gs[0] is not None:
+        p = torch.linalg.pinv(self)
+        g = columns(gs[0], vector)
+        by_b = p.mH @ g
+        by_a = _pinv_vjp(g @ rhs.mH, self, p) if "self" in needs else None
+    if gs[1] is not None and gs[1].numel():
+        r = 2 * _residual(self, x, rhs) * gs[1].unsqueeze(-2)
+        by_a, by_b = added(by_a, r @ x.mH), added(by_b, -r)
+    return by_a, by_b if by_b is None else uncolumned(by_b, vector)
+
+
+def _lstsq_jvp(self: torch.Tensor, b: torch.Tensor, self_t: Any, b_t: Any, result0: torch.Tensor, result1: torch.Tensor) -> Any:
+    vector = is_vector_rhs(self.shape, b.shape)
+    x, rhs = columns(result0, vector), columns(b, vector)
+    p = torch.linalg.pinv(self)
+    rhs_t = None if b_t is None else columns(b_t, vector)
+    x_t = added(None if self_t is None else _pinv_jvp(self_t, self, p) @ rhs, None if rhs_t is None else p @ rhs_t)
+    assert x_t is not None
+    residuals_t = None
+    if result1.numel():
+        r = _residual(self, x, rhs)
+        r_t = added(None if self_t is None else self_t @ x, None if rhs_t is None else -rhs_t)
+        assert r_t is not None
+        residuals_t = 2 * torch.real(r.conj() * r_t).sum(-2)
+    return uncolumned(x_t, vector), residuals_t, None, None
+
+
+def _lstsq_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    a, b, vector = one_rhs_per_matrix(size, batched, args)
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
+    x, *others = func(a, b, *args[2:], **kwargs)
+    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]  # drivers leave out some
+    return uncolumned(x, vector), *present
+
+
+register(
+    "linalg_lstsq",
+    vjp={("self", "b"): _lstsq_vjp},
+    jvp=_lstsq_jvp,
+    batch=_lstsq_batch,
+    nondiff=(2, 3),
+    family="linalg",
+)
