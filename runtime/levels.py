@@ -66,7 +66,7 @@ class Value(torch.Tensor):
         # The dispatcher's own guard restores the outer state when we return.
         _set_excluded(_CONJUGATE, False)
         _set_excluded(_NEGATIVE, False)
-        _set_excluded(_VIEWS, False)
+        _set_excluded(_VIEWS, func in _COMPOSITE_VIEWS)
         if func is _view_as_real and _lazily_conjugated(args[0]):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = innermost(args, kwargs)
@@ -79,6 +79,8 @@ class Value(torch.Tensor):
 
 
 _view_as_real = torch.ops.aten.view_as_real.default
+# Composite ops whose results the version counter key marks as views itself: what they are composed of must not have done so before.
+_COMPOSITE_VIEWS = frozenset((torch.ops.aten.narrow.default, torch.ops.aten.chunk.default))
 
 
 def _lazily_conjugated(v: Any) -> bool:
