@@ -12,13 +12,8 @@ from .record import register
 
 
 def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    return (
-        args[0].sum(list(range(1, args[0].dim())), **kwargs)
-        if args[0].dim() > 1
-        else args[0].clone()
-        if not kwargs
-        else args[0].to(kwargs["dtype"])
-    )
+    x = args[0]
+    return x.flatten(1).sum(1, **kwargs) if x.dim() > 1 else x.unsqueeze(1).sum(1, **kwargs)
 
 
 def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:

@@ -40,7 +40,13 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 
 view("expand", lambda g: g, _expand_batch)  # the engine sums a cotangent down to the shape of what was expanded
-view("view", lambda g, self_shape: g.reshape(self_shape), batch.sizes(1))
+register(
+    "view",
+    vjp={"self": lambda g, self_shape: g.reshape(self_shape)},
+    jvp={"self": lambda self_t, size: self_t.reshape(size)},  # a tangent may lie otherwise in memory than its primal
+    batch=batch.sizes(1),
+    family="view",
+)
 linear("_unsafe_view", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
 linear("_reshape_alias", {"self": lambda g, self_shape: g.reshape(self_shape)}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]]))
 linear("_reshape_copy", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
@@ -161,6 +167,12 @@ view("split_with_sizes", _split_with_sizes_back, dims(2))
 view("unbind.int", _unbind_back, dims(1))
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
+
+register(
+    "tensor_split.tensor_indices_or_sections",  # ATen's kernel reads the indices' memory, which a value may not have
+    decomposition=lambda self, tensor_indices_or_sections, dim=0: self.tensor_split(tensor_indices_or_sections.tolist(), dim),
+    family="view",
+)
 
 # Arbitrary strides. Storage positions are computed once as a tensor of indices; reading and writing are gathers and scatters on it.
 
