@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import derive_batch as batch
-from .derive import linear, nondifferentiable
+from .derive import conj, linear, nondifferentiable
 from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
 from .record import register
 from .scans import exclusive_product
@@ -124,12 +124,34 @@ register("dist", decomposition=lambda self, other, p=2: aten.linalg_vector_norm(
 
 
 def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
-    """Each slice along ``dim`` scaled down to a norm of at most ``maxnorm``; 1e-7 is ATen's guard."""
-    norm = aten.linalg_vector_norm(self, p, [d for d in range(self.dim()) if d != dim % self.dim()], True)
-    return self * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1)
+    return self * _renorm_scale(self, p, dim, maxnorm)[0]
 
 
-register("renorm", decomposition=_renorm, family="reduction")
+def _renorm_scale(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """What each slice along ``dim`` is multiplied by, so that its norm is at most ``maxnorm``; the derivative of that by each element
+    (conjugate); the dimensions of a slice. 1e-7 is ATen's guard."""
+    dims = [d for d in range(self.dim()) if d != dim % self.dim()]
+    norm = aten.linalg_vector_norm(self, p, dims, True)
+    over = norm > maxnorm
+    slope = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0) * _norm_partial(self, norm, p, dims)
+    return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
+
+
+def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
+    scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
+    return g * scale + conj(slope) * _real(g * conj(self)).sum(dims, keepdim=True)
+
+
+def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
+    scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
+    return self_t * scale + self * _real(self_t * slope).sum(dims, keepdim=True)
+
+
+def _real(t: torch.Tensor) -> torch.Tensor:
+    return t.real if t.is_complex() else t
+
+
+register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decomposition=_renorm, family="reduction")
 
 
 def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None = None) -> Any:
@@ -201,7 +223,7 @@ nondifferentiable("all", whole(lambda r: r.all(1)))
 nondifferentiable("any.dim all.dim", batch.along(1))
 nondifferentiable("any.dims all.dims", _truth)
 nondifferentiable("argmax argmin", _arg)
-nondifferentiable("count_nonzero.dim_IntList", batch.along(1))
+nondifferentiable("count_nonzero.dim_IntList hash_tensor", batch.along(1))
 nondifferentiable(
     "count_nonzero",
     lambda f, n, b, a, k: aten.count_nonzero.dim_IntList(rows(a[0]), [1]) if len(a) < 2 or a[1] is None else batch.along(1)(f, n, b, a, k),

@@ -29,7 +29,7 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     sorter = kwargs.get("sorter")
     single = rows.dim() == 1 + batched[0]
     if not batched[0] and single:
-        return func(rows, values, **kwargs)
+        return func(rows, values.contiguous(), **kwargs)
     rows, sorter = batch.expand(rows, batched[0], size), batch.expand(sorter, sorter is None or sorter.dim() == rows.dim(), size)
     if isinstance(values, torch.Tensor):
         values = batch.expand(values, batched[1], size)
@@ -46,7 +46,7 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     values, boundaries = args
     if not batched[1]:
-        return func(values, boundaries, **kwargs)
+        return func(values.contiguous(), boundaries, **kwargs)  # torch warns of others
     return _searchsorted(torch.ops.aten.searchsorted.Tensor, size, (True, batched[0]), [boundaries, values], kwargs)
 
 

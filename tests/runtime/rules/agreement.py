@@ -23,7 +23,7 @@ from runtime.func.vmap import fallback_policy
 forward_ad: Any = torch.autograd.forward_ad
 Tensors = tuple[torch.Tensor, ...]
 Flat = Callable[..., Tensors]
-CHECKS = ("vjp", "jvp", "vmap", "vmap_vjp", "vjp_vmap", "vjp_vjp")
+CHECKS = ("vjp", "jvp", "vmap", "vmap_vjp", "vmap_jvp", "vjp_vmap", "vjp_vjp")
 
 
 @contextmanager
@@ -204,6 +204,12 @@ def _check(p: Problem, checks: Sequence[str], singly: bool) -> None:
     if "vmap_vjp" in checks:
         for batch, dims in _batches((*p.inputs, *cotangents), singly):
             _same(func.vmap(ours, dims)(*batch), _loop(theirs, batch, dims), f"vmap(vjp) {dims}: {p.what}")
+    if "vmap_jvp" in checks:
+        values = (*p.inputs, *_like(some, "tangents"))
+        for batch, dims in _batches(values, singly):
+            pushed = func.vmap(lambda *v: func.jvp(_over(smooth, v[:n], at), tuple(v[i] for i in at), v[n:])[1], dims)(*batch)
+            expected = _loop(lambda *v: engine_jvp(_over(plain, v[:n], at), tuple(v[i] for i in at), v[n:]), batch, dims)
+            _same(pushed, expected, f"vmap(jvp) {dims}: {p.what}")
     if "vjp_vmap" in checks:
         for batch, dims in _batches(p.inputs, singly):
             gs = _like(_loop(smooth, batch, dims), "batched cotangents")
