@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import BatchingError
 from .derive_batch import expand, shift
 from .derive_fold import broadcast_shape
 
@@ -89,8 +90,6 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
     for t, b in zip(indices, flags, strict=True):
         if t is not None and t.dtype in (torch.bool, torch.uint8):
             if b:
-                from ..errors import BatchingError
-
                 raise BatchingError(
                     "vmap: indexing with a mask gives a result whose shape depends on the data, which differs between the elements of "
                     "a batch; use torch.where or masked_fill"
@@ -137,10 +136,23 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return out if not place else out.movedim(list(range(1, rank + 1)), list(range(1 + place, 1 + place + rank))) if rank else out
 
 
+def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
+    """``x[mask] = values`` for a mask over the first dimensions and values that are the same at every true element."""
+    rest = x.dim() - mask.dim()
+    mask = mask.reshape(*mask.shape, *[1] * rest)
+    if flags:
+        values = values.reshape(size, *[1] * (x.dim() - values.dim()), *values.shape[1:])
+    values = values.to(x.dtype)
+    return torch.where(mask, x + values if accumulate else values, x)
+
+
 def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """``index_put``: indexed dimensions moved to the front, the batch before them with the positions in the batch as its index."""
     x, _, values, *rest = args
     x = expand(x, batched[0], size)
+    given = args[1]
+    if len(given) == 1 and batched[1] and given[0].dtype is torch.bool and values.dim() - batched[2] <= x.dim() - given[0].dim():
+        return _masked_put(x, given[0], values, batched[2], size, bool(rest and rest[0]))
     indices, flags, rank = _listed(args[1], batched[1])
     at, place = _places(indices, rank)
     chosen = _leading(indices, flags, rank, size)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import BatchingError
 from . import derive_index
 from .derive import conj, linear
 from .derive_fold import back_to, broadcast_shape
@@ -105,14 +106,22 @@ def _put_self_back(g: torch.Tensor, indices: Any, accumulate: bool) -> torch.Ten
     return g if accumulate else aten.index_put(g, indices, g.new_zeros(()))
 
 
+def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
+    mask = indices[0]
+    if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
+        # the same values at every true element: the engine sums over them, and no shape depends on the mask
+        return torch.where(mask.reshape(*mask.shape, *[1] * (g.dim() - mask.dim())), g, 0)
+    return aten.index(g, indices)
+
+
 for _unsafe in ("", "_unsafe_"):
     linear(f"{_unsafe}index.Tensor", {"self": _index_back}, derive_index.index)
     linear(
         f"{_unsafe}index_put",
-        {"self": _put_self_back, "values": lambda g, indices: aten.index(g, indices)},
+        {"self": _put_self_back, "values": _put_values_back},
         derive_index.index_put,
     )
-linear("_index_put_impl", {"self": _put_self_back, "values": lambda g, indices: aten.index(g, indices)}, derive_index.index_put)
+linear("_index_put_impl", {"self": _put_self_back, "values": _put_values_back}, derive_index.index_put)
 
 # A flat view of any tensor
 
@@ -159,8 +168,6 @@ def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: An
 
 def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     if batched[1]:
-        from ..errors import BatchingError
-
         raise BatchingError(
             "vmap: aten::masked_select with a batch of masks returns results whose shapes differ between the elements of the batch; "
             "use torch.where or masked_fill"

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import BatchingError
 from . import derive_batch as batch
 from .derive import linear
 from .derive_fold import dims, fold, same
@@ -94,6 +95,19 @@ def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])
 
 
+def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Which element each place of the result repeats: found by bisection, as soon as the number of places is known."""
+    total = kwargs.get("output_size")
+    if total is None:
+        raise BatchingError(
+            "vmap: repeat_interleave with a batch of repeats returns results whose shapes differ between the elements of the batch; "
+            "pass output_size if they do not"
+        )
+    places = torch.arange(total, device=args[0].device).repeat(size, 1)
+    return torch.searchsorted(args[0].cumsum(1), places, right=True)
+
+
+register("repeat_interleave.Tensor", nondiff=True, batch=_interleave_batch, family="joining")
 linear("repeat", {"self": _repeat_back}, _repeat_batch)
 linear("flip", {"self": lambda g, dims: g.flip(dims)}, dims(1))
 linear("roll", {"self": lambda g, shifts, dims: g.roll([-s for s in shifts], dims)}, _roll_batch)

@@ -97,6 +97,27 @@ def test_batches_of_rows(name: str) -> None:
     torch.testing.assert_close(func.vmap(f)(x, index, source), expected)
 
 
+@pytest.mark.parametrize("accumulate", (False, True))
+def test_writing_one_row_where_a_batch_of_masks_is_true(accumulate: bool) -> None:
+    x, row = torch.randn(2, 4, 5), torch.randn(2, 5)
+
+    def f(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        return x.index_put((x[:, 0] > 0,), row, accumulate)
+
+    torch.testing.assert_close(func.vmap(f)(x, row), torch.stack([f(a, b) for a, b in zip(x, row, strict=True)]))
+
+
+def test_a_batch_of_repeats_with_a_known_total() -> None:
+    x, repeats = torch.randn(2, 3), torch.tensor([[1, 0, 3], [2, 1, 1]])
+
+    def f(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return x.repeat_interleave(n, output_size=4)
+
+    torch.testing.assert_close(func.vmap(f)(x, repeats), torch.stack([f(a, n) for a, n in zip(x, repeats, strict=True)]))
+    with pytest.raises(BatchingError, match="output_size"):
+        func.vmap(lambda x, n: x.repeat_interleave(n))(x, repeats)
+
+
 def test_batches_of_masks_are_refused_with_advice() -> None:
     x = torch.randn(2, 3)
     with pytest.raises(BatchingError, match="masked_fill"):
