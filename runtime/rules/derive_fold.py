@@ -78,7 +78,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
 
 def broadcast_shape(*shapes: Any) -> torch.Size:
     """``torch.broadcast_shapes``, typed."""
-    return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return, no-untyped-call]
+    return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return]
 
 
 def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
