@@ -82,17 +82,16 @@ selecting("kthvalue", along_default(2))
 reduction("logsumexp", lambda self, result: (self - result).exp(), batch.along(1))
 
 
-def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> torch.Tensor:
+def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
     """Conjugate of the gradient of a p-norm; zero where the norm is not differentiable, ties of the maximum shared."""
     p = float(ord)
     if p == 0:
         return torch.zeros_like(self)
-    sgn = self.sgn().conj() if self.is_complex() else self.sgn()
+    sgn = conj(self.sgn())
     if p == 1:
         return sgn
     if p == 2:
-        unit = self.conj() if self.is_complex() else self
-        return (unit / result).masked_fill(result == 0, 0)
+        return (conj(self) / result).masked_fill(result == 0, 0)
     magnitude = self.abs()
     if p in (float("inf"), float("-inf")):
         mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
@@ -102,8 +101,7 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     if p < 2:
         return sgn * (magnitude.pow(p - 1) / result.pow(p - 1)).masked_fill(result == 0, 0)
     # not sgn·|x|^(p-1): its own derivative at zero would be infinite times zero
-    unit = self.conj() if self.is_complex() else self
-    return unit * (magnitude.pow(p - 2) / result.pow(p - 1)).masked_fill(result == 0, 0)
+    return conj(self) * (magnitude.pow(p - 2) / result.pow(p - 1)).masked_fill(result == 0, 0)
 
 
 def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -147,7 +145,7 @@ def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxn
     return self_t * scale + self * _real(self_t * slope).sum(dims, keepdim=True)
 
 
-def _real(t: torch.Tensor) -> torch.Tensor:
+def _real(t: torch.Tensor) -> Any:
     return t.real if t.is_complex() else t
 
 
