@@ -121,7 +121,7 @@ register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
 register("dist", decomposition=lambda self, other, p=2: aten.linalg_vector_norm(self - other, p), family="reduction")
 
 
-def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
+def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     return self * _renorm_scale(self, p, dim, maxnorm)[0]
 
 
@@ -135,12 +135,12 @@ def _renorm_scale(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> tuple[t
     return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
 
 
-def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
+def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
     return g * scale + conj(slope) * _real(g * conj(self)).sum(dims, keepdim=True)
 
 
-def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
+def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
     return self_t * scale + self * _real(self_t * slope).sum(dims, keepdim=True)
 
