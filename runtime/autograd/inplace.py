@@ -218,7 +218,12 @@ def refuse(level: Any, op: Op) -> None:
 
 def reshell(v: Any) -> None:
     """After a change of the inner tensor's sizes, strides or storage, make the value's own shell follow."""
-    fresh = v._level.wrap(v._inner, v._edge)
+    inner = v._inner
+    if type(inner) is torch.Tensor:  # the shell shares the storage: point it there, below dispatch
+        with torch._C._DisableTorchDispatch():
+            v.set_(inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
+        return
+    fresh = v._level.wrap(inner, v._edge)
     state = dict(v.__dict__)
     torch.utils.swap_tensors(v, fresh)  # type: ignore[no-untyped-call]
     v.__dict__.update(state)

@@ -70,7 +70,7 @@ def _blocks_by_output(rows: Any, outs: list[torch.Tensor], spec: Any, many: bool
     split = [r.split(sizes) for r in flat]
     per_output = []
     for k, o in enumerate(outs):
-        blocks = [parts[k].reshape(*o.shape, *parts[k].shape[1:]) for parts in split]
+        blocks = [parts[k].reshape((*o.shape, *parts[k].shape[1:])) for parts in split]
         tree = pytree.tree_unflatten(blocks, in_spec)
         per_output.append(tree if many else tree[0])
     return pytree.tree_unflatten(per_output, spec)
@@ -101,7 +101,7 @@ def jacfwd(
         sizes = [x.numel() for x in flat]
         per_output = []
         for c in flat_c:
-            blocks = [part.movedim(0, -1).reshape(*c.shape[1:], *x.shape) for part, x in zip(c.split(sizes), flat, strict=True)]
+            blocks = [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), flat, strict=True)]
             tree = pytree.tree_unflatten(blocks, spec)
             per_output.append(tree if isinstance(argnums, tuple) else tree[0])
         result = pytree.tree_unflatten(per_output, out_spec)

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from .derive import conj, diagonal, elementwise
+from .derive_batch import aligned, shift
 from .derive_batch import elementwise as broadcast
-from .derive_batch import shift
-from .record import register
+from .record import asking, register
 
 aten = torch.ops.aten
 
 
-def kernel(name: str, decomposition: Callable[..., Any]) -> None:
+def kernel(name: str, decomposition: Callable[..., Any], batch: Callable[..., Any] = broadcast) -> None:
     """An elementwise backward kernel of ATen: differentiated through ``decomposition``, batched as it is."""
-    register(name, decomposition=decomposition, batch=broadcast, family="kernel")
+    register(name, decomposition=decomposition, batch=batch, family="kernel")
 
 
 diagonal("relu", self=lambda g, result: aten.threshold_backward(g, result, 0))
@@ -78,29 +78,64 @@ def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
 
 
 diagonal("gelu", self=_gelu)
-kernel("gelu_backward", lambda grad_output, self, approximate="none": grad_output * gelu_slope(self, approximate))
-diagonal("hardsigmoid", self=lambda g, self: torch.where((self > -3) & (self < 3), g / 6, 0))
-diagonal("hardswish", self=lambda g, self: torch.where(self < -3, 0, torch.where(self <= 3, g * (self / 3 + 0.5), g)))
-diagonal("hardtanh", self=lambda g, self, min_val, max_val: torch.where((self > min_val) & (self < max_val), g, 0))
-diagonal("hardshrink", self=lambda g, self, lambd: torch.where((self >= -lambd) & (self <= lambd), 0, g))
-diagonal("softshrink", self=lambda g, self, lambd: torch.where((self >= -lambd) & (self <= lambd), 0, g))
+kernel("gelu_backward", lambda grad_output, self, approximate="none": grad_output * gelu_slope(self, approximate), aligned)
+
+
+def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
+    """An activation whose ATen backward kernel is ``NAME_backward(g, self, …)``; ``slope`` is the derivative, for the second ones.
+
+    The kernel itself is used so that NaN goes the same way as in torch: its vectorized and its scalar paths treat NaN differently.
+    """
+    backward = getattr(aten, f"{name}_backward")
+    options = [a.name for a in getattr(aten, name).default._schema.arguments[1:]]
+
+    def apply(g: torch.Tensor, self: torch.Tensor, *values: Any) -> Any:
+        return backward(g, self, *values)
+
+    rule = asking("g", "self", *options)(apply)
+    diagonal(name, self=rule)
+    kernel(f"{name}_backward", lambda grad_output, self, *values: grad_output * slope(self, *values), aligned)
+
+
+def _between(self: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return ((self > low) & (self < high)).to(self.dtype)
+
+
+def _beyond(self: torch.Tensor, lambd: float) -> torch.Tensor:
+    return ((self < -lambd) | (self > lambd)).to(self.dtype)
+
+
+piecewise("hardsigmoid", lambda self: _between(self, -3, 3) / 6)
+piecewise("hardswish", lambda self: torch.where(self < -3, 0, torch.where(self > 3, 1, self / 3 + 0.5)))
+piecewise("hardtanh", _between)
+piecewise("hardshrink", _beyond)
+piecewise("softshrink", _beyond)
 diagonal("leaky_relu", self=lambda g, self, negative_slope: torch.where(self > 0, g, g * negative_slope))
 
 
-def _elu(g: torch.Tensor, self: torch.Tensor, alpha: float, scale: float, input_scale: float) -> torch.Tensor:
-    return torch.where(self <= 0, g * (alpha * scale * input_scale) * torch.exp(self.clamp(max=0) * input_scale), g * scale)
+def _elu(g: torch.Tensor, self: torch.Tensor, alpha: Any, scale: Any, input_scale: Any) -> Any:
+    return aten.elu_backward(g, alpha, scale, input_scale, False, self)
+
+
+def _elu_decomposed(
+    grad_output: torch.Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: torch.Tensor
+) -> torch.Tensor:
+    """Only the form that takes ``self``: the one that takes the result belongs to the in-place op, which has the functional one's rule."""
+    assert not is_result
+    bent = (alpha * scale * input_scale) * torch.exp(self_or_result.clamp(max=0) * input_scale)
+    return grad_output * torch.where(self_or_result > 0, scale, bent)
 
 
 diagonal("elu", self=_elu)
 diagonal("celu", self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha))
+kernel("elu_backward", _elu_decomposed, aligned)
 
-
-def _softplus(g: torch.Tensor, self: torch.Tensor, beta: float, threshold: float) -> torch.Tensor:
-    scaled = self * beta
-    return torch.where(scaled > threshold, g, g * torch.sigmoid(scaled))
-
-
-diagonal("softplus", self=_softplus)
+diagonal("softplus", self=lambda g, self, beta, threshold: aten.softplus_backward(g, self, beta, threshold))
+kernel(
+    "softplus_backward",
+    lambda grad_output, self, beta, threshold: grad_output * torch.where(self * beta > threshold, 1, torch.sigmoid(self * beta)),
+    aligned,
+)
 diagonal(
     "_prelu_kernel",
     self=lambda g, self, weight: torch.where(self > 0, g, g * weight),

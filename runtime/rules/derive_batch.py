@@ -44,6 +44,12 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return func(*actual, **kwargs)
 
 
+def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Elementwise kernels that neither broadcast nor take overlapping memory (oneDNN's): every tensor gets the batch, contiguous."""
+    actual = [expand(a, b, size).contiguous() if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    return func(*actual, **kwargs)
+
+
 def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
     """A logical 0-d tensor does not promote one with dimensions of the same category, but physically it has a dimension."""
     for other, b in zip(args, batched, strict=True):
