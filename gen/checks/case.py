@@ -161,6 +161,8 @@ class Case:
     ) -> None:
         if sample.facts.random and "vmap" in stages:
             raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
+        if "vmap" in stages and any(text.startswith("torch.channels_last") for text in sample.signature[2]):
+            raise Unsuitable("channels_last is a format of whole tensors of one rank, and a batch has another; values do not show it")
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
         for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons):
             if axes["form"] == "data_write":
