@@ -211,10 +211,14 @@ def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return whole[..., :n, n:]
 
 
+def _exp_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return func(args[0].contiguous())  # the kernel views all leading dimensions as one
+
+
 register(
     "linalg_matrix_exp",
     vjp={"self": lambda g, self: _exp_along(self.mH, g)},
     jvp={"self": lambda self_t, self: _exp_along(self, self_t)},
-    batch=trailing,
+    batch=_exp_batch,
     family="linalg",
 )

@@ -149,7 +149,8 @@ def _vjp(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], 
     def gradient(x: torch.Tensor) -> torch.Tensor:
         result, pull = func.vjp(f, x)
         weights = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).reshape(result.shape)
-        return pull((weights * (1 - 0.5j if result.is_complex() else 1)).to(result.dtype))[0]
+        gradient: torch.Tensor = pull((weights * (1 - 0.5j if result.is_complex() else 1)).to(result.dtype))[0]
+        return gradient
 
     return gradient
 
@@ -246,5 +247,10 @@ def test_factors_that_are_not_unique_have_no_derivative() -> None:
 
 
 def test_a_batch_reports_singular_matrices() -> None:
-    with pytest.raises(torch.linalg.LinAlgError, match="Batch element 1"):
+    with pytest.raises(RuntimeError, match="Batch element 1"):
         func.vmap(torch.linalg.inv)(torch.stack([torch.eye(2), torch.zeros(2, 2)]))
+
+
+def test_matrix_exp_of_a_batch_with_any_strides() -> None:
+    a = torch.stack([_matrix(torch.float64, i) for i in range(4)]).reshape(2, 2, 3, 3)
+    torch.testing.assert_close(func.vmap(torch.linalg.matrix_exp, 1, 1)(a), torch.linalg.matrix_exp(a))
