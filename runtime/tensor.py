@@ -77,7 +77,7 @@ class Tensor(GradValue):
         self._inner.data = inner
         plain = ROOT.wrap(self._inner, None)
         state = dict(self.__dict__)
-        torch.utils.swap_tensors(self, plain)  # type: ignore[no-untyped-call]
+        torch.utils.swap_tensors(self, plain)
         self.__dict__.update(state)
 
     @property

@@ -6,7 +6,7 @@ The database takes seconds to import and is private to torch, so it is imported 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -85,7 +85,7 @@ def _small(info: Any, found: list[Any]) -> Iterator[Any]:
     flat = found[0].input.detach().reshape(-1)
     for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
         given = piece.clone().requires_grad_(found[0].input.requires_grad)
-        yield SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)  # type: ignore[no-untyped-call]
+        yield SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
 
 
 def errors(info: Any, device: str) -> list[Any]:

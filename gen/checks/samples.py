@@ -113,7 +113,7 @@ def flat_tensors(result: Any) -> tuple[Any, ...]:
     return tuple(leaves)
 
 
-class _RandomSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RandomSpy(TorchDispatchMode):
     """Notes whether any kernel drew from the global generator, even where a wrapper restores its state afterwards."""
 
     drew = False

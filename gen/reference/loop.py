@@ -234,8 +234,8 @@ def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
     with forward_ad.dual_level(), warnings.catch_warnings():
         # torch scripts its forward-mode formulas when first asked for one, and deprecates that.
         warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
-        duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]  # type: ignore[no-untyped-call]
-        parts = [forward_ad.unpack_dual(output) for output in f(*duals)]  # type: ignore[no-untyped-call]
+        duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]
+        parts = [forward_ad.unpack_dual(output) for output in f(*duals)]
         return tuple(torch.zeros_like(part.primal) if part.tangent is None else part.tangent for part in parts)
 
 

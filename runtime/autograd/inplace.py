@@ -225,7 +225,7 @@ def reshell(v: Any) -> None:
         return
     fresh = v._level.wrap(inner, v._edge)
     state = dict(v.__dict__)
-    torch.utils.swap_tensors(v, fresh)  # type: ignore[no-untyped-call]
+    torch.utils.swap_tensors(v, fresh)
     v.__dict__.update(state)
 
 

@@ -146,8 +146,8 @@ class DualLevel(Level):
         if not found:
             op.func(*primals, **kwargs)
             return target
-        functional = op.functional
-        if functional is None or functional.record is None:
+        functional = op.functional or op
+        if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
         before = [primals[0].clone(), *primals[1:]]
         op.func(*primals, **kwargs)

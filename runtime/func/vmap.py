@@ -325,7 +325,7 @@ _RANDOM_ERROR = (
 )
 
 
-class _DrawPerElement(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _DrawPerElement(TorchDispatchMode):
     """Gives a random factory (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
 
     def __init__(self, level: BatchLevel) -> None:

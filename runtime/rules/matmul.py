@@ -27,7 +27,7 @@ def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     left = args[0].conj() if func._schema.name == "aten::vdot" else args[0]
-    return (left * args[1]).sum(-1)
+    return (left * args[1]).sum(-1, dtype=left.dtype)  # a sum of integers would be int64
 
 
 multilinear("mm", {"self": lambda g, mat2: g.mm(mat2.mH), "mat2": lambda g, self: self.mH.mm(g)}, _matmul_batch)
@@ -42,6 +42,8 @@ def _plus(names: str, left: str, right: str, product: Callable[..., Any], by_lef
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+        if not (args[1].is_floating_point() or args[1].is_complex()):
+            beta, alpha = int(beta), int(alpha)  # as the kernels do; a float factor would promote integers
         both = scaled(product(batch.expand(args[1], batched[1], size), batch.expand(args[2], batched[2], size)), alpha)
         if beta == 0:  # whatever self holds, infinities included, is ignored
             return both
@@ -78,7 +80,7 @@ def _matvec(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _summed_matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.matmul(x, y).sum(-3)
+    return torch.matmul(x, y).sum(-3, dtype=x.dtype)
 
 
 _plus("addmm", "mat1", "mat2", torch.matmul, lambda g, r: g.mm(r.mH), lambda g, x: x.mH.mm(g))

@@ -176,11 +176,16 @@ def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
         name = base[:-1]
     else:
         return None
-    for candidate in (f"{name}.{func._overloadname}", name, f"{name}.int", f"{name}_functional"):  # transpose_ belongs to transpose.int
+    which = func._overloadname
+    # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int
+    for candidate in (f"{name}.{which}", name, f"{name}.Tensor_{which}", f"{name}.Tensor", f"{name}.int", f"{name}_functional"):
         try:
-            return op_of(overload(f"{func.namespace}::{candidate}"))
+            found = overload(f"{func.namespace}::{candidate}")
         except ValueError:
             continue
+        # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers alone
+        if "Tensor" in str(found._schema.arguments[0].type):
+            return op_of(found)
     return None
 
 

@@ -18,7 +18,7 @@ pointwise("special_erfcx", self=lambda self, result: 2 * self * result - 2 / SQR
 pointwise("erfinv", self=lambda result: 0.5 * SQRT_PI * result.square().exp())
 pointwise("lgamma", self=lambda self: self.digamma())
 pointwise("digamma", self=lambda self: torch.polygamma(1, self))
-pointwise("polygamma", self=lambda n, self: torch.polygamma(n + 1, self))
+pointwise("polygamma polygamma_", self=lambda n, self: torch.polygamma(n + 1, self))  # polygamma_ has its arguments the other way round
 
 
 def _mvlgamma_slope(self: torch.Tensor, p: int) -> torch.Tensor:

@@ -28,7 +28,8 @@ def test_backward_accumulates_into_leaves() -> None:
         (x * x).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(unwrap(x.grad), torch.tensor([4.0, 8.0]))
-    assert x.is_leaf and x.grad_fn is None and (x * x).grad_fn.name() == "MulBackward0"
+    made: Any = x * x
+    assert x.is_leaf and x.grad_fn is None and made.grad_fn.name() == "MulBackward0"
 
 
 def test_gradients_that_share_memory_are_not_shared_by_leaves() -> None:
@@ -109,7 +110,7 @@ def test_hooks_change_gradients_and_can_be_removed() -> None:
 
 def test_a_chain_of_a_million_nodes_runs_and_is_freed(without_collector: None) -> None:
     x = runtime.tensor([1.0], requires_grad=True)
-    y = x
+    y: Any = x
     for _ in range(1_000_000):
         y = y + 1
     y.backward()

@@ -157,7 +157,8 @@ def test_assigning_data_inside_a_transform_is_an_error() -> None:
         x.data = x
         return x.sum()
 
-    for run in (runtime.func.grad(f), runtime.func.vmap(f), lambda x: runtime.func.jvp(f, (x,), (x,))):
+    transforms: list[Callable[..., Any]] = [runtime.func.grad(f), runtime.func.vmap(f), lambda x: runtime.func.jvp(f, (x,), (x,))]
+    for run in transforms:
         with pytest.raises(RuntimeError, match=r"mutating directly with `\.data` inside functorch transform is not allowed\."):
             run(V)
     assert runtime.func.grad(lambda x: (x.data * x).sum())(V).equal(V)

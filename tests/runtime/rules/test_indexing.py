@@ -1,5 +1,7 @@
 """Gathers, scatters, masks and advanced indexing."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -78,7 +80,8 @@ def test_batches_of_indices(x_dim: int | None, index_dim: int | None, apart: boo
     def put(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         indices = [i, None, i] if apart else [None, i, i]
         values = f(x, i) * 2
-        return torch.ops.aten.index_put(x, indices, values, True)
+        written: torch.Tensor = torch.ops.aten.index_put(x, indices, values, True)
+        return written
 
     for g in (f, put):
         rows = [g(x[b] if x_dim == 0 else x, index[b] if index_dim == 0 else index) for b in range(2)]
@@ -91,7 +94,8 @@ def test_batches_of_rows(name: str) -> None:
     index = torch.stack([torch.randperm(5)[:3] for _ in range(2)])
 
     def f(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-        return getattr(x, name)(1, i, s)
+        written: torch.Tensor = getattr(x, name)(1, i, s)
+        return written
 
     expected = torch.stack([f(x[b], index[b], source[b]) for b in range(2)])
     torch.testing.assert_close(func.vmap(f)(x, index, source), expected)
@@ -129,7 +133,7 @@ def _set(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     return x
 
 
-INPLACE = {
+INPLACE: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "index_add_": lambda x, i, s: x.index_add_(1, i, s),
     "index_copy_": lambda x, i, s: x.index_copy_(1, i, s),
     "index_fill_": lambda x, i, s: x.index_fill_(1, i, s.sum()),
