@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .levels import Level, Value, innermost
-
-_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-_ABOVE_PYTHON = (DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView)
+from .levels import ABOVE_PYTHON, Level, Value, _set_excluded, innermost
 
 
 class LevelMode(TorchDispatchMode):
@@ -34,6 +29,6 @@ class LevelMode(TorchDispatchMode):
         if found is not None and found.number > level.number:
             with self:  # a transform further in: what its rule calls must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
-        for key in _ABOVE_PYTHON:  # as in Value.__torch_dispatch__
+        for key in ABOVE_PYTHON:  # as in Value.__torch_dispatch__
             _set_excluded(key, False)
         return level.call(func, args, kwargs or {})

@@ -18,7 +18,7 @@ from .errors import EscapedValue
 
 _numbers = itertools.count(1)
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-_CONJUGATE, _NEGATIVE, _VIEWS = DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView
+ABOVE_PYTHON = _CONJUGATE, _NEGATIVE, _VIEWS = DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView
 
 
 class Level:

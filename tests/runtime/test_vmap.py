@@ -130,3 +130,10 @@ def test_scalars_of_a_batch_promote_as_scalars() -> None:
     s = torch.randn(3, dtype=torch.float64)
     found = vmap(torch.mul)(x, s)
     assert found.dtype is torch.func.vmap(torch.mul)(x, s).dtype is torch.float32
+
+
+def test_plain_tensors_inside_vmap_are_read_with_their_conjugate_bit() -> None:
+    a = torch.randn(3, 2, dtype=torch.complex128)
+    x = torch.ones(2, 3, dtype=torch.complex128)
+    batched = vmap(lambda v: v.sum() * 0 + torch.linalg.pinv(a.mH), randomness="different")(x)
+    torch.testing.assert_close(batched[0], torch.linalg.pinv(a.mH))
