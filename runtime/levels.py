@@ -18,7 +18,9 @@ from .errors import EscapedValue
 
 _numbers = itertools.count(1)
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-ABOVE_PYTHON = _CONJUGATE, _NEGATIVE, _VIEWS = DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ADInplaceOrView
+LAZY_BITS = _CONJUGATE, _NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
+_VIEWS = DispatchKey.ADInplaceOrView
+ABOVE_PYTHON = (*LAZY_BITS, _VIEWS)
 
 
 class Level:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError, MissingRule
-from ..levels import ABOVE_PYTHON, GEOMETRY, Level, Value, _make_wrapper, _set_excluded, change_geometry, unwrap_kwargs
+from ..levels import GEOMETRY, LAZY_BITS, Level, Value, _make_wrapper, _set_excluded, change_geometry, unwrap_kwargs
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
@@ -333,7 +333,7 @@ class _DrawPerElement(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for key in ABOVE_PYTHON:  # as in Value.__torch_dispatch__: kernels must not read unconjugated memory
+        for key in LAZY_BITS:  # as in Value.__torch_dispatch__: kernels must not read unconjugated memory
             _set_excluded(key, False)
         at = _RANDOM_FACTORIES.get(func._schema.name)
         if at is None:
