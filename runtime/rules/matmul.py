@@ -43,7 +43,8 @@ def _plus(names: str, left: str, right: str, product: Callable[..., Any], by_lef
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
         if not (args[1].is_floating_point() or args[1].is_complex()):
-            beta, alpha = int(beta), int(alpha)  # as the kernels do; a float factor would promote integers
+            whole = bool if args[1].dtype is torch.bool else int
+            beta, alpha = whole(beta), whole(alpha)  # as the kernels do; a float factor would promote integers
         both = scaled(product(batch.expand(args[1], batched[1], size), batch.expand(args[2], batched[2], size)), alpha)
         if beta == 0:  # whatever self holds, infinities included, is ignored
             return both

@@ -162,3 +162,32 @@ def test_assigning_data_inside_a_transform_is_an_error() -> None:
         with pytest.raises(RuntimeError, match=r"mutating directly with `\.data` inside functorch transform is not allowed\."):
             run(V)
     assert runtime.func.grad(lambda x: (x.data * x).sum())(V).equal(V)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.pow_(2),
+        lambda y: y.pow_(y.detach() + 1),
+        lambda y: y.float_power_(1.5),
+        lambda y: y.ldexp_(torch.tensor(3)),
+        lambda y: y.polygamma_(1),
+        lambda y: y.square_(),
+    ],
+    ids=("pow_scalar", "pow_tensor", "float_power", "ldexp", "polygamma", "square"),
+)
+def test_in_place_forms_named_unlike_their_functional_forms(write: Callable[[Any], Any]) -> None:
+    """Forward, reverse and batched, where names alone would lead to another overload or to TorchScript's op on numbers."""
+    x = torch.linspace(0.5, 2, 6, dtype=torch.float64).reshape(2, 3)
+
+    def f(x: Any) -> Any:
+        y = x * 1
+        write(y)
+        return y
+
+    leaf = x.clone().requires_grad_()
+    out = f(leaf)
+    (slope,) = torch.autograd.grad(out.sum(), leaf)
+    torch.testing.assert_close(runtime.func.vjp(f, x)[1](torch.ones_like(x))[0], slope)
+    torch.testing.assert_close(runtime.func.jvp(f, (x,), (torch.ones_like(x),)), (out.detach(), slope))
+    torch.testing.assert_close(runtime.func.vmap(f)(x), out.detach())

@@ -1,8 +1,11 @@
 """Matrix and vector products."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from runtime.func import vmap
 from tests.runtime.rules.agreement import check
 
 OPS = (
@@ -33,3 +36,24 @@ def test_agrees_with_the_engine(name: str, dtype: torch.dtype) -> None:
 def test_bilinear() -> None:
     """torch differentiates it for real numbers only."""
     check("nn.functional.bilinear", torch.float64, limit=3)
+
+
+A = torch.arange(12, dtype=torch.int8).reshape(3, 2, 2)
+FACTORS: dict[str, Any] = {"beta": 2.5, "alpha": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("f", "args"),
+    [
+        (lambda x, m, v: torch.addmv(x, m, v, **FACTORS), (A[:, 0], A, A[:, 1])),
+        (lambda x, a, b: torch.addmm(x, a, b, **FACTORS), (A, A, A)),
+        (lambda x, a, b: torch.baddbmm(x, a, b, **FACTORS), (A[:, None], A[:, None], A[:, None])),
+        (lambda x, a, b: torch.addbmm(x, a, b, **FACTORS), (A, A[:, None], A[:, None])),
+        (torch.dot, (A[:, 0], A[:, 1])),
+    ],
+    ids=("addmv", "addmm", "baddbmm", "addbmm", "dot"),
+)
+def test_a_batch_of_integers_keeps_its_dtype(f: Any, args: Any) -> None:
+    """Neither a factor given as a float (which the kernels truncate) nor a sum promotes them."""
+    expected = torch.stack([f(*row) for row in zip(*args, strict=True)])
+    torch.testing.assert_close(vmap(f)(*args), expected, rtol=0, atol=0)
