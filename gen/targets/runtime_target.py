@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 import runtime
-from runtime import func
+from gen.targets.parametric import Parametric, batch_loss
+from runtime import aot, expanded_weights, func
 
 Tensor = torch.Tensor
-
-
-def _lacking() -> frozenset[str]:
-    """Stages whose part of the runtime is not there."""
-    absent = {"functionalize"} if not hasattr(func, "functionalize") else set()
-    if find_spec("runtime.aot") is None:
-        absent |= {"trace", "aot.joint", "aot.export"}
-    if find_spec("runtime.expanded_weights") is None:
-        absent.add("per_sample")
-    return frozenset(absent)
 
 
 class RuntimeTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "runtime"
-
-    def __init__(self) -> None:
-        self.lacks = _lacking()
+    lacks: frozenset[str] = frozenset()
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """`f` on tensors of level zero, so that the forward pass goes through the runtime's dispatch too."""
@@ -66,13 +54,9 @@ class RuntimeTarget:
         return func.functionalize(f)
 
     def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
-        from runtime import aot
-
         return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
 
     def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
-        from runtime import aot
-
         cut = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}[partition]
         compiled = aot.aot_function(f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cut, dynamic=dynamic)
 
@@ -91,19 +75,13 @@ class RuntimeTarget:
         return g
 
     def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
-        from runtime import aot
-
         return aot.export(f, tuple(args), dynamic=dynamic).module()
 
     def per_sample(
         self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
     ) -> tuple[Tensor, ...]:
-        from gen.targets.torch_target import _Parametric
-        from runtime import expanded_weights
-
-        module = _Parametric(f, params)
+        module = Parametric(f, params)
         call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction, fallback=True)
         outputs = call(runtime.wrap(batch.detach(), input_grad))
-        loss: Any = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
-        (loss / len(batch) if loss_reduction == "mean" else loss).backward()
+        batch_loss(outputs, len(batch), loss_reduction).backward()
         return tuple(runtime.unwrap(held.grad_sample) for held in module.held)

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from gen.targets.parametric import Parametric, batch_loss
+
 Tensor = torch.Tensor
 
 
 @contextmanager
 def _fallback_is_expected() -> Iterator[None]:
-    """torch's vmap warns where an op lacks a batching rule, and where a kernel resizes a buffer that it made itself; values show neither."""
+    """Two warnings of vmap that no value shows: an op without a batching rule, and a kernel that resizes a buffer of its own."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented", category=UserWarning)
         warnings.filterwarnings("ignore", message="An output with one or more elements was resized", category=UserWarning)
@@ -32,18 +34,6 @@ class _Module(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self.f(*args)
-
-
-class _Parametric(nn.Module):
-    """`f` as a module that holds `params`, which is what ``call_for_per_sample_grads`` takes."""
-
-    def __init__(self, f: Callable[..., Any], params: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.f = f
-        self.held = nn.ParameterList([nn.Parameter(p.detach().clone()) for p in params])
-
-    def forward(self, batch: Tensor) -> Any:
-        return self.f(batch, *self.held)
 
 
 class TorchTarget:
@@ -130,13 +120,12 @@ class TorchTarget:
     ) -> tuple[Tensor, ...]:
         from torch.nn.utils import _per_sample_grad
 
-        module = _Parametric(f, params)
+        module = Parametric(f, params)
         call = _per_sample_grad.call_for_per_sample_grads(
             module, batch_size=len(batch), loss_reduction=loss_reduction
         )
         outputs = call(batch.detach().requires_grad_(input_grad))
-        loss: Any = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
-        (loss / len(batch) if loss_reduction == "mean" else loss).backward()
+        batch_loss(outputs, len(batch), loss_reduction).backward()
         return tuple(held.grad_sample for held in module.held)
 
 

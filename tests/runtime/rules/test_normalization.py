@@ -69,3 +69,28 @@ def test_unbatched_running_statistics_cannot_follow_a_batch() -> None:
     mean, var = torch.zeros(3), torch.ones(3)
     with pytest.raises(BatchingError, match="running_mean or running_var that it updates in place is not batched"):
         func.vmap(lambda x: F.batch_norm(x, mean, var, training=True))(torch.randn(2, 5, 3))
+
+
+SECOND_ORDER = {
+    "layer_norm": lambda x: F.layer_norm(x, (3,)),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "instance_norm": lambda x: F.instance_norm(x[None])[0],
+    "group_norm": lambda x: F.group_norm(x[None], 1)[0],
+}
+
+
+@pytest.mark.parametrize("name", SECOND_ORDER)
+def test_second_derivatives_are_those_of_central_differences(name: str) -> None:
+    """torch's engine and torch.func lose part of them (docs/findings.md, F2), so they are no reference here."""
+    f = SECOND_ORDER[name]
+    x, t, u = torch.randn(3, 2, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+
+    def tangent(x: torch.Tensor) -> torch.Tensor:
+        pushed: torch.Tensor = func.jvp(f, (x,), (t,))[1]
+        return pushed
+
+    step = 1e-5
+    slope = (tangent(x + step * u) - tangent(x - step * u)) / (2 * step)
+    torch.testing.assert_close(func.jvp(tangent, (x,), (u,))[1], slope, rtol=1e-6, atol=1e-8)
+    pulled = func.vjp(tangent, x)[1](u)[0]
+    torch.testing.assert_close((pulled * u).sum(), (slope * u).sum(), rtol=1e-6, atol=1e-8)
