@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -254,7 +255,9 @@ def _exception(name: str) -> type[Exception]:
 
 def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -> None:
     try:
-        call()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is said before the error is no part of it
+            call()
     except kind as error:
         if not re.search(match, str(error)):
             raise Mismatch(f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}") from error

@@ -23,12 +23,15 @@ from gen.targets.protocol import Target
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
 _PLAIN = frozenset({"loop", "upstream", "eager"})
+_OF_KERNELS = r"(.*is deprecated in favor of|.*this will lower the performance|An output with one or more elements was resized)"
 _LINEAR = frozenset({"vjp", "grad"})  # stages whose results are gradients: large ones are compared in random directions
 
 
 def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample) -> Outputs:
-    """The program over `target`. Warnings that the plain op gives are the op's own; any other stays an error under pytest."""
+    """The program over `target`. Warnings that the plain op gives are the op's own, and so is what kernels say of
+    speed, age and buffers in one layout or form and not in another; any other stays an error under pytest."""
     with seeded(program.seed), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
         for message, category in sample.facts.warnings:
             warnings.filterwarnings("ignore", message=re.escape(message), category=category)
         f = program.over(target)
@@ -201,7 +204,7 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # some references are compositions of torch's own ops
         raise Unsuitable(f"the NumPy reference does not take the sample ({type(error).__name__}: {error})") from None
     parts = found if isinstance(found, (tuple, list)) else (found,)
-    return flat_tensors(tuple(part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.asarray(part)) for part in parts))
+    return flat_tensors(tuple(part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.array(part)) for part in parts))
 
 
 def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
