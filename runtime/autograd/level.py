@@ -173,11 +173,12 @@ class GradLevel(Level):
                 "but one of the arguments requires grad."
             )
         outer = self.outward(op.func, unwrap_args(self, args), unwrap_kwargs(self, kwargs))
-        given = [a for k, a in kwargs.items() if isinstance(a, torch.Tensor) and k in op.positions and k.startswith("out")]
+        written = (kwargs.get(a.name) for a in op.func._schema.arguments if a.kwarg_only and a.alias_info is not None)  # out, U, values, …
+        given = [a for a in written if isinstance(a, torch.Tensor)]
+        for g in given:
+            if isinstance(g, Value) and g._level is self and g.shape != g._inner.shape:
+                inplace.reshell(g)
         if isinstance(outer, torch.Tensor):
-            for g in given:
-                if isinstance(g, Value) and g._level is self and g.shape != g._inner.shape:
-                    inplace.reshell(g)
             return given[0] if given else outer
         return tuple(given) if given else outer
 

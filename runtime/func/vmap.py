@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError, MissingRule
 from ..levels import GEOMETRY, LAZY_BITS, Level, Value, _make_wrapper, _set_excluded, change_geometry, unwrap_kwargs
+from ..rules.derive_batch import expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
@@ -76,6 +77,8 @@ class BatchLevel(Level):
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         op = op_of(func)
+        if op.base_name == "equal":
+            return self._equal(args)
         if op.base_name in _DATA_DEPENDENT:
             raise BatchingError(_DATA_DEPENDENT[op.base_name])
         record = op.record
@@ -111,6 +114,17 @@ class BatchLevel(Level):
                     out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
                     flags[i] = mine
         return out, tuple(flags)
+
+    def _equal(self, args: Any) -> bool:
+        """Answers where all elements of the batch agree: ATen's own checks of values (``cov``, ``istft``) ask this."""
+        if args[0].shape != args[1].shape:
+            return False
+        (x, y), batched = self.physical(args)
+        same = (expand(x, batched[0], self.size) == expand(y, batched[1], self.size)).reshape(self.size, -1).all(1)
+        for answer in (True, False):
+            if torch.equal(same, torch.full_like(same, answer)):
+                return answer
+        raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
 
     def _random(self, op: Op, args: Any, kwargs: Any) -> Any:
         """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
@@ -150,6 +164,11 @@ class BatchLevel(Level):
             )
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+        if op.base_name in _RESIZES:
+            raise BatchingError(
+                f"vmap: {op.func} changes the number of elements that its argument has, and elements of a batch share one storage. "
+                "Use new_empty or reshape instead."
+            )
         physical, batched = self.physical(args)
         kwargs = unwrap_kwargs(self, kwargs)
         record = op.record
@@ -195,6 +214,7 @@ class BatchLevel(Level):
         return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
 
 
+_RESIZES = frozenset(("resize_", "resize_as_", "set_"))
 _ITEM = (
     "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please try to rewrite "
     "what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please file a bug report."
@@ -207,7 +227,6 @@ _DATA_DEPENDENT = {
         "use torch.where or a mask."
     ),
     "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
-    "equal": "vmap: torch.equal answers for each element of a batch; use (a == b).all() instead.",
     "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
 }
 

@@ -175,3 +175,17 @@ register(
     batch=lambda f, n, b, a, k: f(a[0], shift(a[1] if len(a) > 1 else -1, a[0].dim() - 1)),
     family="activation",
 )
+
+# ``noise`` is written during the call and saved after it. The backward kernel is linear in its first argument, so it carries tangents too;
+# batches of both go by torch's decompositions.
+register(
+    "rrelu_with_noise",
+    vjp={
+        "self": lambda g, self, noise, lower, upper, training: aten.rrelu_with_noise_backward(g, self, noise, lower, upper, training, False)
+    },
+    jvp={
+        "self": lambda self_t, self, noise, lower, upper, training: aten.rrelu_with_noise_backward(
+            self_t, self, noise, lower, upper, training, False
+        )
+    },
+)

@@ -8,7 +8,7 @@ import torch
 
 from . import derive_batch as batch
 from .derive import linear, random
-from .record import register
+from .record import asking, register
 
 
 def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -62,3 +62,9 @@ register(
 random("rand_like randn_like", shape_only=True)
 random("randint_like randint_like.low_dtype", shape_only=True)
 random("bernoulli")
+random(  # torch documents no pathwise gradient: it is zero
+    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor",
+    batch.elementwise,
+    vjp={a: asking("g")(lambda g: torch.zeros_like(g)) for a in ("mean", "std")},
+    jvp={a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in ("mean", "std")},
+)

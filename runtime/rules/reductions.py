@@ -226,3 +226,27 @@ nondifferentiable(
     "count_nonzero",
     lambda f, n, b, a, k: aten.count_nonzero.dim_IntList(rows(a[0]), [1]) if len(a) < 2 or a[1] is None else batch.along(1)(f, n, b, a, k),
 )
+
+
+def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The kernels take leading dimensions of ``lengths`` (or ``offsets``) as batches, and reduce along its last."""
+    tensors = [batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
+    axis = kwargs.get("axis", 0) % (data.dim() - 1)
+    bounds = {}
+    for name in ("lengths", "offsets"):
+        t = kwargs.get(name)
+        if t is not None:  # of one element it has axis + 1 dimensions
+            bounds[name] = batch.expand(t, t.dim() == axis + 2, size).contiguous()
+    contiguous = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in tensors]
+    return func(*contiguous, **{**kwargs, **bounds, "axis": axis + 1})
+
+
+def _segments_back(g: Any, result: Any, data: Any, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any) -> Any:
+    return torch.ops.aten._segment_reduce_backward(
+        g.contiguous(), result, data, reduce, lengths=lengths, offsets=offsets, axis=axis, initial=initial
+    )
+
+
+register("segment_reduce", vjp={"data": _segments_back}, batch=_segments_batch, family="reduction")
+register("_segment_reduce_backward", batch=_segments_batch, family="reduction")

@@ -47,7 +47,9 @@ register(
     batch=batch.sizes(1),
     family="view",
 )
-linear("_unsafe_view", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
+linear(  # the physical result of an op may lie otherwise in memory than one element's would
+    "_unsafe_view", {"self": lambda g, self_shape: g.reshape(self_shape)}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]])
+)
 linear("_reshape_alias", {"self": lambda g, self_shape: g.reshape(self_shape)}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]]))
 linear("_reshape_copy", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
 view("unsqueeze", lambda g, dim: g.squeeze(dim), lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]))

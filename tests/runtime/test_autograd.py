@@ -163,3 +163,48 @@ def test_dispatch_inside_a_rule_respects_lazy_conjugation() -> None:
     z = torch.randn(3, dtype=torch.complex128)
     torch.testing.assert_close(runtime.func.vmap(lambda z: (z.conj() * 2).sin())(z), (z.conj() * 2).sin())
     torch.testing.assert_close(unwrap(wrap(z).conj() + 1), z.conj() + 1)
+
+
+def test_out_buffers_of_any_name_follow_what_they_hold() -> None:
+    """torch.svd writes to ``U``, ``S`` and ``Vh`` of linalg_svd, which resizes them, and then transposes one."""
+    x = torch.randn(4, 5, dtype=torch.float64)
+    buffers = tuple(runtime.wrap(x.new_empty(0)) for _ in range(3))
+    torch.svd(runtime.wrap(x), out=buffers)
+    for found, expected in zip(buffers, torch.svd(x), strict=True):
+        torch.testing.assert_close(runtime.unwrap(found), expected)
+
+
+@pytest.mark.parametrize("args", [(torch.ones(3), 2.0), (1.0, torch.ones(3)), (torch.ones(3), torch.ones(3))])
+def test_normal_has_a_gradient_of_zero(args: Any) -> None:
+    where = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+
+    def f(*some: Any) -> Any:
+        full = list(args)
+        for i, x in zip(where, some, strict=True):
+            full[i] = x
+        return torch.normal(*full)
+
+    inputs = [args[i] for i in where]
+    for g in runtime.func.vjp(f, *inputs)[1](torch.ones(3)):
+        assert g.tolist() == [0, 0, 0]
+    assert runtime.func.jvp(f, tuple(inputs), tuple(inputs))[1].tolist() == [0, 0, 0]
+    draws = runtime.func.vmap(f, randomness="different")(*(torch.stack([x] * 4) for x in inputs))
+    assert draws.shape == (4, 3) and draws.unique().numel() == 12
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("inplace", [True, False])
+def test_rrelu(training: bool, inplace: bool) -> None:
+    """The same draw gives torch's gradients, in both modes and forms."""
+    x = torch.linspace(-2, 2, 7, dtype=torch.float64)
+
+    def f(x: Any) -> Any:
+        torch.manual_seed(0)
+        return torch.nn.functional.rrelu(x * 1, training=training, inplace=inplace)
+
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(f(leaf).sum(), leaf)
+    out, pullback = runtime.func.vjp(f, x)
+    torch.testing.assert_close(out, f(x))
+    torch.testing.assert_close(pullback(torch.ones_like(x))[0], slope)
+    torch.testing.assert_close(runtime.func.jvp(f, (x,), (torch.ones_like(x),))[1], slope)

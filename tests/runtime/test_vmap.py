@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import runtime.func
-from runtime.errors import EscapedValue, MissingRule
+from runtime.errors import BatchingError, EscapedValue, MissingRule
 from runtime.func import vmap
 
 module = importlib.import_module("runtime.func.vmap")
@@ -137,3 +137,33 @@ def test_plain_tensors_inside_vmap_are_read_with_their_conjugate_bit() -> None:
     x = torch.ones(2, 3, dtype=torch.complex128)
     batched = vmap(lambda v: v.sum() * 0 + torch.linalg.pinv(a.mH), randomness="different")(x)
     torch.testing.assert_close(batched[0], torch.linalg.pinv(a.mH))
+
+
+def test_equal_answers_where_all_elements_agree() -> None:
+    """ATen's own checks of values (of cov and istft) pass under vmap as they do element by element; a batch that disagrees is refused."""
+
+    def same(x: Any) -> Any:
+        return x * 2 if torch.equal(x, x.flip(0)) else x
+
+    x, y = torch.tensor([[1.0, 4.0], [9.0, 16.0]]), torch.tensor([[1.0, 1.0], [2.0, 2.0]])
+    torch.testing.assert_close(vmap(same)(x), x)
+    torch.testing.assert_close(vmap(same)(y), y * 2)
+    torch.testing.assert_close(vmap(vmap(same))(y.unsqueeze(0)), y.unsqueeze(0) * 2)
+    with pytest.raises(BatchingError, match=r"torch\.equal"):
+        vmap(same)(torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
+    weights = torch.tensor([[1, 2, 1], [3, 1, 1]])
+    data = torch.randn(2, 3)
+    expected = torch.stack([torch.cov(data, fweights=w) for w in weights])
+    torch.testing.assert_close(vmap(lambda w: torch.cov(data, fweights=w))(weights), expected)
+
+
+def test_resizing_is_refused() -> None:
+    with pytest.raises(BatchingError, match="number of elements"):
+        vmap(lambda x: x.clone().resize_(2))(torch.ones(3, 5))
+
+
+def test_a_result_that_lies_otherwise_in_memory() -> None:
+    """ATen composes kron with _unsafe_view on a product that is contiguous for one element, but not for a transposed batch."""
+    x, y = torch.randn(2, 3), torch.randn(4, 5, 3)
+    expected = torch.stack([torch.kron(x, y[..., i]) for i in range(3)])
+    torch.testing.assert_close(vmap(torch.kron, (None, -1))(x, y), expected)

@@ -66,3 +66,18 @@ def test_zero_size_and_scalars(op: object) -> None:
         if op is torch.var and not shape:
             continue  # one element has no variance
         check_problem(Problem(lambda x, dim=dim: (op(x, dim=dim),), (x,), (0,), f"{op} of {shape}"))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("bounds", ["lengths", "offsets"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+def test_segments(bounds: str, reduce: str) -> None:
+    """With a batch in the data, in the bounds, or in both. torch has no second derivative."""
+    data = torch.randn(5, 3, dtype=DOUBLE)
+    where = torch.tensor([2, 0, 3] if bounds == "lengths" else [0, 2, 2, 5])
+
+    def reduced(data: torch.Tensor, where: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        options = {bounds: where, "axis": 0, "unsafe": True, "initial": 1.0}
+        return (torch.segment_reduce(data, reduce, **options),)  # type: ignore[arg-type]
+
+    p = Problem(reduced, (data, where), (0,), f"{reduce} by {bounds}")
+    check_problem(p, ("vjp", "vmap", "vmap_vjp", "vjp_vmap"))
