@@ -152,6 +152,12 @@ class DualLevel(Level):
         before = [primals[0].clone(), *primals[1:]]
         op.func(*primals, **kwargs)
         t = _fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
+        was = tangents[0]
+        if not torch.is_grad_enabled() and was is not None and t is not None:
+            # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
+            with torch.enable_grad():
+                kept = was.clone()
+            t = kept.copy_(t)
         self._set_tangent(v, t)
         return target
 

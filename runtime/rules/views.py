@@ -221,7 +221,16 @@ def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_off
     return new.reshape(flat.shape).permute(_inverse(order))
 
 
-view("as_strided", _as_strided_back, _as_strided_batch)
+def _as_strided_tangent(self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> Any:
+    """A tangent may lie otherwise in memory than its primal, whose geometry the arguments speak of."""
+    shape, own_stride, own_offset = self_geometry
+    if self_t.stride() != own_stride or self_t.storage_offset() != own_offset:
+        self_t = self_t.new_empty_strided(shape, own_stride).copy_(self_t)
+        storage_offset = None if storage_offset is None else storage_offset - own_offset
+    return self_t.as_strided(size, stride, storage_offset)
+
+
+register("as_strided", vjp={"self": _as_strided_back}, jvp={"self": _as_strided_tangent}, batch=_as_strided_batch, family="view")
 register("as_strided_scatter", decomposition=_as_strided_scatter, family="view")
 
 # Writing through a view, out of place

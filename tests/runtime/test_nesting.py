@@ -122,3 +122,14 @@ def test_eager_session_inside_transforms() -> None:
     torch.testing.assert_close(runtime.unwrap(g), 2 * x * torch.tensor([1.0, 2.0]))
     assert w.grad is not None
     torch.testing.assert_close(runtime.unwrap(w.grad), 2 * x)
+
+
+def test_a_write_under_no_grad_keeps_the_history_of_the_tangent() -> None:
+    """ATen's cosine_similarity clamps its norms in place under no_grad; a gradient of a tangent must still pass through them."""
+    x, y, t, u, g = torch.randn(5, 3, 4, dtype=torch.float64)
+
+    def tangent(module: Any) -> Any:
+        return lambda *v: module.jvp(torch.nn.functional.cosine_similarity, v[:2], v[2:])[1]
+
+    found = runtime.func.vjp(tangent(runtime.func), x, y, t, u)[1](g[:, 0])
+    torch.testing.assert_close(found, torch.func.vjp(tangent(torch.func), x, y, t, u)[1](g[:, 0]))

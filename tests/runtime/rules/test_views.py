@@ -88,3 +88,15 @@ def test_a_batched_as_strided_counts_its_offset_from_the_element() -> None:
     x = torch.randn(3, 6)
     out = func.vmap(lambda row: row.as_strided((2, 2), (3, 1), 1))(x)
     torch.testing.assert_close(out, torch.stack([row.clone().as_strided((2, 2), (3, 1), 1) for row in x]))
+
+
+@pytest.mark.parametrize("offset", [None, 5])
+def test_as_strided_of_a_tangent_that_lies_otherwise_in_memory(offset: int | None) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((5, 2), (1, 5), offset)
+
+    x, t = torch.randn(6, 5), torch.randn(5, 6).t()
+    torch.testing.assert_close(func.jvp(f, (x,), (t,))[1], f(t.contiguous()))
+    many = torch.randn(6, 5, 3)
+    pushed = func.vmap(lambda t: func.jvp(f, (x,), (t,))[1], -1)(many)
+    torch.testing.assert_close(pushed, torch.stack([f(many[..., i].contiguous()) for i in range(3)]))
