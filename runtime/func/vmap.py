@@ -345,7 +345,7 @@ _RANDOM_ERROR = (
 
 
 class _DrawPerElement(TorchDispatchMode):
-    """Gives a random factory (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
+    """Gives a random op without batched arguments (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
 
     def __init__(self, level: BatchLevel) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -356,6 +356,10 @@ class _DrawPerElement(TorchDispatchMode):
             _set_excluded(key, False)
         at = _RANDOM_FACTORIES.get(func._schema.name)
         if at is None:
+            record = op_of(func).record
+            if record is not None and record.family == "random" and not any(isinstance(a, Value) for a in args):
+                # no argument is batched, so no level would see it (``torch.bernoulli(p)`` of a closed-over p)
+                args = [self.level.wrap(a.expand(self.level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args]
             return func(*args, **(kwargs or {}))
         if not isinstance(args[at], (list, tuple)):
             at += 1  # randint(low, high, size)

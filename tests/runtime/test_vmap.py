@@ -167,3 +167,13 @@ def test_a_result_that_lies_otherwise_in_memory() -> None:
     x, y = torch.randn(2, 3), torch.randn(4, 5, 3)
     expected = torch.stack([torch.kron(x, y[..., i]) for i in range(3)])
     torch.testing.assert_close(vmap(torch.kron, (None, -1))(x, y), expected)
+
+
+@pytest.mark.parametrize(
+    "draw", [torch.rand_like, lambda p: torch.normal(p, 1.0), lambda p: torch.normal(0.0, p), lambda p: torch.bernoulli(p)]
+)
+def test_a_draw_from_what_the_elements_share(draw: Any) -> None:
+    """Under randomness="different" each element has a draw of its own, from a tensor that is not batched too."""
+    p = torch.full((50,), 0.5)
+    a, b = vmap(lambda _: draw(p), randomness="different")(torch.ones(2))
+    assert a.shape == (50,) and not torch.equal(a, b)
