@@ -297,20 +297,20 @@ diagonal(
 )
 
 
-def _share(mine: torch.Tensor, theirs: torch.Tensor, wins: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """All of ``g`` where an argument wins, half of it where both are equal."""
-    return torch.where(mine == theirs, g / 2, g).masked_fill(~(wins | (mine == theirs)), 0)
+def _share(mine: torch.Tensor, theirs: torch.Tensor, loses: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """All of ``g`` unless an argument loses, half of it where both are equal; at NaN nobody loses and both get all, as in torch."""
+    return torch.where(mine == theirs, g / 2, g).masked_fill(loses, 0)
 
 
 diagonal(
     "maximum",
-    self=lambda g, self, other: _share(self, other, self >= other, g),
-    other=lambda g, self, other: _share(other, self, other >= self, g),
+    self=lambda g, self, other: _share(self, other, self < other, g),
+    other=lambda g, self, other: _share(other, self, other < self, g),
 )
 diagonal(
     "minimum",
-    self=lambda g, self, other: _share(self, other, self <= other, g),
-    other=lambda g, self, other: _share(other, self, other <= self, g),
+    self=lambda g, self, other: _share(self, other, self > other, g),
+    other=lambda g, self, other: _share(other, self, other > self, g),
 )
 diagonal(
     "fmax",
