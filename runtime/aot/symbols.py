@@ -69,7 +69,11 @@ class Abstraction:
     def guards(self) -> str:
         """Python source of what must hold of the sizes of the inputs; empty if any sizes of the right rank will do."""
         if self._guards is None:
-            self._guards = self.shape_env.produce_guards_expression(self.inputs) or ""
+            # Sizes that the program fixed count as static and are conditions like any other. How inputs lie in memory is none:
+            # a graph of ATen calls that needs a layout says so when it is replayed.
+            found = self.shape_env.produce_guards_expression(self.inputs, ignore_static=False) or ""
+            parts = (part for part in found.split(" and ") if ".stride()" not in part and ".storage_offset()" not in part)
+            self._guards = " and ".join(parts)
         return self._guards
 
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:

@@ -148,3 +148,17 @@ def test_a_boxed_function_empties_its_list() -> None:
     assert given == []
     compiled = aot.make_boxed_compiler(lambda module, inputs: module.forward)(fx.symbolic_trace(lambda x: x.sin()), [])
     torch.testing.assert_close(compiled([torch.ones(1)]), torch.ones(1).sin())
+
+
+def test_a_size_that_the_backward_pass_fixes_is_a_guard() -> None:
+    """The gradient of cumprod doubles its reach as often as the size asks, so a graph of size 3 is wrong for size 10."""
+    compiled = aot.aot_function(
+        lambda x: torch.cumprod(x, 0), fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=aot.default_partition, dynamic=True
+    )
+    for size in (3, 10, 5):
+        values = torch.linspace(0.5, 1.5, size, dtype=torch.float64)
+        x = runtime.wrap(values, True)
+        compiled(x).sum().backward()
+        leaf = values.clone().requires_grad_()
+        torch.cumprod(leaf, 0).sum().backward()
+        torch.testing.assert_close(runtime.unwrap(x.grad), leaf.grad)
