@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from .autograd.graph import AccumulateGrad, Handle, Node
 from .autograd.level import GradLevel, GradValue, edge_of
+from .autograd.nodes import AccumulateGrad, Handle, Node
 from .levels import Value
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..autograd.graph import Node
 from ..autograd.level import edge_of
+from ..autograd.nodes import Node
 from ..autograd.saved import FREED
 from ..leaf import as_leaf
 from ..levels import Value

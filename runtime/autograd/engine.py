@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..levels import Value
-from .graph import LAST, AccumulateGrad, Edge, Input, Node, OpNode
+from .nodes import LAST, AccumulateGrad, Edge, Input, Node, OpNode
 
 
 def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

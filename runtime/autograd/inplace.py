@@ -14,7 +14,7 @@ import torch
 from ..errors import InplaceError
 from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, unwrap_kwargs
 from ..rules.ops import Op
-from .graph import AccumulateGrad, Input, Node, OpNode
+from .nodes import AccumulateGrad, Input, Node, OpNode
 
 _grad_enabled = torch.is_grad_enabled
 

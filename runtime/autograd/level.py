@@ -9,7 +9,7 @@ import torch
 from ..levels import Level, Value, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of
 from . import inplace
-from .graph import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
+from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
 
 _grad_enabled = torch.is_grad_enabled
 _set_grad_enabled = torch._C._set_grad_enabled

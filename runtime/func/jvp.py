@@ -290,8 +290,8 @@ def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, r
 def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
     """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
     from ..autograd.engine import execute
-    from ..autograd.graph import OpNode
     from ..autograd.level import GradLevel, edge_of
+    from ..autograd.nodes import OpNode
 
     with torch.enable_grad():
         level = GradLevel()
