@@ -1,0 +1,76 @@
+"""A cell is one comparison of two callables; running it says how they compare, or what went wrong on which side."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.utils import _pytree as pytree
+
+from benchmarks.timing import Ratio, compare
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`build()` gives ours and the peer's callable, which return what is compared for equality before anything is timed."""
+
+    suite: str
+    size: str
+    program: str
+    what: str
+    peer: str
+    build: Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite} / {self.size} / {self.program} / {self.what}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A ratio, or the reason why there is none."""
+
+    cell: Cell
+    ratio: Ratio | None
+    error: str = ""
+
+
+def difference(ours: object, peer: object) -> str:
+    """Where two results differ, "" if nowhere: by at most 1e-3 of a tensor's largest element, the noise of float32 in another order."""
+    mine, theirs = (pytree.tree_leaves(side) for side in (ours, peer))
+    if len(mine) != len(theirs):
+        return f"{len(mine)} results, the peer has {len(theirs)}"
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if a.shape != b.shape:
+            return f"result {i} has shape {list(a.shape)}, the peer's {list(b.shape)}"
+        if not b.numel():
+            continue
+        off = (a - b).abs().max().item()
+        if not off <= 1e-3 * b.abs().max().item() + 1e-6:
+            return f"result {i} is off by {off:.3g} where the peer's largest element is {b.abs().max().item():.3g}"
+    return ""
+
+
+def run(cell: Cell, *, seconds: float) -> Outcome:
+    """Run both sides once, compare what they return, then time them."""
+    results: list[object] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.func about loops and their speed: the table shows it
+        calls = cell.build()
+        for side, call in zip(("runtime", cell.peer), calls, strict=True):
+            try:
+                results.append(call())
+            except Exception as e:  # whatever a side cannot do belongs in the table
+                return Outcome(cell, None, f"{side}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}")
+        different = difference(*results)
+        if different:
+            return Outcome(cell, None, f"the sides disagree: {different}")
+        results.clear()
+        return Outcome(cell, compare(*calls, seconds=seconds))
+
+
+def plain(tree: object) -> object:
+    """Results of the eager session as plain tensors."""
+    from runtime import unwrap
+
+    return pytree.tree_map_only(torch.Tensor, unwrap, tree)

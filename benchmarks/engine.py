@@ -1,0 +1,59 @@
+"""The eager session beside torch's engine, and programs replayed by runtime.aot beside torch eager."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+import runtime
+from benchmarks.cells import Cell, plain
+from benchmarks.programs import Training, trainings
+from runtime import aot
+
+Step = Callable[[], object]
+
+
+def leaves(p: Training, ours: bool) -> tuple[Any, list[Any]]:
+    """The input and fresh parameters that require grad, as runtime tensors or torch's own."""
+    if ours:
+        return runtime.wrap(p.x), [runtime.wrap(t.clone(), requires_grad=True) for t in p.parameters]
+    return p.x, [t.clone().requires_grad_() for t in p.parameters]
+
+
+def forward_and_backward(p: Training, ours: bool, loss: Callable[..., Any] | None = None) -> Step:
+    x, parameters = leaves(p, ours)
+    f = loss or p.loss
+
+    def step() -> object:
+        for t in parameters:
+            t.grad = None
+        f(x, *parameters).backward()
+        return plain([t.grad for t in parameters])
+
+    return step
+
+
+def backward_alone(p: Training, ours: bool) -> Step:
+    x, parameters = leaves(p, ours)
+    loss = p.loss(x, *parameters)
+    grad: Any = runtime.autograd.grad if ours else torch.autograd.grad
+    return lambda: plain(grad(loss, parameters, retain_graph=True))
+
+
+def replayed(p: Training, ours: bool) -> Step:
+    """Ours traced once, its forward and backward then replayed; the peer is eager."""
+    return forward_and_backward(p, ours, aot.aot_function(p.loss, aot.nop) if ours else None)
+
+
+def cells() -> Iterator[Cell]:
+    for p in trainings():
+        steps = {"forward + backward": forward_and_backward, "backward": backward_alone}
+        if p.name.startswith(("chain", "MLP")):
+            steps["aot replay"] = replayed
+        for what, build in steps.items():
+            yield Cell("engine", "", p.name, what, "torch", partial(_both, build, p))
+
+
+def _both(build: Callable[[Training, bool], Step], p: Training) -> tuple[Step, Step]:
+    return build(p, True), build(p, False)
