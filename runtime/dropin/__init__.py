@@ -1,0 +1,79 @@
+"""Runs unmodified torch programs on this package.
+
+While installed, torch's factories return runtime tensors, and torch's own differentiating API (``torch.autograd``, ``torch.func``,
+``functorch``, ``Tensor.backward``, ``torch.utils.checkpoint``, …) is this package's. Leaving restores torch object by object.
+
+    with runtime.dropin.installed():     # in a program
+        train()
+    pytest -p runtime.dropin PATH        # a test suite
+    python -m runtime script.py ARGS     # a script; `python -m runtime -m module ARGS` a module
+
+Tensors and modules should be made after :func:`install`: a plain tensor from before stays plain. It becomes a runtime tensor, in place,
+when it is asked to require grad.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .factories import wrapped_factories
+from .patches import Patches
+from .routes import replacements, switches
+from .tensors import patch_classes
+
+__all__ = ["install", "installed", "is_installed", "uninstall"]
+
+_patches: Patches | None = None
+
+
+def is_installed() -> bool:
+    """Whether torch's API leads to this package at present."""
+    return _patches is not None
+
+
+def install() -> None:
+    """Route torch's API to this package, for the whole process. Installing twice is an error."""
+    global _patches
+    if _patches is not None:
+        raise RuntimeError("the drop-in is installed already; leave it with runtime.dropin.uninstall() first")
+    patches = Patches()
+    try:
+        patches.replace_everywhere(replacements() | wrapped_factories())
+        for owner, name, value in switches():
+            patches.set(owner, name, value)
+        patch_classes(patches)
+    except BaseException:
+        patches.undo()
+        raise
+    _patches = patches
+
+
+def uninstall() -> None:
+    """Give torch its own API back. Without :func:`install` before it is an error."""
+    global _patches
+    if _patches is None:
+        raise RuntimeError("the drop-in is not installed")
+    patches, _patches = _patches, None
+    patches.undo()
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """The drop-in for the length of a ``with`` block; torch is restored on leaving, after an exception too."""
+    install()
+    try:
+        yield
+    finally:
+        uninstall()
+
+
+def pytest_load_initial_conftests(early_config: Any) -> None:
+    """With ``-p runtime.dropin``: before the first conftest is imported, so that what it takes from torch is routed."""
+    install()
+
+
+def pytest_unconfigure(config: Any) -> None:
+    if is_installed():
+        uninstall()

@@ -1,0 +1,64 @@
+"""torch's factories, returning runtime tensors.
+
+Only what a user calls is wrapped: inside a dispatched call, where the runtime's own rules and torch's decompositions make constants,
+the same factories return plain tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.signal.windows
+from torch._C import DispatchKey
+
+from ..tensor import wrap
+
+_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_AUTOGRAD = DispatchKey.AutogradFunctionality
+
+_NAMES = {
+    torch: (
+        "arange as_tensor asarray bartlett_window blackman_window empty empty_permuted empty_strided eye from_dlpack from_file from_numpy "
+        "frombuffer full hamming_window hann_window kaiser_window linspace logspace normal ones rand randint randn randperm range "
+        "scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor "
+        "tensor tril_indices triu_indices zeros"
+    ),
+    torch.fft: "fftfreq rfftfreq",
+    torch.signal.windows: "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",
+    torch._utils: "_rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter",
+}
+
+
+def inside_dispatch() -> bool:
+    """Whether this is running below autograd: within the handling of an ATen call rather than in a user's program."""
+    return bool(_excluded(_AUTOGRAD))
+
+
+def adopted(result: Any, requires_grad: bool = False) -> Any:
+    """A plain tensor as a runtime tensor; values and tensors of other subclasses stay what they are."""
+    if type(result) is torch.Tensor:
+        result = wrap(result)
+    elif type(result) is torch.nn.Parameter:
+        result = torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
+    return result.requires_grad_() if requires_grad else result
+
+
+def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(factory)
+    def made(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        if inside_dispatch():
+            if requires_grad:
+                kwargs["requires_grad"] = True
+            return factory(*args, **kwargs)
+        return adopted(factory(*args, **kwargs), requires_grad)
+
+    return made
+
+
+def wrapped_factories() -> dict[int, tuple[Any, Any]]:
+    """``{id of a factory: (factory, the same returning runtime tensors)}``."""
+    found = [getattr(module, name) for module, names in _NAMES.items() for name in names.split()]
+    return {id(f): (f, _wrapped(f)) for f in found}

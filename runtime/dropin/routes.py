@@ -1,0 +1,66 @@
+"""Which names of torch lead to which of ours: a public module of ours replaces the names that it shares with one of torch's."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..func.vmap import fallback_policy
+
+# torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
+_ROUTES = {
+    "torch.func": "func",
+    "torch.autograd": "autograd",
+    "torch.autograd.anomaly_mode": "autograd",
+    "torch.autograd.function": "autograd.function",
+    "torch.autograd.functional": "autograd.functional",
+    "torch.autograd.forward_ad": "autograd.forward_ad",
+    "torch.autograd.gradcheck": "autograd.gradcheck",
+    "torch.autograd.graph": "autograd.graph",
+    "torch.utils.checkpoint": "checkpoint",
+    "torch.fx.experimental.proxy_tensor": "aot",
+    "torch._functorch.aot_autograd": "aot",
+    "torch._functorch.partitioners": "aot",
+    "functorch.compile": "aot",
+    "torch.nn.utils._expanded_weights": "expanded_weights",
+    "torch.nn.utils._expanded_weights.expanded_weights_impl": "expanded_weights",
+    "torch.nn.utils._expanded_weights.expanded_weights_utils": "expanded_weights",
+    "torch.nn.utils._per_sample_grad": "expanded_weights",
+}
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__package__.rpartition('.')[0]}.{name}")
+
+
+def replacements() -> dict[int, tuple[Any, Any]]:
+    """``{id of an object of torch's: (object, ours)}`` for every function and class that has a counterpart here."""
+    table: dict[int, tuple[Any, Any]] = {}
+    for theirs, name in _ROUTES.items():
+        try:
+            theirs_module, ours_module = importlib.import_module(theirs), _module(name)
+        except ModuleNotFoundError as e:
+            print("DEV", e)
+            continue
+        for public in ours_module.__all__:
+            old, new = getattr(theirs_module, public, None), getattr(ours_module, public)
+            if old is not None and old is not new and not isinstance(new, ModuleType):
+                table[id(old)] = (old, new)
+    return table
+
+
+def _vmap_fallback_enabled() -> bool:
+    policy = fallback_policy("warn")
+    fallback_policy(policy)
+    return policy != "raise"
+
+
+def switches() -> list[tuple[Any, str, Any]]:
+    """Single attributes of torch's C extension that stand for a setting of ours."""
+    return [
+        (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: fallback_policy("warn" if on else "raise") and None),
+        (torch._C._functorch, "_is_vmap_fallback_enabled", _vmap_fallback_enabled),
+    ]
