@@ -1,17 +1,71 @@
-"""`python -m runtime coverage`: what the records know of each op."""
+"""``python -m runtime``: the records' coverage table, or a torch program run on this package.
+
+python -m runtime coverage [--out PAGE]
+python -m runtime script.py ARGS …
+python -m runtime -m module ARGS …
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runtime", description="Facts about the runtime.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    coverage = commands.add_parser("coverage", help="a table of ATen ops against vjp, jvp, batch and per-sample rules, from the records")
-    coverage.add_argument("--out", type=Path, help="write the page there instead of to the terminal")
+    parser = argparse.ArgumentParser(
+        prog="python -m runtime",
+        usage="%(prog)s coverage [--out PAGE] | script.py ARGS … | -m module ARGS …",
+        description="Print what the records know of each op, or run an unmodified torch program on this package (see runtime.dropin).",
+    )
+    parser.add_argument("-m", dest="module", metavar="module", help="run a module as a script, like python -m; the rest is its arguments")
+    parser.add_argument("what", nargs="?", help="`coverage`, or the path of a script; the rest is its arguments")
+    given = sys.argv[1:] if arguments is None else arguments
+    own = _own_arguments(given)
+    options = parser.parse_args(given[:own])
+    rest = given[own:]
+    if options.module is not None:
+        return _run(lambda: runpy.run_module(options.module, run_name="__main__", alter_sys=True), [options.module, *rest], os.getcwd())
+    if options.what == "coverage":
+        return _coverage(rest)
+    if options.what is None:
+        parser.error("say what to do: `coverage`, a script, or -m and a module")
+    script = Path(options.what)
+    if not script.is_file():
+        parser.error(f"no such script: {options.what} (`coverage` prints the table of records)")
+    return _run(lambda: runpy.run_path(str(script), run_name="__main__"), [str(script), *rest], str(script.resolve().parent))
+
+
+def _own_arguments(given: list[str]) -> int:
+    """How many of the arguments are ours: everything after the script or module belongs to it."""
+    for i, a in enumerate(given):
+        if a == "-m":
+            return i + 2
+        if not a.startswith("-"):
+            return i + 1
+    return len(given)
+
+
+def _run(program: Callable[[], Any], argv: list[str], folder: str) -> int:
+    """Run ``program`` under the drop-in with the ``sys.argv`` and first import folder that it would have had by itself."""
+    from . import dropin
+
+    sys.argv = argv
+    sys.path.insert(0, folder)
+    with dropin.installed():
+        program()
+    return 0
+
+
+def _coverage(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m runtime coverage", description="A table of ATen ops against vjp, jvp, batch and per-sample rules, from the records."
+    )
+    parser.add_argument("--out", type=Path, help="write the page there instead of to the terminal")
     options = parser.parse_args(arguments)
     from .coverage import markdown
 

@@ -5,6 +5,7 @@ It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -144,17 +145,22 @@ class Tensor(GradValue):
         return self._inner.tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
             raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
-        import copy
-
-        new = wrap(self._inner.clone(), self.requires_grad)
+        new = wrap(copy.deepcopy(self._inner, memo), self.requires_grad)
         memo[id(self)] = new
         new._grad = copy.deepcopy(self._grad, memo)
+        new.__dict__.update(copy.deepcopy(self._attributes(), memo))
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return wrap, (self._inner, self.requires_grad)
+        return _rebuild, (self._inner, self.requires_grad, self._attributes())
+
+    def _attributes(self) -> dict[str, Any]:
+        """What users and ``nn.Parameter`` have set on this tensor."""
+        return {name: value for name, value in self.__dict__.items() if name not in _STATE}
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = repr(self._inner)
@@ -163,6 +169,9 @@ class Tensor(GradValue):
         return f"{text[:-1]}, {suffix})" if suffix else text
 
 
+_STATE = frozenset(
+    ("_inner", "_level", "_edge", "_view", "_req", "_accumulator", "_generation", "_grad", "_hooks", "_post_accumulate", "_retains")
+)
 ROOT = GradLevel(Tensor, root=True)
 Tensor._level = ROOT
 
@@ -176,6 +185,13 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
                 t = t.as_subclass(torch.Tensor)
         t = ROOT.wrap(t, None)
     return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
+
+
+def _rebuild(inner: torch.Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
+    """A pickled tensor."""
+    new = wrap(inner, requires_grad)
+    new.__dict__.update(attributes)
+    return new
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.signal.windows
 from torch._C import DispatchKey
+from torch.jit._builtins import _find_builtin, _register_builtin
 
 from ..tensor import wrap
 
@@ -55,10 +56,23 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
             return factory(*args, **kwargs)
         return adopted(factory(*args, **kwargs), requires_grad)
 
+    del made.__wrapped__  # built-in functions have no source to look through to
     return made
 
 
 def wrapped_factories() -> dict[int, tuple[Any, Any]]:
     """``{id of a factory: (factory, the same returning runtime tensors)}``."""
+    return {id(f): (f, made) for f, made in _WRAPPED}
+
+
+def _wrap_all() -> list[tuple[Any, Any]]:
     found = [getattr(module, name) for module, names in _NAMES.items() for name in names.split()]
-    return {id(f): (f, _wrapped(f)) for f in found}
+    pairs = [(f, _wrapped(f)) for f in found]
+    for f, made in pairs:
+        builtin = _find_builtin(f)
+        if builtin is not None:  # so that torch.jit.script, which torch itself uses, goes on compiling calls of it
+            _register_builtin(made, builtin)
+    return pairs
+
+
+_WRAPPED = _wrap_all()

@@ -42,8 +42,7 @@ def replacements() -> dict[int, tuple[Any, Any]]:
     for theirs, name in _ROUTES.items():
         try:
             theirs_module, ours_module = importlib.import_module(theirs), _module(name)
-        except ModuleNotFoundError as e:
-            print("DEV", e)
+        except ModuleNotFoundError:
             continue
         for public in ours_module.__all__:
             old, new = getattr(theirs_module, public, None), getattr(ours_module, public)

@@ -1,0 +1,206 @@
+"""Under the drop-in, torch's own API is the runtime's; outside of it, torch's again."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import runtime
+from runtime import dropin
+
+from .programs import losses
+
+TORCHS: dict[str, Callable[[], Any]] = {
+    "torch.ones": lambda: torch.ones,
+    "torch.tensor": lambda: torch.tensor,
+    "torch.func.grad": lambda: torch.func.grad,
+    "torch.func.vmap": lambda: torch.func.vmap,
+    "torch.vmap": lambda: torch.vmap,
+    "torch.autograd.grad": lambda: torch.autograd.grad,
+    "torch.autograd.backward": lambda: torch.autograd.backward,
+    "Tensor.backward": lambda: vars(torch.Tensor).get("backward"),
+    "Tensor.__new__": lambda: vars(torch.Tensor).get("__new__"),
+    "Tensor.requires_grad": lambda: vars(torch.Tensor).get("requires_grad"),
+    "Parameter.__new__": lambda: vars(nn.Parameter).get("__new__"),
+}
+
+
+@pytest.fixture
+def routed() -> Iterator[None]:
+    with dropin.installed():
+        yield
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_leaving_restores_what_was_replaced(name: str) -> None:
+    find = TORCHS[name]
+    before = find()
+    with dropin.installed():
+        assert find() is not before
+    assert find() is before
+
+
+def test_every_attribute_of_torchs_modules_is_restored_even_after_an_exception() -> None:
+    def state() -> dict[str, dict[str, int]]:
+        loaded = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("torch", "functorch") and hasattr(m, "__dict__")}
+        return {n: {k: id(v) for k, v in vars(m).items() if not k.startswith("__")} for n, m in loaded.items()}
+
+    with dropin.installed():
+        pass  # imports every module that is routed
+    before = state()
+    with pytest.raises(KeyError), dropin.installed():
+        raise KeyError
+    after = state()
+    assert {n: after[n] for n in before} == before
+
+
+def test_installing_twice_or_leaving_unentered_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="not installed"):
+        dropin.uninstall()
+    with dropin.installed(), pytest.raises(RuntimeError, match="installed already"):
+        dropin.install()
+    assert not dropin.is_installed()
+
+
+def test_names_taken_from_torch_before_are_routed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = sys.modules[__name__]
+    monkeypatch.setattr(module, "taken", torch.func.grad, raising=False)
+    with dropin.installed():
+        assert module.taken is runtime.func.grad
+    assert module.taken is torch.func.grad is not runtime.func.grad
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.ones(2),
+        lambda: torch.tensor([1.0]),
+        lambda: torch.randn(2, requires_grad=True),
+        lambda: torch.from_numpy(__import__("numpy").ones(2)),
+        lambda: torch.Tensor(2, 3),
+        lambda: torch.fft.fftfreq(4),
+        lambda: torch.arange(3),
+        lambda: nn.Linear(2, 2).weight,
+        lambda: nn.Parameter(torch.zeros(2)),
+        lambda: torch.zeros(2).sin(),
+    ],
+)
+def test_what_a_program_makes_is_a_runtime_tensor(made: Any) -> None:
+    assert isinstance(made(), runtime.Tensor)
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_factory_makes_a_leaf_that_requires_grad() -> None:
+    x = torch.full((3,), 2.0, requires_grad=True)
+    (x * x).sum().backward()
+    assert x.is_leaf and x.grad is not None and x.grad.tolist() == [4.0] * 3
+
+
+def test_a_plain_tensor_becomes_a_runtime_tensor_when_it_shall_require_grad() -> None:
+    x, y = torch.ones(2), torch.ones(2)
+    with dropin.installed():
+        x.requires_grad_()
+        y.requires_grad = True
+        assert isinstance(x, runtime.Tensor) and isinstance(y, runtime.Tensor)
+        (x * y).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [1.0, 1.0]
+    assert torch.ones(2).requires_grad_().grad_fn is None and type(torch.ones(2)) is torch.Tensor
+
+
+@pytest.mark.usefixtures("routed")
+def test_functions_and_methods_of_torch_differentiate_with_the_runtime() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    (gg,) = torch.autograd.grad(g.sum(), x)
+    assert gg.tolist() == [6.0, 12.0]
+    assert torch.func.hessian(lambda x: (x**3).sum())(x.detach()).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(1).backward()
+
+
+@pytest.mark.usefixtures("routed")
+def test_parameters_stay_parameters_through_copies_and_pickles() -> None:
+    layer = nn.Linear(2, 3)
+    for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert isinstance(same.weight, nn.Parameter) and isinstance(same.weight, runtime.Tensor)
+        assert same.weight.requires_grad and torch.equal(same.weight, layer.weight) and same.weight is not layer.weight
+
+
+@pytest.mark.usefixtures("routed")
+def test_copies_of_tensors_that_share_memory_share_it_too() -> None:
+    x = torch.zeros(4)
+    a, b = copy.deepcopy([x, x[:2]])
+    a.fill_(1.0)
+    assert b.tolist() == [1.0, 1.0]
+
+
+def test_a_state_dict_saved_by_torch_loads_under_the_drop_in() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(2, 3)
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    with dropin.installed():
+        other = nn.Linear(2, 3)
+        other.load_state_dict(torch.load(file))
+        assert torch.equal(other.weight, layer.weight) and isinstance(other.weight, runtime.Tensor)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "lstm"])
+def test_an_unmodified_program_trains_to_the_same_losses(name: str, optimizer: str) -> None:
+    expected = losses(name, optimizer, 50)
+    with dropin.installed():
+        got = losses(name, optimizer, 50)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    assert expected[-1] < 0.5 * expected[0]
+
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+layer = nn.Linear(2, 1)
+layer(torch.ones(2)).sum().backward()
+print(type(layer.weight.grad).__module__, sys.argv[1:], __name__)
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_a_script_or_module_runs_from_the_command_line(how: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SCRIPT)
+    what = ["-m", "program"] if how == "module" else [str(tmp_path / "program.py")]
+    root = str(Path(runtime.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "runtime", *what, "a", "--b"], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
+    )
+    assert done.stdout == "runtime.tensor ['a', '--b'] __main__\n", done.stderr
+
+
+def test_an_unknown_script_is_an_error_that_says_so(tmp_path: Path) -> None:
+    root = str(Path(runtime.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "runtime", "nosuch.py"], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "no such script: nosuch.py" in done.stderr
+
+
+def test_the_plug_in_routes_a_test_suite(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import torch\nfrom torch.func import grad\nimport runtime\n"
+        "def test_it():\n    assert isinstance(torch.ones(1), runtime.Tensor) and grad is runtime.func.grad\n"
+    )
+    root = str(Path(runtime.__file__).parent.parent)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "runtime.dropin", "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    assert "1 passed" in done.stdout, done.stdout
