@@ -61,6 +61,10 @@ class Value(torch.Tensor):
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        VALUES.add(cls)
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         # The dispatcher runs this with the keys above Python switched off. Rules need three of them back: lazy conjugate and
@@ -73,11 +77,18 @@ class Value(torch.Tensor):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = innermost(args, kwargs)
         if not level.alive:
-            raise EscapedValue(
-                f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
-                "Return values from the transformed function instead of storing them, or detach them inside it."
-            )
+            raise escaped(level, func)
         return level.call(func, args, kwargs or {})
+
+
+VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+
+
+def escaped(level: Level, func: Any) -> EscapedValue:
+    return EscapedValue(
+        f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
+        "Return values from the transformed function instead of storing them, or detach them inside it."
+    )
 
 
 _view_as_real = torch.ops.aten.view_as_real.default
@@ -97,19 +108,20 @@ def innermost(args: Any, kwargs: Any) -> Any:
     best: Any = None
     number = -1
     for a in args:
-        if isinstance(a, Value):
+        kind = type(a)
+        if kind in VALUES:
             if a._level.number > number:
                 best = a._level
                 number = best.number
-        elif type(a) is list or type(a) is tuple:
+        elif kind is list or kind is tuple:
             for b in a:
-                if isinstance(b, Value) and b._level.number > number:
+                if type(b) in VALUES and b._level.number > number:
                     best = b._level
                     number = best.number
     if kwargs:
         for a in kwargs.values():
             for b in a if isinstance(a, (list, tuple)) else (a,):
-                if isinstance(b, Value) and b._level.number > number:
+                if type(b) in VALUES and b._level.number > number:
                     best = b._level
                     number = best.number
     return best
@@ -117,6 +129,15 @@ def innermost(args: Any, kwargs: Any) -> Any:
 
 _make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+def shell(cls: type[Value], inner: torch.Tensor, shape: Any, strides: Any) -> Any:
+    """A ``cls`` instance without storage; of ``inner`` it shows dtype, layout, device and, when strided, storage offset."""
+    layout = inner.layout
+    # by position: keywords would take a third longer
+    return _make_wrapper(
+        cls, shape, strides, inner.storage_offset() if layout is torch.strided else None, None, inner.dtype, layout, inner.device
+    )
 
 
 def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
@@ -127,15 +148,7 @@ def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
     if type(inner) is torch.Tensor:
         v = _make_subclass(cls, inner)
     else:
-        v = _make_wrapper(
-            cls,
-            inner.shape,
-            strides=inner.stride() if inner.layout is torch.strided else None,
-            storage_offset=inner.storage_offset() if inner.layout is torch.strided else None,
-            dtype=inner.dtype,
-            layout=inner.layout,
-            device=inner.device,
-        )
+        v = shell(cls, inner, inner.shape, inner.stride() if inner.layout is torch.strided else None)
     v._inner = inner
     return v
 
@@ -144,11 +157,12 @@ def unwrap_args(level: Level, args: Any) -> list[Any]:
     """``args`` with values of ``level`` replaced by what they hold; lists are entered, nothing else is."""
     out = list(args)
     for i, a in enumerate(out):
-        if isinstance(a, Value):
+        kind = type(a)
+        if kind in VALUES:
             if a._level is level:
                 out[i] = a._inner
-        elif type(a) is list or type(a) is tuple:
-            out[i] = [b._inner if isinstance(b, Value) and b._level is level else b for b in a]
+        elif kind is list or kind is tuple:
+            out[i] = [b._inner if type(b) in VALUES and b._level is level else b for b in a]
     return out
 
 

@@ -94,11 +94,11 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         # the shell shares its version counter, and the caller's own pass through the dispatcher counts this mutation
         _set_excluded(_VIEWS, True)
         try:
-            level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+            level.outward(op, inner, unwrap_kwargs(level, kwargs))
         finally:
             _set_excluded(_VIEWS, False)
     else:
-        level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+        level.outward(op, inner, unwrap_kwargs(level, kwargs))
     if node is None:
         return target
     if isinstance(node, OpNode):
@@ -234,7 +234,7 @@ def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     inner, edges, *_ = level.collect(op, args)
     if edges is not None and _grad_enabled():
         raise InplaceError(f"{op.func} mutates a list of tensors of which some require grad; use the single-tensor op, or no_grad")
-    return level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+    return level.outward(op, inner, unwrap_kwargs(level, kwargs))
 
 
 def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
@@ -252,7 +252,7 @@ def _metadata(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
     """Ops that change sizes or strides of ``self`` in place: on a value without history the inner tensor changes and the shell follows."""
     if edges is not None and _grad_enabled():
         raise InplaceError(f"{op.func} changes the geometry of a tensor that requires grad; use the out-of-place op")
-    level.outward(op.func, inner, unwrap_kwargs(level, kwargs))
+    level.outward(op, inner, unwrap_kwargs(level, kwargs))
     reshell(target)
     return target
 

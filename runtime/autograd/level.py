@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..levels import Level, Value, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OPS, OUT, VIEW, Op, decomposition_of, op_of
 from . import inplace
 from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
 
@@ -40,7 +40,7 @@ class GradLevel(Level):
         return self.wrap(outer, (Input(self, outer), 0))
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = op_of(func)
+        op = OPS.get(func) or op_of(func)
         kind = op.kind
         if kind is INPLACE:
             return inplace.run(self, op, args, kwargs)
@@ -55,19 +55,19 @@ class GradLevel(Level):
                 decomposed = decomposition_of(op)
                 if decomposed is not None:
                     return decomposed(*args, **kwargs)
-            outs = self.outward(func, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
+            outs = self.outward(op, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
             return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted)
-        outs = self.outward(func, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
+        outs = self.outward(op, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
         return self._wrap_plain(op, args, kwargs, outs)
 
-    def outward(self, func: torch._ops.OpOverload, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
         outer = self.outer_mode
         if outer is None or outer is _grad_enabled():
-            return func(*inner, **kwargs)
+            return op.run(inner, kwargs)
         _set_grad_enabled(outer)
         try:
-            return func(*inner, **kwargs)
+            return op.run(inner, kwargs)
         finally:
             _set_grad_enabled(not outer)
 
@@ -172,7 +172,7 @@ class GradLevel(Level):
                 f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation, "
                 "but one of the arguments requires grad."
             )
-        outer = self.outward(op.func, unwrap_args(self, args), unwrap_kwargs(self, kwargs))
+        outer = self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs))
         written = (kwargs.get(a.name) for a in op.func._schema.arguments if a.kwarg_only and a.alias_info is not None)  # out, U, values, …
         given = [a for a in written if isinstance(a, torch.Tensor)]
         for g in given:

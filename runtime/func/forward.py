@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..levels import Value
+from . import trees
 from .jvp import DualLevel, tangent_of
 
 
@@ -18,13 +18,13 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         raise RuntimeError(
             f"jvp(f, primals, tangents): Expected primals to be a tuple. E.g. it should be valid to call f(*primals). Got {type(primals)}"
         )
-    flat, spec = pytree.tree_flatten(primals)
-    flat_t, t_spec = pytree.tree_flatten(tangents)
+    flat, spec = trees.flatten(primals)
+    flat_t, t_spec = trees.flatten(tangents)
     if spec != t_spec:
         raise RuntimeError(
             "jvp(f, primals, tangents): Expected primals and tangents to have the same python structure. For example, if primals is a "
             "tuple of 3 tensors, tangents also must be. "
-            f"Got primals with structure {spec} and tangents with structure {t_spec}"
+            f"Got primals with structure {trees.torch_spec(spec)} and tangents with structure {trees.torch_spec(t_spec)}"
         )
     for p, t in zip(flat, flat_t, strict=True):
         if not isinstance(p, torch.Tensor) or not isinstance(t, torch.Tensor):
@@ -35,14 +35,14 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
             )
     level = DualLevel()
     try:
-        given = pytree.tree_unflatten([level.wrap(p, t) for p, t in zip(flat, flat_t, strict=True)], spec)
+        given = trees.unflatten([level.wrap(p, t) for p, t in zip(flat, flat_t, strict=True)], spec)
         outs = func(*given)
         aux = None
         if has_aux:
             if not (isinstance(outs, tuple) and len(outs) == 2):
                 raise RuntimeError("jvp(f, primals, tangents): output of function f should be a tuple: (output, aux) if has_aux is True")
             outs, aux = outs
-        flat_out, out_spec = pytree.tree_flatten(outs)
+        flat_out, out_spec = trees.flatten(outs)
         results, result_tangents = [], []
         for o in flat_out:
             if not isinstance(o, torch.Tensor):
@@ -56,8 +56,8 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
             result_tangents.append(torch.zeros_like(inner) if t is None else t)
         if not flat_out:
             raise RuntimeError("jvp(f, primals, tangents): Expected f to return at least one Tensor")
-        lowered = pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, aux)
+        lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
     finally:
         level.close()
-    out = pytree.tree_unflatten(results, out_spec), pytree.tree_unflatten(result_tangents, out_spec)
+    out = trees.unflatten(results, out_spec), trees.unflatten(result_tangents, out_spec)
     return (*out, lowered) if has_aux else out

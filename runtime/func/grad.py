@@ -12,15 +12,28 @@ from torch.utils import _pytree as pytree
 from ..autograd.engine import execute
 from ..autograd.level import GradLevel, edge_of
 from ..levels import Value
+from . import trees
+
+_set_grad_enabled = torch._C._set_grad_enabled
+
+
+def _recorded(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``func(*args, **kwargs)`` with grad mode on; ``torch.enable_grad`` costs six times as much."""
+    before = torch.is_grad_enabled()
+    _set_grad_enabled(True)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _set_grad_enabled(before)
 
 
 def _opened(level: GradLevel, tree: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, level.input, tree)
+    return trees.map_tensors(level.input, tree)
 
 
 def _lowered(level: GradLevel, tree: Any) -> Any:
     """``tree`` with the values of ``level`` replaced by what they hold."""
-    return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
+    return trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, tree)
 
 
 def _edge(level: GradLevel, v: Any) -> Any:
@@ -47,32 +60,32 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """As ``torch.func.vjp``: outputs, and a function from their cotangents to a tuple with those of ``primals``."""
     level = GradLevel()
     try:
-        with torch.enable_grad():
-            given = _opened(level, primals)
-            outs = func(*given)
+        given = _opened(level, primals)
+        outs = _recorded(func, given, {})
         aux = None
         if has_aux:
             if not (isinstance(outs, tuple) and len(outs) == 2):
                 raise RuntimeError("vjp(f, *primals): output of function f should be a tuple: (output, aux) if has_aux is True")
             outs, aux = outs
             aux = _lowered(level, aux)
-        flat, spec = pytree.tree_flatten(outs)
+        flat, spec = trees.flatten(outs)
         for t in flat:
             if not isinstance(t, torch.Tensor):
                 raise RuntimeError(f"vjp(f, *primals): Expected f to be a function that has Tensor outputs, got {type(t)}")
         if not flat:
             raise RuntimeError("vjp(f, *primals): Expected f to be a function that has non-empty output")
-        results = pytree.tree_unflatten(_lowered(level, flat), spec)
-        inputs, in_spec = pytree.tree_flatten(given)
+        results = trees.unflatten([v._inner if isinstance(v, Value) and v._level is level else v for v in flat], spec)
+        inputs, in_spec = trees.flatten(given)
     finally:
         level.close()
 
     def pullback(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
-        flat_ct, ct_spec = pytree.tree_flatten(cotangents)
+        flat_ct, ct_spec = trees.flatten(cotangents)
         if ct_spec != spec:
             raise RuntimeError(
                 f"Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "
-                f"cotangents: {pytree.treespec_pprint(ct_spec)}, primal output: {pytree.treespec_pprint(spec)}"
+                f"cotangents: {pytree.treespec_pprint(trees.torch_spec(ct_spec))}, "
+                f"primal output: {pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
         for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
             if g.shape != o.shape:
@@ -81,7 +94,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 )
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
         found = iter(_pull(level, flat, flat_ct, tensors, retain_graph))
-        return pytree.tree_unflatten([next(found) if isinstance(x, torch.Tensor) else None for x in inputs], in_spec)
+        return trees.unflatten([next(found) if isinstance(x, torch.Tensor) else None for x in inputs], in_spec)
 
     return (results, pullback, aux) if has_aux else (results, pullback)
 
@@ -94,11 +107,10 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
         which = normalize_argnums(argnums, len(args))
         level = GradLevel()
         try:
-            with torch.enable_grad():
-                given = list(args)
-                for i in which if isinstance(which, tuple) else (which,):
-                    given[i] = _opened(level, given[i])
-                out = func(*given, **kwargs)
+            given = list(args)
+            for i in which if isinstance(which, tuple) else (which,):
+                given[i] = _opened(level, given[i])
+            out = _recorded(func, given, kwargs)
             aux = None
             if has_aux:
                 if not (isinstance(out, tuple) and len(out) == 2):
@@ -117,10 +129,10 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
                 )
             value = _lowered(level, out)
             selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
-            inputs, spec = pytree.tree_flatten(selected)
+            inputs, spec = trees.flatten(selected)
             tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
             found = iter(_pull(level, [out], [torch.ones_like(value)], tensors, False))
-            grads = pytree.tree_unflatten([next(found) if isinstance(x, torch.Tensor) else None for x in inputs], spec)
+            grads = trees.unflatten([next(found) if isinstance(x, torch.Tensor) else None for x in inputs], spec)
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
             level.close()
@@ -142,6 +154,8 @@ def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: 
 
 def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int, ...]:
     """Non-negative argument numbers; out-of-range and repeated ones are errors."""
+    if type(argnums) is int and 0 <= argnums < n:
+        return argnums
     each = argnums if isinstance(argnums, tuple) else (argnums,)
     if not all(isinstance(i, int) for i in each):
         raise RuntimeError(f"argnum must be int or Tuple[int, ...], got: {type(argnums)}")

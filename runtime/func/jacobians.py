@@ -7,8 +7,8 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from . import trees
 from .forward import jvp
 from .grad import normalize_argnums, vjp
 from .vmap import vmap
@@ -55,8 +55,8 @@ def jacrev(
     def transformed(*args: Any, **kwargs: Any) -> Any:
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
-        flat, spec = pytree.tree_flatten(outs)
-        rows = vmap(lambda *ct: pullback(pytree.tree_unflatten(list(ct), spec)), chunk_size=chunk_size)(*_basis(flat))
+        flat, spec = trees.flatten(outs)
+        rows = vmap(lambda *ct: pullback(trees.unflatten(list(ct), spec)), chunk_size=chunk_size)(*_basis(flat))
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
         return (result, aux[0]) if has_aux else result
 
@@ -65,15 +65,15 @@ def jacrev(
 
 def _blocks_by_output(rows: Any, outs: list[torch.Tensor], spec: Any, many: bool) -> Any:
     """Rows of all outputs together, per input -> per output, per input: (*output shape, *input shape)."""
-    flat, in_spec = pytree.tree_flatten(rows)
+    flat, in_spec = trees.flatten(rows)
     sizes = [o.numel() for o in outs]
     split = [r.split(sizes) for r in flat]
     per_output = []
     for k, o in enumerate(outs):
         blocks = [parts[k].reshape((*o.shape, *parts[k].shape[1:])) for parts in split]
-        tree = pytree.tree_unflatten(blocks, in_spec)
+        tree = trees.unflatten(blocks, in_spec)
         per_output.append(tree if many else tree[0])
-    return pytree.tree_unflatten(per_output, spec)
+    return trees.unflatten(per_output, spec)
 
 
 def jacfwd(
@@ -89,23 +89,23 @@ def jacfwd(
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
-        flat, spec = pytree.tree_flatten(chosen)
+        flat, spec = trees.flatten(chosen)
 
         def push(*tangents: Any) -> Any:
-            outs, out_t, *aux = jvp(f, chosen, pytree.tree_unflatten(list(tangents), spec), has_aux=has_aux)
+            outs, out_t, *aux = jvp(f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux)
             return (out_t, outs, aux[0]) if has_aux else (out_t, outs)
 
         # outputs and aux do not depend on the batch of tangents; batched or not, the first element is right
         columns, _, *aux = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
-        flat_c, out_spec = pytree.tree_flatten(columns)
+        flat_c, out_spec = trees.flatten(columns)
         sizes = [x.numel() for x in flat]
         per_output = []
         for c in flat_c:
             blocks = [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), flat, strict=True)]
-            tree = pytree.tree_unflatten(blocks, spec)
+            tree = trees.unflatten(blocks, spec)
             per_output.append(tree if isinstance(argnums, tuple) else tree[0])
-        result = pytree.tree_unflatten(per_output, out_spec)
-        return (result, pytree.tree_map_only(torch.Tensor, lambda t: t[0], aux[0])) if has_aux else result
+        result = trees.unflatten(per_output, out_spec)
+        return (result, trees.map_tensors(lambda t: t[0], aux[0])) if has_aux else result
 
     return transformed
 

@@ -10,13 +10,13 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError, MissingRule
-from ..levels import GEOMETRY, LAZY_BITS, Level, Value, _make_wrapper, _set_excluded, change_geometry, unwrap_kwargs
-from ..rules.derive_batch import expand
-from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..levels import GEOMETRY, LAZY_BITS, VALUES, Level, Value, _set_excluded, change_geometry, shell, unwrap_kwargs
+from ..rules.derive_batch import elementwise, expand, lined_up
+from ..rules.ops import INPLACE, OPS, OUT, VIEW, Op, decomposition_of, op_of
+from . import trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
 _policy = "warn"
@@ -61,22 +61,25 @@ class BatchLevel(Level):
         self.randomness = randomness
 
     def wrap(self, inner: torch.Tensor) -> Any:
-        strided = inner.layout is torch.strided
-        v = _make_wrapper(
-            BatchedValue,
-            inner.shape[1:],
-            strides=inner.stride()[1:] if strided else None,
-            storage_offset=inner.storage_offset() if strided else None,
-            dtype=inner.dtype,
-            layout=inner.layout,
-            device=inner.device,
-        )
+        v = shell(BatchedValue, inner, inner.shape[1:], inner.stride()[1:] if inner.layout is torch.strided else None)
         v._level = self
         v._inner = inner
         return v
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = op_of(func)
+        op = OPS.get(func) or op_of(func)
+        rule = op.batch
+        if rule is None:
+            rule = op.batch = _straight(op)
+        if rule:
+            physical, batched = self.physical(args)
+            if kwargs:
+                kwargs = unwrap_kwargs(self, kwargs)
+            if rule is elementwise and lined_up(physical, batched):
+                result = op.run(physical, kwargs)
+            else:
+                result = rule(func, self.size, batched, physical, kwargs)
+            return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
         if op.base_name == "equal":
             return self._equal(args)
         if op.base_name in _DATA_DEPENDENT:
@@ -93,23 +96,20 @@ class BatchLevel(Level):
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))
-        if record.family == "random":
-            return self._random(op, args, kwargs)
-        physical, batched = self.physical(args)
-        result = record.batch(func, self.size, batched, physical, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
-        return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
+        return self._random(op, args, kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
         """Arguments with batched values as their physical tensors, and which those are (a tuple of flags for a list)."""
         out = list(args)
         flags: list[Any] = [False] * len(out)
         for i, a in enumerate(out):
-            if isinstance(a, Value):
+            kind = type(a)
+            if kind in VALUES:
                 if a._level is self:
                     out[i] = a._inner
                     flags[i] = True
-            elif type(a) is list or type(a) is tuple:
-                mine = tuple(isinstance(b, Value) and b._level is self for b in a)
+            elif kind is list or kind is tuple:
+                mine = tuple(type(b) in VALUES and b._level is self for b in a)
                 if any(mine):
                     out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
                     flags[i] = mine
@@ -214,6 +214,13 @@ class BatchLevel(Level):
         return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
 
 
+def _straight(op: Op) -> Any:
+    """The batch rule of an op that needs nothing else; ``False`` where :meth:`BatchLevel.call` has more to decide."""
+    record = op.record
+    special = op.kind in (INPLACE, OUT) or op.base_name == "equal" or op.base_name in _DATA_DEPENDENT
+    return False if special or record is None or record.batch is None or record.family == "random" else record.batch
+
+
 _RESIZES = frozenset(("resize_", "resize_as_", "set_"))
 _ITEM = (
     "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please try to rewrite "
@@ -243,12 +250,12 @@ def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[li
             f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function "
             "with no inputs. The latter is unsupported."
         )
-    flat, spec = pytree.tree_flatten(args)
-    dims = pytree._broadcast_to_and_flatten(in_dims, spec)
+    flat, spec = trees.flatten(args)
+    dims = trees.spread(in_dims, flat, spec)
     if dims is None:
         raise ValueError(
             f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of `inputs`. "
-            f"in_dims has structure {pytree.tree_flatten(in_dims)[1]} but inputs has structure {spec}."
+            f"in_dims has structure {trees.structure(in_dims)} but inputs has structure {trees.torch_spec(spec)}."
         )
     sizes = []
     for i, (a, d) in enumerate(zip(flat, dims, strict=True)):
@@ -305,7 +312,7 @@ def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any
     level = BatchLevel(size, randomness)
     try:
         inputs = [a if d is None else level.wrap(a.movedim(d, 0) if d else a) for a, d in zip(flat, dims, strict=True)]
-        args = pytree.tree_unflatten(inputs, spec)
+        args = trees.unflatten(inputs, spec)
         with _Randomness(level):
             outs = func(*args, **kwargs)
         return _unbatched(func, level, outs, out_dims)
@@ -370,13 +377,13 @@ _RANDOM_FACTORIES = {"aten::rand": 0, "aten::randn": 0, "aten::randint": 1}  # w
 
 
 def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
-    flat, spec = pytree.tree_flatten(outs)
-    dims = pytree._broadcast_to_and_flatten(out_dims, spec)
+    flat, spec = trees.flatten(outs)
+    dims = trees.spread(out_dims, flat, spec)
     name = getattr(func, "__name__", repr(func))
     if dims is None:
         raise ValueError(
             f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
-            f"out_dims has structure {pytree.tree_flatten(out_dims)[1]} but outputs has structure {spec}."
+            f"out_dims has structure {trees.structure(out_dims)} but outputs has structure {trees.torch_spec(spec)}."
         )
     results = []
     for o, d in zip(flat, dims, strict=True):
@@ -398,7 +405,7 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
         results.append(inner.movedim(0, d) if d else inner)
-    return pytree.tree_unflatten(results, spec)
+    return trees.unflatten(results, spec)
 
 
 def _chunks(func: Any, flat: Any, dims: Any, spec: Any, size: int, chunk: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
@@ -407,9 +414,9 @@ def _chunks(func: Any, flat: Any, dims: Any, spec: Any, size: int, chunk: int, o
         n = min(chunk, size - start)
         piece = [a if d is None else a.narrow(d, start, n) for a, d in zip(flat, dims, strict=True)]
         parts.append(_mapped(func, piece, dims, spec, n, out_dims, randomness, kwargs))
-    flats, out_spec = zip(*(pytree.tree_flatten(p) for p in parts), strict=True)
-    where = pytree._broadcast_to_and_flatten(out_dims, out_spec[0])
+    flats, out_spec = zip(*(trees.flatten(p) for p in parts), strict=True)
+    where = trees.spread(out_dims, flats[0], out_spec[0])
     joined = [
         x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*flats, strict=True), where or itertools.repeat(0), strict=True)
     ]
-    return pytree.tree_unflatten(joined, out_spec[0])
+    return trees.unflatten(joined, out_spec[0])

