@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..levels import Level, Value, same_shape, unwrap_args, unwrap_kwargs
+from ..levels import _VIEWS, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OPS, OUT, VIEW, Op, decomposition_of, op_of
 from . import inplace
 from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
@@ -63,6 +63,12 @@ class GradLevel(Level):
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
         outer = self.outer_mode
+        if outer is None and op.kind is FUNCTIONAL:
+            _set_excluded(_VIEWS, True)  # how a kernel fills its own fresh result does not count as mutation of it
+            try:
+                return op.run(inner, kwargs)
+            finally:
+                _set_excluded(_VIEWS, False)
         if outer is None or outer is _grad_enabled():
             return op.run(inner, kwargs)
         _set_grad_enabled(outer)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ..errors import MissingRule
-from ..levels import Level, Value
+from ..levels import Level
 from ..rules.ops import Op, Plan
-from .saved import FREED, HOOKS, Packed, Saved
+from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
 
 _sequence = itertools.count()
 LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
@@ -138,9 +138,10 @@ class OpNode(Node):
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
         """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list."""
-        op = self.op
+        op, level = self.op, self.level
         saved: list[Any] = []
-        for kind, at, reader in self.plan.slots:
+        for slot in self.plan.slots:
+            kind, at, reader = slot
             if kind == "arg":
                 v = args[at] if at < len(args) else op.argument(at, args, kwargs)
             else:
@@ -148,38 +149,19 @@ class OpNode(Node):
             if reader is not None:
                 v = reader(v)
             elif isinstance(v, torch.Tensor):
-                v = self._pack(v)
+                v = save(level, v, self._history(slot, 0)) if HOOKS.stack else Saved(v)
             elif type(v) is list or type(v) is tuple:
-                v = [self._pack(x) if isinstance(x, torch.Tensor) else x for x in v]
+                v = [save(level, x, self._history(slot, k)) if isinstance(x, torch.Tensor) else x for k, x in enumerate(v)]
             saved.append(v)
         self.saved = saved
 
-    def _pack(self, t: torch.Tensor) -> Any:
-        if HOOKS.disabled is not None:
-            raise RuntimeError(HOOKS.disabled)
-        if HOOKS.stack and self.level.number == 0:
-            pack, unpack = HOOKS.stack[-1]
-            with torch.no_grad():
-                return Packed(pack(self.level.wrap(t, None)), unpack)  # type: ignore[attr-defined]
-        return Saved(t)
-
-    def _unpack(self, s: Any, kind: str, edge_at: int, out_at: int, create_graph: bool) -> Any:
-        if isinstance(s, Saved):
-            t = s.check(self.name())
-        elif isinstance(s, Packed):
-            t = s.unpack(s.payload)
-            if isinstance(t, Value) and t._level is self.level:
-                t = t._inner
-        else:
-            return s
-        if create_graph:
-            if kind == "out":
-                return self.level.wrap(t, (self, out_at))  # type: ignore[attr-defined]
-            edge = self.edges[edge_at] if edge_at >= 0 else None
-            if edge is not None and type(edge[0]) is AccumulateGrad:
-                return edge[0].variable
-            return self.level.wrap(t, edge)  # type: ignore[attr-defined]
-        return t
+    def _history(self, slot: tuple[str, int, Any], k: int) -> Edge | None:
+        """Where the gradient of what ``slot`` keeps goes; ``k`` counts in a list argument or the outputs of a list."""
+        kind, at, _ = slot
+        if kind == "out":
+            return self, at + k
+        first = self.args_at.get(at, -1)
+        return self.edges[first + k] if first >= 0 else None
 
     def values(self, create_graph: bool) -> list[Any]:
         """What was saved, one per slot of the plan; with ``create_graph`` as values of the level with their history."""
@@ -187,29 +169,24 @@ class OpNode(Node):
         if saved is None:
             raise RuntimeError(FREED)
         out = []
-        if not create_graph:
-            for s in saved:
-                how = type(s)
-                if how is Saved:
-                    t = s.tensor
-                    out.append(t if t._version == s.version else s.check(self.name()))
-                elif how is Packed:
-                    out.append(self._unpack(s, "arg", -1, 0, False))
-                elif how is list:
-                    out.append([self._unpack(x, "arg", -1, 0, False) for x in s])
-                else:
-                    out.append(s)
-            return out
-        for (kind, at, reader), s in zip(self.plan.slots, saved, strict=True):
-            if reader is None and s is not None:
-                first = self.args_at.get(at, -1) if kind == "arg" else -1
-                if type(s) is list:
-                    start = first if at in self.spans else -1
-                    s = [self._unpack(x, kind, start + k if start >= 0 else -1, k, True) for k, x in enumerate(s)]
-                else:
-                    s = self._unpack(s, kind, first, at, True)
-            out.append(s)
+        for i, s in enumerate(saved):
+            how = type(s)
+            if how is Saved and not create_graph and s.tensor._version == s.version:
+                out.append(s.tensor)
+            elif how is Saved or how is Packed:
+                out.append(self._value(s, i, 0, create_graph))
+            elif how is list and self.plan.slots[i][2] is None:
+                out.append([self._value(x, i, k, create_graph) for k, x in enumerate(s)])
+            else:
+                out.append(s)
         return out
+
+    def _value(self, s: Any, i: int, k: int, create_graph: bool) -> Any:
+        if type(s) is not Saved and type(s) is not Packed:
+            return s
+        edge = self._history(self.plan.slots[i], k)
+        t = restore(self.level, s, edge)
+        return present(self.level, t, edge) if create_graph else t
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         values = self.values(create_graph)
@@ -247,11 +224,20 @@ class OpNode(Node):
         self.saved = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_saved_"):
-            key = name[7:]
-            if key in self.plan.names:
-                return self.values(True)[self.plan.names.index(key)]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        """``_saved_self`` and its like: what formulas will be given under that name; ``_raw_saved_self``: the handle of a saved tensor."""
+        raw = name.startswith("_raw_saved_")
+        key = name[11:] if raw else name[7:]
+        if not (raw or name.startswith("_saved_")) or key not in self.plan.names:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        i = self.plan.names.index(key)
+        if not raw:
+            return self.values(True)[i]
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        s = self.saved[i]
+        if type(s) is list:
+            return tuple(SavedTensor.of(self, s, k, self._history(self.plan.slots[i], k)) for k in range(len(s)))
+        return SavedTensor.of(self, self.saved, i, self._history(self.plan.slots[i], 0))
 
 
 class Undifferentiable(Node):

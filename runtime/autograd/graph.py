@@ -1,0 +1,174 @@
+"""Context managers over what the graph saves: the part of ``torch.autograd.graph`` that deals with saved tensors."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..levels import Value
+from .saved import HOOKS
+
+__all__ = ["allow_mutation_on_saved_tensors", "disable_saved_tensors_hooks", "increment_version", "save_on_cpu", "saved_tensors_hooks"]
+
+
+def _plain(t: torch.Tensor) -> torch.Tensor:
+    """The tensor at the end of a chain of values: what has the storage."""
+    while isinstance(t, Value):
+        t = t._inner
+    return t
+
+
+class saved_tensors_hooks:
+    """As ``torch.autograd.graph.saved_tensors_hooks``: within it every tensor saved for backward is kept as ``pack_hook(tensor)``.
+
+    ``unpack_hook`` of that gives it back when it is needed. Of nested pairs only the innermost applies. A pack hook that returns the
+    tensor it was given, when that is an output, makes a reference cycle; return ``tensor.detach()``.
+    """
+
+    def __init__(self, pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]) -> None:
+        self.pack_hook = pack_hook
+        self.unpack_hook = unpack_hook
+
+    def __enter__(self) -> None:
+        HOOKS.push(self.pack_hook, self.unpack_hook)
+
+    def __exit__(self, *exc: object) -> None:
+        HOOKS.stack.pop()
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """As ``torch.autograd.graph.save_on_cpu``: saved tensors wait on the CPU and come back to their device when needed.
+
+    ``pin_memory`` keeps them in pinned memory of ``device_type``, where it has some, and copies asynchronously.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        device_module = getattr(torch, device_type, torch.cuda)
+
+        def pack(t: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+            t = _plain(t)
+            if not pin_memory:
+                return t.device, t.cpu()
+            pinned = device_module.is_available() and not t.is_sparse
+            packed = torch.empty(t.size(), dtype=t.dtype, layout=t.layout, pin_memory=pinned)
+            return t.device, packed.copy_(t)
+
+        def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+            device, t = packed
+            return t.to(device, non_blocking=pin_memory)
+
+        super().__init__(pack, unpack)
+
+
+@contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
+    """As ``torch.autograd.graph.disable_saved_tensors_hooks``: default hooks may be neither active nor entered within it."""
+    if HOOKS.stack:
+        raise RuntimeError(error_message)
+    before = HOOKS.disabled
+    HOOKS.disabled = error_message
+    try:
+        yield
+    finally:
+        HOOKS.disabled = before
+
+
+def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
+    """As ``torch.autograd.graph.increment_version``: tell the engine that the tensor's data changed behind its back."""
+    tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
+    torch._C._increment_version([_plain(t) for t in tensors])
+
+
+class _Handle:
+    """Stands in the graph for one saved tensor in one version."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _AllowMutationOnSavedContext:
+    """What :func:`allow_mutation_on_saved_tensors` keeps: all of it dies with the graph nodes that hold the handles.
+
+    ``original``: the tensor behind each handle, as long as nobody writes to it; ``cloned``: its copy from before the first write.
+    ``tid_to_weakhandle``: the handle of (storage, geometry, version); ``sid_to_tid``: those of one storage.
+    """
+
+    def __init__(self) -> None:
+        self.original: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = weakref.WeakKeyDictionary()
+        self.cloned: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = weakref.WeakKeyDictionary()
+        self.tid_to_weakhandle: weakref.WeakValueDictionary[Any, _Handle] = weakref.WeakValueDictionary()
+        self.sid_to_tid: dict[int, set[Any]] = defaultdict(set)
+
+    def pack(self, t: torch.Tensor) -> _Handle:
+        t = _plain(t)
+        sid = t.untyped_storage()._cdata
+        tid = (sid, t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg(), t._version)
+        handle = self.tid_to_weakhandle.get(tid)
+        if handle is None:
+            handle = self.tid_to_weakhandle[tid] = _Handle()
+            self.sid_to_tid[sid].add(tid)
+            self.original[handle] = t
+        return handle
+
+    def unpack(self, handle: _Handle) -> torch.Tensor:
+        t = self.cloned.get(handle)
+        t = self.original.get(handle) if t is None else t
+        if t is None:
+            raise AssertionError(
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context in which the graph was originally recorded."
+            )
+        return t
+
+    def before_write(self, t: torch.Tensor) -> None:
+        """Copy what graphs still need of the storage of ``t``."""
+        for tid in self.sid_to_tid.pop(_plain(t).untyped_storage()._cdata, ()):
+            handle = self.tid_to_weakhandle.pop(tid, None)
+            if handle is not None:
+                self.cloned[handle] = self.original.pop(handle).clone()
+
+    def clear(self) -> None:
+        for state in (self.original, self.cloned, self.tid_to_weakhandle, self.sid_to_tid):
+            state.clear()
+
+
+class _CopyBeforeWrite(TorchDispatchMode):
+    def __init__(self, context: _AllowMutationOnSavedContext) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.context = context
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for i, a in enumerate(func._schema.arguments):
+            if a.alias_info is not None and a.alias_info.is_write:
+                written = args[i] if i < len(args) else kwargs.get(a.name)
+                for t in written if isinstance(written, (list, tuple)) else (written,):
+                    if isinstance(t, torch.Tensor):
+                        self.context.before_write(t)
+        return func(*args, **kwargs)
+
+
+_mutation_allowed = False
+
+
+@contextmanager
+def allow_mutation_on_saved_tensors() -> Generator[_AllowMutationOnSavedContext]:
+    """As ``torch.autograd.graph.allow_mutation_on_saved_tensors``: tensors saved for backward may be written to; they are copied first.
+
+    Forward and backward must run within the same context; backward after it raises AssertionError.
+    """
+    global _mutation_allowed
+    if _mutation_allowed:
+        raise RuntimeError("allow_mutation_on_saved_tensors contexts cannot be nested")
+    context = _AllowMutationOnSavedContext()
+    with saved_tensors_hooks(context.pack, context.unpack), _CopyBeforeWrite(context):
+        _mutation_allowed = True
+        try:
+            yield context
+        finally:
+            _mutation_allowed = False
+            context.clear()
