@@ -134,6 +134,10 @@ class SavedTensor:
     """
 
     __slots__ = ("_edge", "_index", "_node", "_slots")
+    _node: Any
+    _slots: list[Any]
+    _index: int
+    _edge: Any
 
     def __init__(self, *_: Any) -> None:
         raise RuntimeError("Trying to create a SavedTensor object from Python is forbidden.")
