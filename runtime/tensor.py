@@ -165,8 +165,11 @@ class Tensor(GradValue):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = repr(self._inner)
         fn = self.grad_fn
-        suffix = f"grad_fn=<{fn.name()}>" if isinstance(fn, Node) else "requires_grad=True" if self.requires_grad else ""
-        return f"{text[:-1]}, {suffix})" if suffix else text
+        suffixes = [f"grad_fn=<{fn.name()}>"] if isinstance(fn, Node) else ["requires_grad=True"] if self.requires_grad else []
+        tangent = ROOT.tangent_of(self)
+        if tangent is not None:
+            suffixes.append(f"tangent={tangent!r}")
+        return f"{text[:-1]}, {', '.join(suffixes)})" if suffixes else text
 
 
 _STATE = frozenset(

@@ -12,7 +12,7 @@ from ..levels import Value
 from .engine import execute
 from .level import edge_of
 
-__all__ = ["backward", "enable_grad", "grad", "inference_mode", "no_grad", "set_grad_enabled"]
+__all__ = ["backward", "enable_grad", "forward_ad", "grad", "inference_mode", "no_grad", "set_grad_enabled"]
 
 
 def _listed(x: Any) -> tuple[Any, ...]:
@@ -72,7 +72,8 @@ def _run(
 ) -> tuple[Any, list[Any]]:
     level = _level(outputs)
     keep = create_graph if retain_graph is None else retain_graph
-    cotangents = _cotangents(outputs, given, level, create_graph)
+    on_values = create_graph or level.on_values
+    cotangents = _cotangents(outputs, given, level, on_values)
     roots = []
     for i, (t, g) in enumerate(zip(outputs, cotangents, strict=True)):
         edge = edge_of(t) if isinstance(t, Value) else None
@@ -80,7 +81,7 @@ def _run(
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
         roots.append((edge, g))
     with torch.set_grad_enabled(create_graph):
-        return level, execute(level, roots, captures, create_graph=create_graph, keep_graph=keep, accumulate=accumulate)
+        return level, execute(level, roots, captures, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
 
 
 def backward(
@@ -103,7 +104,7 @@ def backward(
     level, found = _run(_listed(tensors), _listed(grad_tensors), captures, retain_graph, create_graph, True)
     for t, g in zip(inputs or (), found, strict=True):
         if t.grad_fn is not None and g is not None:
-            g = g if create_graph else level.wrap(g, None)
+            g = _presented(level, g)
             t._grad = g if t._grad is None else t._grad + g
 
 
@@ -151,3 +152,6 @@ def grad(
         else:
             out.append(_presented(level, g))
     return tuple(out)
+
+
+from . import forward_ad  # noqa: E402, isort: skip

@@ -166,6 +166,8 @@ def _accumulate(level: Any, node: AccumulateGrad, grads: list[Any], create_graph
     g = grads[0]
     grads[0] = None
     old = variable._grad
+    if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
+        create_graph, g = False, g._inner.detach()
     if create_graph:
         variable._grad = g if old is None else old + g
     elif old is None:

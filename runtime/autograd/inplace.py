@@ -88,7 +88,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         node = level.make_node(functional, tuple(edges), metas, at, spans, wanted)
     saved = list(inner)
     if isinstance(node, OpNode) and ("arg", 0, None) in node.plan.slots:
-        saved[0] = inner[0].clone()  # the formula wants the value from before
+        saved[0] = level.kept(inner[0])  # the formula wants the value from before
     shares_counter = type(inner[0]) is torch.Tensor
     if shares_counter:
         # the shell shares its version counter, and the caller's own pass through the dispatcher counts this mutation

@@ -20,6 +20,7 @@ class GradLevel(Level):
 
     __slots__ = ("is_root", "outer_mode", "value_class")
     what = "grad, vjp or jacrev"
+    on_values = False  # whether a backward pass runs on values of the level even where it is not recorded
 
     def __init__(self, value_class: type[Value] | None = None, root: bool = False) -> None:
         super().__init__()
@@ -76,6 +77,14 @@ class GradLevel(Level):
             return op.run(inner, kwargs)
         finally:
             _set_grad_enabled(not outer)
+
+    def tangent_of(self, v: Any) -> Any:
+        """The tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
+        return None
+
+    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+        """A copy of what a value holds, made before a write because the node of the write wants the value from before."""
+        return inner.clone()
 
     def collect(self, op: Op, args: Any) -> tuple[list[Any], Any, Any, Any, Any]:
         """Inner arguments; the edges of the tensor arguments (None if nothing requires grad); where each argument's edges start;

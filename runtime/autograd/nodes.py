@@ -221,7 +221,9 @@ class OpNode(Node):
             out[first] = result
 
     def release(self) -> None:
-        self.saved = None
+        """Give up saved tensors. A node that keeps none can run again, as in torch."""
+        if any(type(s) in (Saved, Packed, list) for s in self.saved or ()):
+            self.saved = None
 
     def __getattr__(self, name: str) -> Any:
         """``_saved_self`` and its like: what formulas will be given under that name; ``_raw_saved_self``: the handle of a saved tensor."""

@@ -1,0 +1,149 @@
+"""Forward-mode differentiation of eager code, with the names of ``torch.autograd.forward_ad``.
+
+Inside a dual level, :func:`make_dual` gives a tensor a tangent, every op computes the tangents of its results, and
+:func:`unpack_dual` reads them. On leaving the level all tangents are gone; the tensors remain as their primals.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..levels import Value
+from .dual import DualRoot, Tangents, laid_out_like
+from .level import GradLevel
+
+__all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
+
+_current_level = -1
+_is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
+
+
+class UnpackedDualTensor(NamedTuple):
+    """What :func:`unpack_dual` returns; ``tangent`` is None where there is none."""
+
+    primal: torch.Tensor
+    tangent: torch.Tensor | None
+
+
+def enter_dual_level() -> int:
+    """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level and return its number. Levels do not nest."""
+    global _current_level
+    from ..tensor import ROOT
+
+    if _current_level >= 0:
+        raise RuntimeError("Nested forward mode AD is not supported at the moment")
+    _current_level = 0
+    DualRoot.tangents = Tangents()
+    ROOT.__class__ = DualRoot
+    return _current_level
+
+
+def exit_dual_level(*, level: int | None = None) -> None:
+    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level; its tangents are gone."""
+    global _current_level
+    from ..tensor import ROOT
+
+    if level is None:
+        level = _current_level
+    if level < 0:
+        raise RuntimeError("Dual level must be a positive number.")
+    if level != _current_level:
+        raise RuntimeError("Trying to exit a forward AD level that was not the last one that was created. This is not supported.")
+    _current_level = -1
+    ROOT.__class__ = GradLevel
+    DualRoot.tangents.close()
+
+
+class dual_level:
+    """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode pass."""
+
+    def __enter__(self) -> int:
+        return enter_dual_level()
+
+    def __exit__(self, *exc: object) -> None:
+        exit_dual_level()
+
+
+class _set_fwd_grad_enabled:
+    """Turns forward mode on or off, until the end of the ``with`` block if there is one."""
+
+    def __init__(self, mode: bool) -> None:
+        self.before = _is_fwd_grad_enabled()
+        torch._C._set_fwd_grad_enabled(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        torch._C._set_fwd_grad_enabled(self.before)
+
+
+def _checked_level(level: int | None, what: str) -> int:
+    if level not in (None, 0, -1):
+        raise RuntimeError(f"Invalid level given to {what}")
+    return _current_level if level is None else level
+
+
+def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None = None) -> Any:
+    """As ``torch.autograd.forward_ad.make_dual``: a view of ``tensor`` that carries ``tangent``.
+
+    ``tangent`` must have the shape of ``tensor``; it is taken as it is if it lies in memory as ``tensor`` does, and copied if not, so that
+    views of the dual tensor are views of its tangent. Stricter than torch, which takes them and computes something: another dtype or
+    device is a ``RuntimeError``. Plain tensors are wrapped. Within a transform of ``runtime.func`` use ``runtime.func.jvp``.
+    """
+    from ..leaf import as_leaf
+    from ..tensor import ROOT
+
+    if _checked_level(level, "_make_dual") < 0:
+        raise RuntimeError("Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first.")
+    for name, t in (("primal", tensor), ("tangent", tangent)):
+        if not (t.is_floating_point() or t.is_complex()):
+            raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
+    if isinstance(tensor, Value) and tensor._level is not ROOT:
+        raise RuntimeError(
+            f"make_dual: the primal is a value of {tensor._level.what}; forward_ad works on tensors of level zero. "
+            "Inside a transform of runtime.func use runtime.func.jvp."
+        )
+    primal: Any = as_leaf(tensor)
+    moving: Any = as_leaf(tangent)
+    tangents = DualRoot.tangents
+    if tangents.of(primal) is not None:
+        raise RuntimeError(
+            "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level 0 is not supported."
+        )
+    if moving._level is ROOT and tangents.of(moving) is not None:
+        raise RuntimeError("Setting a forward grad that itself has a forward gradient at the same level 0 is not supported.")
+    if primal.shape != moving.shape:
+        raise RuntimeError(
+            "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
+            f"Tensor is of size {list(primal.shape)} while the given forward gradient is of size {list(moving.shape)}."
+        )
+    if primal.dtype is not moving.dtype or primal.device != moving.device:
+        raise RuntimeError(
+            f"make_dual: a tensor of dtype {primal.dtype} on {primal.device} cannot have a tangent of dtype {moving.dtype} on "
+            f"{moving.device}; convert the tangent with tangent.to(tensor)."
+        )
+    dual: Any = torch.ops.aten.alias.default(primal)
+    if _is_fwd_grad_enabled():
+        tangents.put(dual._inner, laid_out_like(moving, primal._inner))
+    return dual
+
+
+def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
+    """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without tangent, and the tangent or None."""
+    from ..tensor import ROOT
+
+    if _checked_level(level, "_fw_primal") < 0:
+        return UnpackedDualTensor(tensor, None)
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"_unpack_dual(): argument 'dual' (position 1) must be Tensor, not {type(tensor).__name__}")
+    if not isinstance(tensor, Value) or tensor._level is not ROOT:
+        return UnpackedDualTensor(tensor, None)
+    enabled = _is_fwd_grad_enabled()
+    tangent = DualRoot.tangents.of(tensor) if enabled else None
+    with _set_fwd_grad_enabled(False):
+        primal: Any = torch.ops.aten.alias.default(tensor)
+    DualRoot.tangents.put(primal._inner, None)
+    return UnpackedDualTensor(primal, tangent)
