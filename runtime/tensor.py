@@ -6,24 +6,32 @@ It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
 from __future__ import annotations
 
 import copy
-import weakref
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
+from .autograd import hooks
 from .autograd.level import GradLevel, GradValue, edge_of
-from .autograd.nodes import AccumulateGrad, Handle, Node
+from .autograd.nodes import AccumulateGrad, Node
 from .levels import Value
+
+_NOT_A_LEAF = (
+    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
+    "autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf "
+    "Tensor. If you access the non-leaf Tensor by mistake, make sure you access the leaf Tensor instead."
+)
 
 
 class Tensor(GradValue):
     """A ``torch.Tensor`` whose gradients are computed by this package's engine."""
 
     _grad: Any = None
-    _hooks: dict[int, Callable[..., Any]] | None = None
-    _post_accumulate: dict[int, Callable[..., Any]] | None = None
-    _retains: bool = False
+    _hooks: hooks.Hooks | None = None  # of a leaf; those of other tensors live on the node that made them
+    _post_accumulate: hooks.Hooks | None = None
 
     @property
     def requires_grad(self) -> bool:
@@ -51,6 +59,8 @@ class Tensor(GradValue):
 
     @property
     def grad(self) -> Any:
+        if self._grad is None and not self._retains and self.grad_fn is not None:
+            warnings.warn(_NOT_A_LEAF, stacklevel=2)
         return self._grad
 
     @grad.setter
@@ -91,35 +101,46 @@ class Tensor(GradValue):
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
         if self.is_leaf or self._retains:
             return
-        node, index = edge
-        if node.retained is None:
-            node.retained = {}
-        node.retained[index] = weakref.ref(self)
+        hooks.retain(self, *edge)
         self._retains = True
 
-    def register_hook(self, hook: Callable[[Tensor], Any]) -> Handle:
-        """``hook(grad)`` when the gradient of this tensor is known; may return a replacement."""
+    def register_hook(self, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+        """``hook(grad)`` when the gradient of this tensor is known; may return a replacement. As ``torch.Tensor.register_hook``."""
         edge = edge_of(self)
         if edge is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-        node, index = edge
-        if type(node) is AccumulateGrad:
-            if self._hooks is None:
-                self._hooks = {}
-            node.tensor_hooks = {0: self._hooks}
-            return Handle(self._hooks, hook)
-        if node.tensor_hooks is None:
-            node.tensor_hooks = {}
-        return Handle(node.tensor_hooks.setdefault(index, {}), hook)
+        return hooks.register(self._own_hooks(*edge), hook)
 
-    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], Any]) -> Handle:
+    def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
+        if type(node) is not AccumulateGrad:
+            return node.hooks_of(index)
+        if self._hooks is None:
+            self._hooks = node.hooks_of(0)
+        return self._hooks
+
+    @property
+    def _backward_hooks(self) -> Any:
+        edge = edge_of(self)
+        found = None if edge is None else (edge[0].tensor_hooks or {}).get(edge[1])
+        return found or None
+
+    @_backward_hooks.setter
+    def _backward_hooks(self, new: Any) -> None:
+        edge = edge_of(self)
+        if edge is not None and (new or edge[0].tensor_hooks):
+            own = self._own_hooks(*edge)
+            own.clear()
+            own.update(new or {})
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        """``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
         if edge_of(self) is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         if not self.is_leaf:
             raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
         if self._post_accumulate is None:
-            self._post_accumulate = {}
-        return Handle(self._post_accumulate, hook)
+            self._post_accumulate = OrderedDict()
+        return hooks.register(self._post_accumulate, hook)
 
     def backward(
         self,
@@ -165,7 +186,7 @@ class Tensor(GradValue):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = repr(self._inner)
         fn = self.grad_fn
-        suffixes = [f"grad_fn=<{fn.name()}>"] if isinstance(fn, Node) else ["requires_grad=True"] if self.requires_grad else []
+        suffixes = [f"grad_fn=<{type(fn).__name__}>"] if isinstance(fn, Node) else ["requires_grad=True"] if self.requires_grad else []
         tangent = ROOT.tangent_of(self)
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")

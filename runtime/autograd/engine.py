@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..levels import Value
-from .nodes import LAST, AccumulateGrad, Edge, Input, Node, OpNode
+from . import accumulate as adding
+from . import anomaly, hooks
+from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
+from .running import RUNNING
+from .saved import HOOKS
+
+_MAX_DEPTH = 32  # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a pass takes ten
+_ids = itertools.count()
 
 
 def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -23,14 +29,15 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return g.reshape(shape) if lead else g
 
 
-def conform(g: torch.Tensor, meta: Any, node: Node, index: int) -> torch.Tensor:
+def conform(g: torch.Tensor, meta: Any, node: Node | None, index: int) -> torch.Tensor:
     """Bring a cotangent to the shape and dtype of what it belongs to; a cotangent that cannot be is an error of ``node``'s rule."""
     shape, dtype = meta
     if g.shape != shape:
         lead = g.dim() - len(shape)
         if lead < 0 or any(n != m and n != 1 for n, m in zip(shape, g.shape[lead:], strict=True)):
+            name = "GraphRoot" if node is None else node.name()
             raise RuntimeError(
-                f"Function {node.name()} returned an invalid gradient at index {index} - got {list(g.shape)} "
+                f"Function {name} returned an invalid gradient at index {index} - got {list(g.shape)} "
                 f"but expected shape compatible with {list(shape)}"
             )
         g = sum_to(g, shape)
@@ -40,6 +47,167 @@ def conform(g: torch.Tensor, meta: Any, node: Node, index: int) -> torch.Tensor:
         if g.dtype is not dtype:
             g = g.to(dtype)
     return g
+
+
+class GraphTask:
+    """One call of the engine. ``node`` is the one that runs; ``ends`` the edges whose cotangents are asked for, with the positions
+    of the results (None: the pass is for all leaves); ``should_run`` the nodes on a path to them."""
+
+    __slots__ = (
+        "__weakref__",
+        "accumulate",
+        "callbacks",
+        "count",
+        "create_graph",
+        "depth",
+        "ends",
+        "id",
+        "keep_graph",
+        "level",
+        "node",
+        "results",
+        "should_run",
+        "start",
+    )
+
+    def __init__(self, level: Any, captures: Sequence[Edge | None] | None, create_graph: bool, keep_graph: bool, accumulate: bool) -> None:
+        self.id = next(_ids)
+        self.level = level
+        self.create_graph = create_graph
+        self.keep_graph = keep_graph
+        self.accumulate = accumulate
+        self.depth = 0
+        self.node: Node | None = None
+        self.callbacks: list[Callable[[], Any]] = []
+        self.start: list[Node] = []
+        self.count: dict[Node, int] = {}
+        self.should_run: set[Node] | None = None
+        self.ends: dict[Node, list[tuple[int, int]]] | None = None
+        self.results: list[Any] = [None] * len(captures or ())
+        if captures is not None:
+            self.ends = {}
+            for position, edge in enumerate(captures):
+                if edge is not None:
+                    self.ends.setdefault(edge[0], []).append((edge[1], position))
+
+    def plan(self) -> None:
+        """Count how many edges lead to each node that can be reached, and find the nodes from which some end can be reached."""
+        count = self.count = dict.fromkeys(self.start, 0)
+        users: dict[Node, list[Node]] | None = None if self.ends is None else {}
+        stack = list(count)
+        while stack:
+            node = stack.pop()
+            for edge in node.edges:
+                if edge is not None:
+                    following = edge[0]
+                    if following in count:
+                        count[following] += 1
+                    else:
+                        count[following] = 1
+                        stack.append(following)
+                    if users is not None:
+                        users.setdefault(following, []).append(node)
+        if self.ends is None or users is None:
+            return
+        # with accumulate=True the ends themselves run, too: leaves, and as in torch the nodes of other inputs
+        stack = [node for node in self.ends if node in count]
+        self.should_run = set(stack) if self.accumulate else set()
+        while stack:
+            for node in users.get(stack.pop(), ()):
+                if node not in self.should_run:
+                    self.should_run.add(node)
+                    stack.append(node)
+
+    def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+        level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
+        self.start = [node for (node, _), _ in roots]
+        self.plan()
+        count, should_run, ends = self.count, self.should_run, self.ends
+        check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
+        buffers: dict[Node, list[Any]] = {}
+        heap: list[tuple[int, int, Node]] = []
+        tickets = itertools.count()
+        for i, ((node, index), g) in enumerate(roots):
+            if g is not None:
+                meta = node.metas[index]
+                if g.shape != meta[0] or g.dtype is not meta[1]:
+                    g = conform(g, meta, None, i)
+            if node not in buffers:
+                buffers[node] = [None] * len(node.metas)
+                if count[node] == 0:
+                    heapq.heappush(heap, (-node.seq, next(tickets), node))
+            if g is not None:
+                adding.add(buffers[node], index, g, create_graph)
+        while heap:
+            node = heapq.heappop(heap)[2]
+            grads = buffers.pop(node, None) or [None] * len(node.metas)
+            if should_run is not None and node not in should_run and node not in ends:  # type: ignore[operator]
+                continue
+            self.node = node
+            if node.tensor_hooks or node.retained:
+                hooks.run_tensor_hooks(level, node, grads, create_graph)
+            if should_run is not None:
+                for index, position in ends.get(node, ()):  # type: ignore[union-attr]
+                    self.results[position] = grads[index]
+                if node not in should_run:
+                    continue
+            if node.pre_hooks:
+                grads = hooks.run_prehooks(level, node, grads, create_graph)
+            if type(node) is AccumulateGrad:
+                seen = list(grads) if node.post_hooks else ()
+                if grads[0] is not None and self.accumulate:
+                    adding.into_leaf(level, node, grads, create_graph)
+                if node.post_hooks:
+                    hooks.run_posthooks(level, node, (), seen, create_graph)
+                continue
+            if type(node) is Input:
+                continue
+            edges = node.edges
+            mask: list[bool] | None = None
+            if should_run is not None:
+                for e in edges:
+                    if e is not None and e[0] not in should_run and e[0] not in ends:  # type: ignore[operator]
+                        mask = [e is not None and (e[0] in should_run or e[0] in ends) for e in edges]  # type: ignore[operator]
+                        break
+            outs: Sequence[Any]
+            if isinstance(node, OpNode) and not any(g is not None for g in grads):
+                outs = (None,) * len(edges)
+            else:
+                outs = node.apply(grads, mask, create_graph)
+            if not keep_graph:
+                node.release()
+            if check_nan:
+                anomaly.refuse_nan(node, outs)
+            if len(outs) != len(edges):
+                raise RuntimeError(
+                    f"Function {node.name()} returned an invalid number of gradients - got {len(outs)} but expected {len(edges)}"
+                )
+            if node.post_hooks:
+                outs = hooks.run_posthooks(level, node, outs, grads, create_graph)
+            del grads
+            for i, g in enumerate(outs):
+                edge = edges[i]
+                if edge is None:
+                    continue
+                following, index = edge
+                if mask is not None and not mask[i]:
+                    continue
+                if g is not None:
+                    meta = following.metas[index]
+                    if g.shape != meta[0] or g.dtype is not meta[1]:
+                        g = conform(g, meta, node, i)
+                    buffer = buffers.get(following)
+                    if buffer is None:
+                        buffer = buffers[following] = [None] * len(following.metas)
+                    if buffer[index] is None:
+                        buffer[index] = g
+                    else:
+                        adding.add(buffer, index, g, create_graph)
+                count[following] -= 1
+                if count[following] == 0:
+                    heapq.heappush(heap, (-following.seq, next(tickets), following))
+            g = None
+            del outs
 
 
 def execute(
@@ -54,176 +222,108 @@ def execute(
     """Run the tape of ``level`` from ``roots`` (edge, cotangent) and return the cotangents at ``captures``.
 
     Cotangents are values of the level when ``create_graph``, else inner tensors. With ``captures`` only the nodes on a path to
-    them run; ``accumulate`` adds what reaches leaves into their ``.grad``.
+    them run; ``accumulate`` adds what reaches leaves into their ``.grad``. A pass started by a hook or by a node of another pass runs
+    to its end first.
     """
-    wanted: dict[Edge, list[int]] = {}
-    for position, edge in enumerate(captures or ()):
-        if edge is not None:
-            wanted.setdefault(edge, []).append(position)
-    results: list[Any] = [None] * len(captures or ())
-    start = {node for (node, _), _ in roots}
-    count = _dependencies(start)
-    needed = None if captures is None else _needed(count, {node for node, _ in wanted})
-    buffers: dict[Node, list[Any]] = {}
-    ticket = itertools.count()
-    heap: list[tuple[int, int, Node]] = []
-    for (node, index), g in roots:
-        _add(buffers, node, index, g)
-    for node in start:
-        if count[node] == 0 and (needed is None or node in needed):
-            heapq.heappush(heap, (-node.seq, next(ticket), node))
-    inside = {node for node, _ in wanted}
-    while heap:
-        node = heapq.heappop(heap)[2]
-        grads = buffers.pop(node, None) or [None] * len(node.metas)
-        if node.tensor_hooks or node.retained or node.pre_hooks:
-            grads = _before(level, node, grads, create_graph)
-        if node in inside:
-            for i in range(len(node.metas)):
-                for position in wanted.get((node, i), ()):
-                    results[position] = grads[i]
-        if isinstance(node, AccumulateGrad):
-            # take it out of the list, so that the tensor may be kept without a copy if nobody else holds it
-            if grads[0] is not None and accumulate and (captures is None or node in inside):
-                _accumulate(level, node, grads, create_graph)
-            continue
-        if isinstance(node, Input):
-            continue
-        edges = node.edges
-        mask: list[bool] | None = None
-        if needed is not None:
-            for e in edges:
-                if e is not None and e[0] not in needed:
-                    mask = [e is not None and e[0] in needed for e in edges]
-                    break
-        outs: tuple[Any, ...]
-        if mask is not None and not any(mask):
-            outs = ()
-        elif isinstance(node, OpNode) and not any(g is not None for g in grads):
-            outs = (None,) * len(edges)
-        else:
-            outs = node.apply(grads, mask, create_graph)
-            if not keep_graph:
-                node.release()
-        if node.post_hooks:
-            outs = _after(level, node, outs, grads, create_graph)
-        del grads
-        for i, g in enumerate(outs):
-            edge = edges[i]
-            if edge is None:
-                continue
-            following, index = edge
-            if needed is not None and following not in needed:
-                continue
-            if g is not None:
-                meta = following.metas[index]
-                if g.shape != meta[0] or g.dtype is not meta[1]:
-                    g = conform(g, meta, node, i)
-                buffer = buffers.get(following)
-                if buffer is None:
-                    buffer = buffers[following] = [None] * len(following.metas)
-                buffer[index] = g if buffer[index] is None else buffer[index] + g
-            count[following] -= 1
-            if count[following] == 0:
-                heapq.heappush(heap, (-following.seq, next(ticket), following))
-        g = None
-        del outs
+    task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
+    outer = RUNNING.task
+    if outer is not None:
+        task.depth = outer.depth + 1
+        if task.depth % _MAX_DEPTH == 0:
+            return _on_a_fresh_stack(lambda: _execute(task, roots))
+    return _execute(task, roots)
+
+
+def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
+    outer = RUNNING.task
+    RUNNING.task = task
+    try:
+        task.run(roots)
+        while task.callbacks:
+            task.callbacks.pop(0)()
+    except Exception:
+        if anomaly.STATE.enabled and task.node is not None:
+            anomaly.explain(task.node)
+        raise
+    finally:
+        RUNNING.task = outer
+    return task.results
+
+
+def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
+    """On another thread, with this one's grad mode and saved-tensor hooks, while this one waits."""
+    grad_mode, stack, disabled = torch.is_grad_enabled(), HOOKS.stack, HOOKS.disabled
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        HOOKS.stack, HOOKS.disabled = stack, disabled
+        try:
+            with torch.set_grad_enabled(grad_mode):
+                results.extend(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="backward on a fresh stack")
+    thread.start()
+    thread.join()
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # the traceback holds this frame: no cycle
     return results
 
 
-def _add(buffers: dict[Node, list[Any]], node: Node, index: int, g: Any) -> None:
-    buffer = buffers.setdefault(node, [None] * len(node.metas))
-    buffer[index] = g if buffer[index] is None else buffer[index] + g
+def queue_callback(callback: Callable[[], Any]) -> None:
+    """Run ``callback()`` when the running backward pass has ended."""
+    if RUNNING.task is None:
+        raise RuntimeError("Final callbacks can only be installed during backward pass.")
+    RUNNING.task.callbacks.append(callback)
 
 
-def _dependencies(start: set[Node]) -> dict[Node, int]:
-    """How many edges lead to each node that can be reached."""
-    count = dict.fromkeys(start, 0)
-    stack = list(start)
-    while stack:
-        for edge in stack.pop().edges:
+def will_execute(node: Node) -> bool:
+    """Whether the running backward pass runs ``node``, now, before or after."""
+    task = RUNNING.task
+    if task is None:
+        raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")
+    if task.should_run is None or task.ends is None or node not in task.count:
+        return node in task.count
+    if node in task.ends and not task.accumulate and not node.edges:
+        raise RuntimeError(
+            "A leaf node was passed to _will_engine_execute_node but we are currently running autograd.grad(). "
+            "This is currently not supported."
+        )
+    return node in task.should_run or node in task.ends
+
+
+def execution_order() -> list[Node]:
+    """The nodes of the running backward pass in the order in which it runs them, if no hook or node starts another."""
+    task = RUNNING.task
+    if task is None:
+        raise RuntimeError("_current_graph_task_execution_order should only be called during the backward pass")
+    if torch._C._is_multithreading_enabled():
+        raise RuntimeError(
+            "_current_graph_task_execution_order expects the current backward to be executed with multithreading disabled, e.g. by "
+            "running:\n\n>>> with torch.autograd.set_multithreading_enabled(False):\n...     torch.autograd.grad(...)\n"
+        )
+    waiting = dict.fromkeys(task.start, 0)
+    for node in task.count:
+        for edge in node.edges:
             if edge is not None:
-                node = edge[0]
-                if node in count:
-                    count[node] += 1
-                else:
-                    count[node] = 1
-                    stack.append(node)
-    return count
-
-
-def _needed(count: dict[Node, int], ends: set[Node]) -> set[Node]:
-    """The nodes from which some node of ``ends`` can be reached; edges always lead to older nodes, or to leaves."""
-    needed: set[Node] = set()
-    for node in sorted(count, key=lambda n: -1 if n.seq == LAST else n.seq):
-        if node in ends or any(e is not None and e[0] in needed for e in node.edges):
-            needed.add(node)
-    return needed
-
-
-def _accumulate(level: Any, node: AccumulateGrad, grads: list[Any], create_graph: bool) -> None:
-    variable = node.variable
-    g = grads[0]
-    grads[0] = None
-    old = variable._grad
-    if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
-        create_graph, g = False, g._inner.detach()
-    if create_graph:
-        variable._grad = g if old is None else old + g
-    elif old is None:
-        # keep the buffer itself when nobody else can see it: two references are ours (the name here, getrefcount's argument)
-        shared = sys.getrefcount(g) > 2 or g._base is not None or isinstance(g, Value)
-        if shared or (g.layout is torch.strided and not g.is_contiguous()):
-            g = g.clone(memory_format=torch.preserve_format) if g.layout is not torch.strided else g.clone()
-        variable._grad = level.wrap(g, None)
-    else:
-        inner = old._inner if isinstance(old, Value) and old._level is level else old
-        if old._edge is not None:
-            variable._grad = level.wrap(inner + g, None)
-        else:
-            inner.add_(g)
-    if variable._post_accumulate:
-        for hook in list(variable._post_accumulate.values()):
-            hook(variable)
-
-
-def _show(level: Any, g: Any, create_graph: bool) -> Any:
-    return g if g is None or create_graph else level.wrap(g, None)
-
-
-def _hide(level: Any, g: Any, create_graph: bool) -> Any:
-    return g._inner if not create_graph and isinstance(g, Value) and g._level is level else g
-
-
-def _before(level: Any, node: Node, grads: list[Any], create_graph: bool) -> list[Any]:
-    """Tensor hooks, then retained gradients, then node pre-hooks."""
-    for i, hooks in (node.tensor_hooks or {}).items():
-        for hook in list(hooks.values()):
-            if grads[i] is None:
-                continue
-            new = hook(_show(level, grads[i], create_graph))
-            if new is not None:
-                grads[i] = _hide(level, new, create_graph)
-    for i, ref in (node.retained or {}).items():
-        variable = ref()
-        if variable is not None and grads[i] is not None:
-            shown = _show(level, grads[i], create_graph)
-            variable._grad = shown if variable._grad is None else variable._grad + shown
-    if node.pre_hooks:
-        shown = tuple(_show(level, g, create_graph) for g in grads)
-        for hook in list(node.pre_hooks.values()):
-            new = hook(shown)
-            if new is not None:
-                shown = new if isinstance(new, tuple) else (new,)
-        grads = [_hide(level, g, create_graph) for g in shown]
-    return grads
-
-
-def _after(level: Any, node: Node, outs: tuple[Any, ...], grads: list[Any], create_graph: bool) -> tuple[Any, ...]:
-    shown_in = tuple(_show(level, g, create_graph) for g in outs)
-    shown_out = tuple(_show(level, g, create_graph) for g in grads)
-    for hook in list((node.post_hooks or {}).values()):
-        new = hook(shown_in, shown_out)
-        if new is not None:
-            shown_in = new if isinstance(new, tuple) else (new,)
-    return tuple(_hide(level, g, create_graph) for g in shown_in)
+                waiting[edge[0]] = waiting.get(edge[0], 0) + 1
+    tickets = itertools.count()
+    heap = [(-node.seq, next(tickets), node) for node in dict.fromkeys(task.start) if waiting[node] == 0]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        node = heapq.heappop(heap)[2]
+        if task.should_run is not None and node not in task.should_run and node not in task.ends:  # type: ignore[operator]
+            continue
+        order.append(node)
+        for edge in node.edges:
+            if edge is not None:
+                waiting[edge[0]] -= 1
+                if waiting[edge[0]] == 0:
+                    heapq.heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
+    return order

@@ -1,4 +1,4 @@
-"""Context managers over what the graph saves: the part of ``torch.autograd.graph`` that deals with saved tensors."""
+"""As ``torch.autograd.graph``: nodes and edges, and context managers over what the graph saves."""
 
 from __future__ import annotations
 
@@ -12,9 +12,21 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..levels import Value
+from .edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
+from .nodes import Node
 from .saved import HOOKS
 
-__all__ = ["allow_mutation_on_saved_tensors", "disable_saved_tensors_hooks", "increment_version", "save_on_cpu", "saved_tensors_hooks"]
+__all__ = [
+    "GradientEdge",
+    "Node",
+    "allow_mutation_on_saved_tensors",
+    "disable_saved_tensors_hooks",
+    "get_gradient_edge",
+    "increment_version",
+    "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
 
 
 def _plain(t: torch.Tensor) -> torch.Tensor:

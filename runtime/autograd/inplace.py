@@ -14,6 +14,8 @@ import torch
 from ..errors import InplaceError
 from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, unwrap_kwargs
 from ..rules.ops import Op
+from . import hooks
+from .accumulate import dense
 from .nodes import AccumulateGrad, Input, Node, OpNode
 
 _grad_enabled = torch.is_grad_enabled
@@ -40,9 +42,12 @@ class View:
     def refresh(self, v: Any) -> None:
         """Take the history of ``v`` from its base's present one."""
         self.generation = self.base._generation
+        before = v._edge
         with torch.enable_grad():
             v._edge = self.replay(self.base)._edge
         v._req = False
+        if v._retains and v._edge is not None:
+            hooks.follow(v, before)
 
 
 def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
@@ -110,11 +115,16 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         target._edge = (node, 0)
         target._req = False
         target._generation += 1
+        if target._retains:
+            hooks.follow(target, self_edge)
         return target
     base = view.base
-    base._edge = (CopySlices(level, edge_of(base), base, view, node, at.get(0)), 0)
+    base_edge = edge_of(base)
+    base._edge = (CopySlices(level, base_edge, base, view, node, at.get(0)), 0)
     base._req = False
     base._generation += 1
+    if base._retains:
+        hooks.follow(base, base_edge)
     return target
 
 
@@ -174,7 +184,7 @@ class CopySlices(Node):
 
         g = grads[0]
         shape, stride, _ = self.geometry
-        base = g.new_empty_strided(shape, stride) if _dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
+        base = g.new_empty_strided(shape, stride) if dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
         base = base.copy_(g)
         part = self.view.replay(base)
         inner_wanted = None
@@ -195,16 +205,6 @@ class CopySlices(Node):
 
     def release(self) -> None:
         self.inner_node.release()
-
-
-def _dense(shape: Any, stride: Any) -> bool:
-    """Whether every element has a place of its own and there are no gaps."""
-    expected = 1
-    for size, step in sorted(zip(shape, stride, strict=True), key=lambda p: (p[1], p[0])):
-        if size != 1 and step != expected:
-            return False
-        expected *= max(size, 1)
-    return True
 
 
 def refuse(level: Any, op: Op) -> None:

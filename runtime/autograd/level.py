@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import Any
 
 import torch
@@ -206,13 +208,21 @@ def edge_of(v: Any) -> Any:
     e = v._edge
     if e is None and v._req:
         node = v._accumulator() if v._accumulator is not None else None
-        if node is None:
-            import weakref
+        return (node if node is not None else _accumulator_of(v)), 0
+    return e
 
+
+_making = threading.Lock()
+
+
+def _accumulator_of(v: Any) -> AccumulateGrad:
+    """The end of paths to a leaf, made when a graph first needs it. All threads get the same one: it holds the lock on ``.grad``."""
+    with _making:
+        node = v._accumulator() if v._accumulator is not None else None
+        if node is None:
             node = AccumulateGrad(v._level, v)
             v._accumulator = weakref.ref(node)
-        return node, 0
-    return e
+    return node
 
 
 class GradValue(Value):
@@ -227,6 +237,7 @@ class GradValue(Value):
     _req: bool = False
     _accumulator: Any = None
     _generation: int = 0
+    _retains: bool = False
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]

@@ -8,15 +8,19 @@ tuples and instances of slotted classes are both covered by CPython's deallocati
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import MissingRule
 from ..levels import Level
 from ..rules.ops import Op, Plan
+from . import anomaly, hooks
+from .node_names import node_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
 
 _sequence = itertools.count()
@@ -35,10 +39,12 @@ class Node:
         self.level = level
         self.edges = edges
         self.metas = metas  # per output (shape, dtype), or None for an output that is not a tensor
-        self.pre_hooks: dict[int, Callable[..., Any]] | None = None
-        self.tensor_hooks: dict[int, dict[int, Callable[..., Any]]] | None = None
-        self.post_hooks: dict[int, Callable[..., Any]] | None = None
-        self.retained: dict[int, weakref.ref[Any]] | None = None
+        self.pre_hooks: hooks.Hooks | None = None
+        self.tensor_hooks: dict[int, hooks.Hooks] | None = None  # by output number
+        self.post_hooks: hooks.Hooks | None = None
+        self.retained: dict[int, weakref.ref[Any]] | None = None  # by output number: the tensor whose .grad shall be written
+        if anomaly.STATE.enabled:
+            anomaly.remember(self)
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
@@ -62,55 +68,74 @@ class Node:
             self.metadata_: dict[Any, Any] = {}
             return self.metadata_
 
+    @property
+    def requires_grad(self) -> bool:
+        return True
+
+    @property
+    def _input_metadata(self) -> tuple[Any, ...]:
+        """Shape and dtype of each output of the forward call: what the cotangents must look like."""
+        return tuple(None if meta is None else InputMetadata(*meta) for meta in self.metas)
+
     def _sequence_nr(self) -> int:
         return self.seq
 
-    def register_hook(self, hook: Callable[..., Any]) -> Handle:
+    def _set_sequence_nr(self, number: int) -> None:
+        self.seq = number
+
+    def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
         """``hook(grad_inputs, grad_outputs)`` after the node has run; may return replacements of grad_inputs."""
         if self.post_hooks is None:
-            self.post_hooks = {}
-        return Handle(self.post_hooks, hook)
+            self.post_hooks = OrderedDict()
+        return hooks.register(self.post_hooks, hook)
 
-    def register_prehook(self, hook: Callable[..., Any]) -> Handle:
+    def register_prehook(self, hook: hooks.Hook) -> RemovableHandle:
         """``hook(grad_outputs)`` before the node runs; may return replacements."""
         if self.pre_hooks is None:
-            self.pre_hooks = {}
-        return Handle(self.pre_hooks, hook)
+            self.pre_hooks = OrderedDict()
+        return hooks.register(self.pre_hooks, hook)
+
+    def hooks_of(self, index: int) -> hooks.Hooks:
+        """The hooks of the tensor that is output ``index``."""
+        if self.tensor_hooks is None:
+            self.tensor_hooks = {}
+        return self.tensor_hooks.setdefault(index, OrderedDict())
+
+    def __call__(self, *grads: Any) -> Any:
+        """Run the node alone: cotangents of its outputs -> those of its inputs."""
+        if len(grads) != len(self.metas):
+            raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
+        recording = torch.is_grad_enabled()
+        outs = self.apply([hooks.hide(self.level, g, recording) for g in grads], None, recording)
+        shown = tuple(hooks.show(self.level, g) for g in outs)
+        return shown[0] if len(shown) == 1 else shown
 
     def __repr__(self) -> str:
-        return f"<{self.name()} object at {id(self):#x}>"
+        return f"<{type(self).__name__} object at {id(self):#x}>"
 
 
-class Handle:
-    """Removes a hook; also a context manager that does so on leaving."""
+class InputMetadata(NamedTuple):
+    """What is known of a cotangent before it arrives."""
 
-    __slots__ = ("hooks", "id")
-    _ids = itertools.count()
-
-    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
-        self.hooks = hooks
-        self.id = next(Handle._ids)
-        hooks[self.id] = hook
-
-    def remove(self) -> None:
-        self.hooks.pop(self.id, None)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 class AccumulateGrad(Node):
-    """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives."""
+    """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives, one backward pass at a time."""
 
-    __slots__ = ("variable",)
+    __slots__ = ("lock", "variable")
 
     def __init__(self, level: Level, variable: Any) -> None:
         super().__init__(level, (), ((variable.shape, variable.dtype),))
         self.seq = LAST
         self.variable = variable
+        self.lock = threading.RLock()
+        if variable._hooks is not None:
+            self.tensor_hooks = {0: variable._hooks}
+
+    def name(self) -> str:
+        return "torch::autograd::AccumulateGrad"
 
 
 class Input(Node):
@@ -228,18 +253,23 @@ class OpNode(Node):
     def __getattr__(self, name: str) -> Any:
         """``_saved_self`` and its like: what formulas will be given under that name; ``_raw_saved_self``: the handle of a saved tensor."""
         raw = name.startswith("_raw_saved_")
-        key = name[11:] if raw else name[7:]
+        key = name[11 if raw else 7 :].replace("_sym_sizes", "_shape").replace("_scalar_type", "_dtype")
         if not (raw or name.startswith("_saved_")) or key not in self.plan.names:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         i = self.plan.names.index(key)
         if not raw:
-            return self.values(True)[i]
+            value = self.values(True)[i]
+            return tuple(value) if type(value) is list else value
         if self.saved is None:
             raise RuntimeError(FREED)
         s = self.saved[i]
         if type(s) is list:
             return tuple(SavedTensor.of(self, s, k, self._history(self.plan.slots[i], k)) for k in range(len(s)))
         return SavedTensor.of(self, self.saved, i, self._history(self.plan.slots[i], 0))
+
+    def __dir__(self) -> list[str]:
+        names = [n.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type") for n in self.plan.names]
+        return [*super().__dir__(), *(f"_saved_{n}" for n in names)]
 
 
 class Undifferentiable(Node):
@@ -261,8 +291,8 @@ class Undifferentiable(Node):
 def node_class(op: Op) -> type[OpNode]:
     """``MulBackward0`` for ``aten.mul.Tensor``: the names that torch prints."""
     if op.node_class is None:
-        base = (op.functional or op).base_name
-        camel = "".join(part[:1].upper() + part[1:] for part in base.split("_") if part)
-        op.node_class = type(f"{camel}Backward0", (OpNode,), {"__slots__": ()})
+        functional = op.functional or op
+        op.node_class = type(node_name(functional.base_name, functional.func._overloadname), (OpNode,), {"__slots__": ()})
     made: type[OpNode] = op.node_class
     return made
+

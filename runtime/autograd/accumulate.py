@@ -1,0 +1,96 @@
+"""Adding up gradients: in the engine's buffers and in the ``.grad`` of leaves, without copies where nobody can see it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..levels import Value
+from . import hooks
+
+_LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
+_use_count = torch._C._storage_Use_Count
+
+
+def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
+    """Add ``g`` to ``buffer[index]``; a large sum goes into the memory of the gradient that came first, if the buffer alone holds it."""
+    old = buffer[index]
+    if old is None:
+        buffer[index] = g
+    elif old.is_sparse and not g.is_sparse:
+        buffer[index] = g + old
+    # three references: the buffer's, the name here, getrefcount's argument
+    elif not create_graph and old.numel() >= _LARGE and sys.getrefcount(old) <= 3 and _own(old) and type(g) is torch.Tensor:
+        old.add_(g)
+    else:
+        buffer[index] = old + g
+
+
+def _own(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
+    if type(t) is not torch.Tensor or t.layout is not torch.strided or not dense(t.shape, t.stride()):
+        return False
+    return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # the tensor's own, and the storage object just made
+
+
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether every element of such a tensor has a place of its own and there are no gaps."""
+    expected = 1
+    for size, step in sorted(zip(shape, strides, strict=True), key=lambda p: (p[1], p[0])):
+        if size != 1 and step != expected:
+            return False
+        expected *= max(size, 1)
+    return True
+
+
+def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> None:
+    """Add ``grads[0]`` to the ``.grad`` of a leaf. The gradient is taken out of the list, so that its memory may be kept
+    if nobody else holds it; it gets the strides of the leaf if that is dense, else it becomes contiguous."""
+    variable = node.variable
+    with node.lock:
+        g = grads[0]
+        grads[0] = None
+        old = variable._grad
+        if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
+            create_graph, g = False, g._inner.detach()
+        if create_graph:
+            if old is None:
+                variable._grad = _laid_out(g, variable)
+            else:
+                variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
+        elif old is None:
+            # two references: the name here and getrefcount's argument
+            mine = sys.getrefcount(g) <= 2 and g._base is None and not isinstance(g, Value)
+            variable._grad = level.wrap(g if mine and _obeys(g, variable) else _laid_out(g, variable), None)
+        else:
+            inner = old._inner if isinstance(old, Value) and old._level is level else old
+            if inner.is_sparse and not g.is_sparse:
+                variable._grad = level.wrap(g + inner, None)
+            else:
+                inner.add_(g)
+        if variable._post_accumulate:
+            hooks.run_post_accumulate(variable)
+
+
+def _obeys(g: Any, variable: Any) -> bool:
+    """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»)."""
+    if g.layout is not torch.strided:
+        return True
+    contiguous: bool = g.is_contiguous()
+    if variable.layout is not torch.strided or (contiguous and variable.is_contiguous()):
+        return contiguous
+    strides = variable.stride()
+    if not dense(variable.shape, strides):
+        return contiguous
+    return all(n == 1 or a == b for n, a, b in zip(g.shape, g.stride(), strides, strict=True))
+
+
+def _laid_out(g: Any, variable: Any) -> Any:
+    if g.layout is not torch.strided:
+        return g.clone()
+    if variable.layout is torch.strided and not variable.is_contiguous() and dense(variable.shape, variable.stride()):
+        return g.new_empty_strided(g.shape, variable.stride()).copy_(g)
+    return g.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,117 @@
+"""Anomaly mode: which forward call is to blame for an error in the backward pass, and where NaN first appears."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from typing import Any
+
+import torch
+
+from .running import current_node
+
+
+class _State:
+    """Of the whole process, as in torch: the backward pass may run on another thread than the one that asked."""
+
+    __slots__ = ("check_nan", "enabled")
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.check_nan = True
+
+
+STATE = _State()
+
+
+def is_anomaly_enabled() -> bool:
+    return STATE.enabled
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    return STATE.check_nan
+
+
+def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    STATE.enabled = mode
+    STATE.check_nan = check_nan
+
+
+class set_detect_anomaly:
+    """As ``torch.autograd.set_detect_anomaly``: switch the mode on or off, as a function or as a context manager."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self.before = STATE.enabled, STATE.check_nan
+        set_anomaly_enabled(mode, check_nan)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        set_anomaly_enabled(*self.before)
+
+
+class detect_anomaly:
+    """As ``torch.autograd.detect_anomaly``: errors of the backward pass come with the traceback of the forward call that made the
+    failing node, and (``check_nan``) a node that returns NaN raises."""
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self.check_nan = check_nan
+        self.before = STATE.enabled, STATE.check_nan
+        warnings.warn(
+            "Anomaly Detection has been enabled. This mode will increase the runtime and should only be enabled for debugging.",
+            stacklevel=2,
+        )
+
+    def __enter__(self) -> None:
+        self.before = STATE.enabled, STATE.check_nan
+        set_anomaly_enabled(True, self.check_nan)
+
+    def __exit__(self, *exc: object) -> None:
+        set_anomaly_enabled(*self.before)
+
+
+def remember(node: Any) -> None:
+    """Note where ``node`` was made, and by which node if that happened during a backward pass."""
+    node.metadata["traceback_"] = traceback.format_stack()
+    parent = current_node()
+    if parent is not None:
+        node.metadata["parent_"] = parent
+
+
+def explain(node: Any) -> None:
+    """Warn with the forward call that made the failing ``node``, then with those of the nodes whose backward made it."""
+    trace = node.metadata.get("traceback_")
+    if trace is None:
+        warnings.warn(
+            f"Error detected in {node.name()}. No forward pass information available. Enable detect anomaly during forward pass for more "
+            "information.",
+            stacklevel=2,
+        )
+    else:
+        warnings.warn(f"Error detected in {node.name()}. Traceback of forward call that caused the error:\n{''.join(trace)}", stacklevel=2)
+    while (parent := node.metadata.get("parent_")) is not None:
+        trace = parent.metadata.get("traceback_")
+        if trace is None:
+            warnings.warn(
+                f"\n\nPrevious calculation was induced by {parent.name()}. No forward pass information available. Enable detect anomaly "
+                "during forward pass for more information.",
+                stacklevel=2,
+            )
+        else:
+            warnings.warn(
+                f"\n\nPrevious calculation was induced by {parent.name()}. Traceback of forward call that induced the previous "
+                f"calculation:\n{''.join(trace)}",
+                stacklevel=2,
+            )
+        node = parent
+
+
+def refuse_nan(node: Any, outs: Any) -> None:
+    for i, g in enumerate(outs):
+        if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
+            raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
+
+
+def _values(g: torch.Tensor) -> torch.Tensor:
+    return g.coalesce().values() if g.layout is torch.sparse_coo else g

@@ -1,0 +1,59 @@
+"""The names of nodes that torch prints (``MulBackward0``, ``SumBackward1``).
+
+torch numbers the differentiable overloads of one base name in the order of ``derivatives.yaml``, which comes with it. The numbers are read
+from there, so that they are those of the installed version; an op that the file does not know is number 0 of its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from importlib.resources import files
+
+_ENTRY = re.compile(r"- name: (?P<name>\w+)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\) -> ")
+_FORMULA = re.compile(r"(?P<indent> +)(?P<targets>\w+(?:, *\w+)*): *(?P<formula>.*)")
+
+
+def backward_name(base: str) -> str:
+    """``sum`` -> ``SumBackward``. Letters after a digit count as a new word: ``conv2d`` -> ``Conv2DBackward``."""
+    return ("".join(word.title() for word in base.split("_")) + "Backward").replace("ForwardBackward", "Backward")
+
+
+@functools.cache
+def _numbered() -> dict[str, str]:
+    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload that torch has a derivative of."""
+    try:
+        text = (files("torchgen") / "packaged/autograd/derivatives.yaml").read_text()
+    except (ModuleNotFoundError, FileNotFoundError):
+        return {}
+    names: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for block in re.split(r"\n(?=- name: )", text):
+        entry = _ENTRY.match(block)
+        if entry is None or not _differentiable(block, entry["arguments"]):
+            continue
+        prefix = backward_name(entry["name"])
+        names[f"{entry['name']}.{entry['overload'] or 'default'}"] = f"{prefix}{seen[prefix]}"
+        seen[prefix] += 1
+    return names
+
+
+def _differentiable(block: str, arguments: str) -> bool:
+    """Whether some argument has a formula of its own under the default dispatch."""
+    declared = set(re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", arguments))
+    here = True  # not inside the formulas of another dispatch key
+    for line in block.splitlines()[1:]:
+        found = _FORMULA.match(line)
+        if found is None:
+            continue
+        if len(found["indent"]) == 4:
+            here = found["targets"] == "Default"
+        elif here and found["formula"].strip() != "non_differentiable" and declared & set(re.split(r", *", found["targets"])):
+            return True
+    return False
+
+
+def node_name(base: str, overload: str) -> str:
+    """What torch calls the node of an overload, with ``default`` for the one without a name."""
+    return _numbered().get(f"{base}.{overload}") or f"{backward_name(base)}0"

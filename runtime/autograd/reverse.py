@@ -1,0 +1,242 @@
+"""``backward`` and ``grad``: what people call, checked and put into the engine's terms."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..levels import Value
+from .edges import GradientEdge
+from .engine import execute
+from .hooks import show
+from .level import edge_of
+from .nodes import AccumulateGrad, Node
+
+_CYCLE = (
+    "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
+    "memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you have to use this function, make sure "
+    "to reset the .grad fields of your parameters to None after use to break the cycle and avoid the leak."
+)
+_warned: set[str] = set()
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned or torch.is_warn_always_enabled():
+        _warned.add(message)
+        warnings.warn(message, stacklevel=3)
+
+
+def _listed(x: Any) -> tuple[Any, ...]:
+    return (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else tuple(x)
+
+
+def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
+    if isinstance(inputs, Mapping):
+        if type(inputs) is not dict:
+            raise TypeError(
+                f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Other Mapping types are not supported."
+            )
+        inputs = inputs.values()
+    found = _listed(inputs)
+    if not found:
+        raise RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
+    for t in found:
+        if not isinstance(t, (torch.Tensor, GradientEdge)):
+            raise RuntimeError(f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}")
+    return found
+
+
+def _edge(t: Any) -> Any:
+    """(node, output number) of a tensor or an edge, None where nothing was recorded."""
+    if isinstance(t, GradientEdge):
+        return t.node, t.output_nr
+    return edge_of(t) if isinstance(t, Value) and hasattr(t, "_edge") else None
+
+
+def _level(tensors: Sequence[Any]) -> Any:
+    from ..tensor import ROOT
+
+    levels = {t.node.level if isinstance(t, GradientEdge) else t._level for t in tensors if _edge(t) is not None}
+    return max(levels, key=lambda level: level.number) if levels else ROOT
+
+
+def _device(node: Node) -> torch.device:
+    """Where the leaves of a graph live."""
+    stack, seen = [node], {node}
+    while stack:
+        node = stack.pop()
+        if isinstance(node, AccumulateGrad):
+            return node.variable.device  # type: ignore[no-any-return]
+        new = [e[0] for e in node.edges if e is not None and e[0] not in seen]
+        seen.update(new)
+        stack += new
+    return torch.get_default_device()
+
+
+def _ones(t: Any) -> torch.Tensor | None:
+    """The cotangent of a scalar whose gradient is asked for without giving one."""
+    if isinstance(t, GradientEdge):
+        shape, dtype = t.node.metas[t.output_nr]
+    elif _edge(t) is None:
+        return None
+    else:
+        shape, dtype = t.shape, t.dtype
+    if shape.numel() != 1:
+        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+    if not dtype.is_floating_point:
+        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {dtype}")
+    if isinstance(t, GradientEdge):
+        return torch.ones(shape, dtype=dtype, device=_device(t.node))
+    return torch.ones_like(t._inner, memory_format=torch.preserve_format)
+
+
+def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
+    """One cotangent per output, of its shape (with ``batched``, of its shape after the first dimension); ones for scalars."""
+    given = (None,) * len(outputs) if given is None else _listed(given)
+    if len(given) != len(outputs):
+        raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
+    cotangents: list[torch.Tensor | None] = []
+    for i, (t, g) in enumerate(zip(outputs, given, strict=True)):
+        if g is None:
+            cotangents.append(_ones(t))
+            continue
+        if not isinstance(g, torch.Tensor):
+            raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+        shape, dtype = t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (t.shape, t.dtype)
+        seen = g.shape[1:] if batched else g.shape
+        if seen != shape:
+            found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
+            if batched:
+                raise RuntimeError(
+                    "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension. The sizes of "
+                    "the remaining dimensions are expected to match the shape of corresponding output, but a mismatch was detected: "
+                    f"{found}. If you only want some tensors in `grad_output` to be considered batched, consider using vmap."
+                )
+            raise RuntimeError(f"Mismatch in shape: {found}.")
+        if dtype.is_complex != g.dtype.is_complex:
+            raise RuntimeError(
+                "For complex Tensors, both grad_output and output are required to have the same dtype. "
+                f"Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {dtype}."
+            )
+        cotangents.append(g)
+    return cotangents
+
+
+def _run(
+    outputs: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
+) -> tuple[Any, list[Any]]:
+    level = _level(outputs)
+    on_values = create_graph or level.on_values
+    roots = []
+    for i, (t, g) in enumerate(zip(outputs, cotangents, strict=True)):
+        edge = _edge(t)
+        if edge is None:
+            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+        if g is not None:
+            g = show(level, g) if on_values else g._inner if isinstance(g, Value) and g._level is level else g
+        roots.append((edge, g))
+    keep = create_graph if retain_graph is None else retain_graph
+    with torch.set_grad_enabled(create_graph):
+        return level, execute(level, roots, captures, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """As ``torch.autograd.backward``: accumulate into the ``.grad`` of leaves, or of ``inputs`` alone (tensors or edges)."""
+    if grad_variables is not None:
+        warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
+        if grad_tensors is not None:
+            raise RuntimeError(
+                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. Please only use `grad_tensors`."
+            )
+        grad_tensors = grad_variables
+    captures = None
+    if inputs is not None:
+        captures = []
+        for t in _inputs(inputs, "backward"):
+            if not isinstance(t, GradientEdge):
+                t.retain_grad()
+            captures.append(_edge(t))
+    outputs = _listed(tensors)
+    cotangents = _cotangents(outputs, grad_tensors)
+    if create_graph:
+        _warn_once(_CYCLE)
+    _run(outputs, cotangents, captures, retain_graph, create_graph, True)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
+    """As ``torch.autograd.grad``: the gradients of ``inputs`` (tensors or edges; a dict gives a dict), leaving every ``.grad`` alone."""
+    if materialize_grads and allow_unused is False:
+        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for other parts of the "
+            "graph, please use torch.autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    allow_unused = materialize_grads if allow_unused is None else allow_unused
+    outputs, wanted = _listed(outputs), _inputs(inputs, "grad")
+    cotangents = _cotangents(outputs, grad_outputs, is_grads_batched)
+    if is_grads_batched:
+        from ..func import vmap
+
+        def one(*batched: Any) -> tuple[Any, ...]:
+            return _grads(outputs, wanted, batched, True, create_graph, allow_unused, materialize_grads)
+
+        level = _level(outputs)
+        found = tuple(show(level, g) for g in vmap(one)(*cotangents))
+    else:
+        found = _grads(outputs, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
+    return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
+
+
+def _grads(
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    cotangents: Sequence[Any],
+    retain_graph: bool | None,
+    create_graph: bool,
+    allow_unused: bool,
+    materialize: bool,
+) -> tuple[Any, ...]:
+    captures = [_edge(t) for t in inputs]
+    if None in captures:
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+    level, found = _run(outputs, cotangents, captures, retain_graph, create_graph, False)
+    grads = []
+    for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
+        if g is not None:
+            grads.append(show(level, g))
+        elif not allow_unused:
+            raise RuntimeError(
+                f"The differentiated Tensor at index {i} appears to not have been used in the graph. "
+                "Set allow_unused=True if this is the desired behavior."
+            )
+        elif not materialize:
+            grads.append(None)
+        elif isinstance(t, GradientEdge):
+            raise RuntimeError("materialize_grads cannot be used when the given input is a GradientEdge")
+        else:
+            zeros = torch.zeros_like(t)
+            grads.append(zeros.requires_grad_() if create_graph else zeros)
+    return tuple(grads)
