@@ -93,13 +93,14 @@ def other_values(program: Program) -> tuple[Tensor, ...]:
 
 
 def other_sizes(program: Program, dynamic: bool) -> list[tuple[Tensor, ...]]:
-    """At most one set of inputs in which every dimension of some size n > 1 has become 2n."""
+    """At most one set of inputs in which every dimension of some size n > 1 has become 2n; a graph's number of results is fixed."""
     if not dynamic:
         return []
     sizes = sorted({size for x in program.inputs for size in x.shape if size > 1}, reverse=True)
     for size in sizes:
         inputs = tuple(_doubled(x, size) for x in program.inputs)
-        if _accepted(program, inputs) is not None:
+        outputs = _accepted(program, inputs)
+        if outputs is not None and len(outputs) == len(program.observed[0]):
             return [inputs]
     return []
 

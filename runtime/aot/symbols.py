@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,30 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class _Sizes(PythonReferenceAnalysis):
+    """Arithmetic of sizes on the proxies of a graph; of what is here, torch's makes a sympy expression of the proxies or fails."""
+
+    @staticmethod
+    def int_truediv(a: Any, b: Any) -> Any:
+        return a / b
+
+    @staticmethod
+    def trunc_to_int(x: Any, dtype: torch.dtype) -> Any:
+        return _called(math.trunc, x)
+
+    @staticmethod
+    def floor_to_int(x: Any, dtype: torch.dtype) -> Any:
+        return _called(math.floor, x)
+
+    @staticmethod
+    def ceil_to_int(x: Any, dtype: torch.dtype) -> Any:
+        return _called(math.ceil, x)
+
+
+def _called(f: Callable[[Any], Any], x: Any) -> Any:
+    return x.tracer.create_proxy("call_function", f, (x,), {}) if isinstance(x, fx.Proxy) else f(x)
 
 
 class Abstraction:
@@ -60,7 +85,7 @@ class Abstraction:
         unknown = expression.free_symbols - self.symbols.keys()
         if unknown:
             raise RuntimeError(f"size {expression} depends on {unknown}, which no input determines (the result of a data-dependent op)")
-        proxy = sympy_interp(PythonReferenceAnalysis, self.symbols, expression)
+        proxy = sympy_interp(_Sizes, self.symbols, expression)
         if isinstance(proxy, fx.Proxy):
             proxy.node.meta["val"] = size
             return proxy.node

@@ -17,22 +17,17 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import DispatchKey
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from ..level_mode import LevelMode
 from ..levels import GEOMETRY, Level, Value, _make_wrapper
+from ..rules.core import QUESTIONS
 from .symbols import SYMBOLIC, Abstraction
 
 aten = torch.ops.aten
 _ESCAPES = frozenset(("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"))
-# An ATen kernel that knows no symbolic sizes asks for plain ones: what it is told becomes a guard of the graph.
-_QUESTIONS: dict[str, Callable[[Any], Any]] = {
-    "size": lambda t: tuple(int(n) for n in t.shape),
-    "stride": lambda t: tuple(int(n) for n in t.stride()),
-    "numel": lambda t: int(t.numel()),
-    "storage_offset": lambda t: int(t.storage_offset()),
-}
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 _is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -147,8 +142,8 @@ class Trace(Level):
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.split("::")[1]
-        if name in _QUESTIONS:
-            return _QUESTIONS[name](_inner(args[0]))
+        if name in QUESTIONS:
+            return QUESTIONS[name](_inner(args[0]))
         table = self.decompositions.get(func)
         if table is not None:
             with self.mode:
@@ -330,7 +325,7 @@ def trace_flat(
             else:
                 level.graph.placeholder(name)
                 given.append(t)
-        with level.mode:
+        with level.mode, enable_python_dispatcher() if dynamic else _NOTHING:
             outs = f(level, *given) if getattr(f, "takes_level", False) else f(*given)
         level.graph.output([level.lower_output(o) for o in outs])
     finally:

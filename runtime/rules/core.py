@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,3 +69,13 @@ random(  # torch documents no pathwise gradient: it is zero
     vjp={a: asking("g")(lambda g: torch.zeros_like(g)) for a in ("mean", "std")},
     jvp={a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in ("mean", "std")},
 )
+
+# An ATen kernel that knows no symbolic sizes asks a tensor for plain ones, by names that are no operators. The answer becomes a guard.
+QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "size": lambda self: tuple(int(n) for n in self.shape),
+    "stride": lambda self: tuple(int(n) for n in self.stride()),
+    "numel": lambda self: int(self.numel()),
+    "storage_offset": lambda self: int(self.storage_offset()),
+}
+for _name, _answer in QUESTIONS.items():
+    register(_name, decomposition=_answer, family="geometry")

@@ -128,7 +128,9 @@ class Op:
             self.functional = _functional(func, self.base_name)
             if self.functional is not None:
                 self.record = self.functional.record
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.CompositeImplicitAutograd)
+        self.composite = torch._C._dispatch_has_kernel(func._name) and torch._C._dispatch_has_kernel_for_dispatch_key(
+            func._name, DispatchKey.CompositeImplicitAutograd
+        )
         self.plans: dict[tuple[int, ...], Any] = {}
         self.node_class: Any = None
         self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.vmap` have worked out of the record
