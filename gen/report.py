@@ -48,11 +48,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         runs = _join([read(path) for path in args.results or [_newest()]])
         coverage = _coverage(_COVERAGE)
+        others = _of_other_targets(runs)
     except ResultsError as error:
         print(f"gen report: {error}", file=sys.stderr)
         return 2
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    text = page(runs, coverage)
+    text = page(runs, coverage, others)
     args.out.write_text(text, "utf-8")
     print(f"{args.out}: {sum(len(run.cells) for run in runs)} cells of {len(runs)} run(s), {len(text.encode()) / 1e6:.1f} MB")
     if args.open == "yes":
@@ -60,11 +61,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _newest() -> Path:
+def _recorded() -> list[Path]:
+    """The results files of runs that were not narrowed, oldest first."""
     found = [path for path in Path(".cache/matrix").glob("results-*.jsonl") if not path.stem.endswith("-part")]
+    return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def _newest() -> Path:
+    found = _recorded()
     if not found:
         raise ResultsError("no results in .cache/matrix; run `pytest generated_tests` first, or name a file with --results")
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return found[-1]
+
+
+def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
+    """What is recorded of targets that the page does not show: the loops of `runs` are compared with theirs."""
+    shown = {run.header["target"] for run in runs}
+    return [result for result in _join([read(path) for path in _recorded()]) if result.header["target"] not in shown]
 
 
 def _join(results: Sequence[Results]) -> list[Results]:
@@ -146,8 +159,8 @@ class View:
     data: str
 
 
-def page(runs: Sequence[Results], coverage: Mapping[str, Mapping[str, Any]]) -> str:
-    """The whole page as text."""
+def page(runs: Sequence[Results], coverage: Mapping[str, Mapping[str, Any]], others: Sequence[Results] = ()) -> str:
+    """The whole page as text. Of the results in `others` it shows only the loops."""
     views = [_view(f"run{number}", result) for number, result in enumerate(runs)]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gen", "templates"),
@@ -159,6 +172,7 @@ def page(runs: Sequence[Results], coverage: Mapping[str, Mapping[str, Any]]) -> 
     return environment.get_template("report.html.j2").render(
         views=views,
         coverage=coverage,
+        loops=_loops([*runs, *others]),
         differences=_compare(runs[0], runs[1]) if len(runs) == 2 else None,
         glyphs=GLYPHS,
         meanings=MEANINGS,
@@ -283,6 +297,37 @@ def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]
 def _some(words: set[str], shown: int = 6) -> str:
     rest = f" and {len(words) - shown} more" if len(words) > shown else ""
     return ", ".join(sorted(words)[:shown]) + rest
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The ops that each target's vmap ran one element at a time: a line is an op with (times, cells) for each run, or None."""
+
+    names: Sequence[str]
+    ops: Sequence[int]
+    lines: Sequence[tuple[str, Sequence[tuple[int, int] | None]]]
+
+
+def _loops(runs: Sequence[Results]) -> Loops:
+    found: list[dict[str, tuple[int, int]]] = []
+    for run in runs:
+        counted: dict[str, tuple[int, int]] = {}
+        for cell in run.cells:
+            for op, times in cell.loops.items():
+                before = counted.get(_bare(op), (0, 0))
+                counted[_bare(op)] = before[0] + times, before[1] + 1
+        found.append(counted)
+    ops = sorted(set().union(*found))
+    return Loops(
+        names=[f"{run.header['target']} on {run.header['device']}, tier {run.header['tier']}" for run in runs],
+        ops=[len(counted) for counted in found],
+        lines=[(op, [counted.get(op) for counted in found]) for op in ops],
+    )
+
+
+def _bare(op: str) -> str:
+    """``aten::unique_dim`` and ``aten.unique_dim.default`` are one name."""
+    return op.replace("::", ".").removesuffix(".default")
 
 
 @dataclass(frozen=True)

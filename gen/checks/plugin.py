@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import shlex
 import traceback
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -278,10 +279,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     run = pyfuncitem.config.stash[_run]
     case: Case = pyfuncitem.funcargs["case"]  # type: ignore[assignment]  # what the fixture made
+    loops: Any = getattr(run.target(), "loops", {})
+    before = Counter(loops)
     verdict = attempt(pyfuncitem.obj, case, pyfuncitem.stash[_active], run.settings.today)
     facts: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     family = facts["family"]
     facts.update(outcome=verdict.outcome, why=verdict.why, samples=case.compared, entries=[f"{family}:{name}" for name in verdict.happened])
+    facts["loops"] = dict(Counter(loops) - before)
     match verdict.outcome:
         case "skipped" | "lacking":
             pytest.skip(f"lacking: {verdict.why}" if verdict.outcome == "lacking" else verdict.why)

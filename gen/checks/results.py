@@ -21,7 +21,10 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What became of one cell. `node` is its pytest id, `entries` the known entries that happened."""
+    """What became of one cell. `node` is its pytest id, `entries` the known entries that happened.
+
+    `loops` are the ops that the target's vmap ran one element at a time, and how often.
+    """
 
     id: str
     family: str
@@ -35,6 +38,7 @@ class CellResult:
     samples: int
     node: str
     entries: tuple[str, ...] = ()
+    loops: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ check) inputs and results are plain ``torch.Tensor``s. A function that is handed
 enclosing transform of the same target passes, which is how transforms nest. Functions return tuples of tensors, always, but for the one
 given to :meth:`Target.grad`, which returns a real zero-dimensional tensor.
 
+A target may count what its `vmap` runs one element at a time: an attribute ``loops``, a ``Counter`` of op names, one more for every such
+run. Each cell records by how much it grew.
+
 A third party registers a target, a class or a function that returns an instance, under the entry point group ``matrix.targets``.
 """
 

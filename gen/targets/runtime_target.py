@@ -11,6 +11,7 @@ import torch
 import runtime
 from gen.targets.parametric import Parametric, batch_loss
 from runtime import aot, expanded_weights, func
+from runtime.func.vmap import fallbacks
 
 Tensor = torch.Tensor
 
@@ -20,6 +21,7 @@ class RuntimeTarget:
 
     name = "runtime"
     lacks: frozenset[str] = frozenset()
+    loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """`f` on tensors of level zero, so that the forward pass goes through the runtime's dispatch too."""
@@ -40,7 +42,7 @@ class RuntimeTarget:
         mapped = func.vmap(f, in_dims=in_dims, randomness="different")
 
         def g(*args: Any) -> Any:
-            with warnings.catch_warnings():  # a loop is slow, not wrong; `python -m runtime coverage` names the ops
+            with warnings.catch_warnings():  # a loop is slow, not wrong, and `loops` counts it
                 warnings.filterwarnings("ignore", message=".* has no batch rule, so vmap runs it as a loop", category=UserWarning)
                 return mapped(*args)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +17,27 @@ from gen.targets.parametric import Parametric, batch_loss
 Tensor = torch.Tensor
 
 
+_LOOP = "There is a performance drop because we have not yet implemented the batching rule for "
+_loops: Counter[str] = Counter()
+
+
 @contextmanager
 def _fallback_is_expected() -> Iterator[None]:
-    """Two warnings of vmap that no value shows: an op without a batching rule, and a kernel that resizes a buffer of its own."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented", category=UserWarning)
+    """Two warnings of vmap that no value shows: an op without a batching rule, which is counted, and a kernel that resizes a buffer."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=_LOOP, category=UserWarning)
         warnings.filterwarnings("ignore", message="An output with one or more elements was resized", category=UserWarning)
-        yield
+        try:
+            yield
+        finally:
+            _loops.update(text.removeprefix(_LOOP).partition(". ")[0] for text in map(_text, caught) if text.startswith(_LOOP))
+    for warning in caught:
+        if not _text(warning).startswith(_LOOP):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _text(warning: warnings.WarningMessage) -> str:
+    return str(warning.message)
 
 
 class _Module(nn.Module):
@@ -41,6 +56,7 @@ class TorchTarget:
 
     name = "torch"
     lacks: frozenset[str] = frozenset()
+    loops = _loops
 
     def __init__(self) -> None:
         with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them

@@ -281,3 +281,20 @@ def test_20000_cells_collect_in_seconds(run: Runner, tmp_path: Path) -> None:
     result = run("--collect-only", "-qq", "--tier", "full")
     result.stdout.fnmatch_lines(["test_demo.py: 20000"])
     assert result.duration < 15
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_cell_records_the_ops_that_its_vmap_looped_over(run: Runner, workers: tuple[str, ...]) -> None:
+    both = (
+        HEAD
+        + """
+@cases(op("torch.histc", full="float64"), op("torch.sin", full="float64"))
+def test_vmap(case):
+    case.assert_same("vmap", against="loop")
+"""
+    )
+    run.write(both)
+    run("--tier", "full", *workers).assert_outcomes(passed=2)
+    loops = {cell.op: dict(cell.loops) for cell in run.cells().values()}
+    assert loops["torch.histc"].keys() == {"aten::histc"} and loops["torch.histc"]["aten::histc"] > 0
+    assert loops["torch.sin"] == {}

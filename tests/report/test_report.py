@@ -166,3 +166,23 @@ def test_the_whole_matrix_fits_a_page_of_a_few_megabytes() -> None:
         for dtype in ("float64", "complex128")
     ]
     assert len(report.page([results(*cells)], {}).encode()) < 3_000_000
+
+
+def test_loops_are_listed_by_op_beside_those_of_another_target() -> None:
+    ours = results(cell(loops={"aten.histc.default": 2}), cell(check="jvp", loops={"aten.histc.default": 3}))
+    theirs = results(cell(loops={"aten::histc": 1, "aten::put_": 4}), target="torch")
+    found = report._loops([ours, theirs])
+    assert found.names == ["runtime on cpu, tier full", "torch on cpu, tier full"]
+    assert found.ops == [1, 2]
+    assert found.lines == [("aten.histc", [(5, 2), (1, 1)]), ("aten.put_", [None, (4, 1)])]
+    text = report.page([ours], {}, [theirs])
+    assert "5 in 2" in text and "4 in 1" in text
+    assert "torch on cpu" not in report.page([ours], {})
+
+
+def test_the_loops_of_the_other_target_are_read_from_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(loops={"aten::put_": 4}), target="torch")
+    assert run("--results", write(tmp_path / "ours.jsonl", cell())) == 0
+    text = (tmp_path / "report/index.html").read_text()
+    assert "4 in 1" in text and "torch on cpu, tier full" in text

@@ -7,7 +7,9 @@ import pytest
 from gen.checks.results import CellResult, ResultsError, Writer, default_path, read
 
 HEADER = {"target": "torch", "device": "cpu", "tier": "full", "torch": "2.13.0", "seed": "of the case's id"}
-CELL = CellResult("torch.sin-float64", "unary", "torch.sin", "float64", "vjp", {}, "passed", "", 0.01, 3, "test_unary.py::test_vjp[x]")
+CELL = CellResult(
+    "torch.sin-float64", "unary", "torch.sin", "float64", "vjp", {}, "passed", "", 0.01, 3, "test_unary.py::test_vjp[x]", loops={"a": 1}
+)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Target torch keeps the protocol: the shapes of results, and graphs that are graphs."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -75,3 +76,17 @@ def test_per_sample_gradients_are_the_loop_s(target: Any, reduction: Any, input_
     arguments = (linear, X, (weight,))
     found = target.per_sample(*arguments, loss_reduction=reduction, input_grad=input_grad)
     same(found, Loop().per_sample(*arguments, loss_reduction=reduction, input_grad=input_grad))
+
+
+def test_the_loops_of_its_vmap_are_counted_and_other_warnings_kept(target: Any) -> None:
+    before = target.loops["aten::histc"]
+
+    def counts(x: Any) -> Any:
+        warnings.warn("mine", UserWarning, stacklevel=1)
+        return (torch.histc(x, 3),)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(target.vmap(counts, (0,))(X), Loop().vmap(lambda x: (torch.histc(x, 3),), (0,))(X))
+    assert target.loops["aten::histc"] == before + 1
+    assert [str(warning.message) for warning in caught] == ["mine"]
