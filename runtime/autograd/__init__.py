@@ -6,9 +6,11 @@ from torch.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_g
 
 from . import graph as graph
 from .anomaly import detect_anomaly, set_detect_anomaly
+from .function import Function
 from .reverse import backward, grad
 
 __all__ = [
+    "Function",
     "backward",
     "detect_anomaly",
     "enable_grad",

@@ -16,7 +16,7 @@ from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, un
 from ..rules.ops import Op
 from . import hooks
 from .accumulate import dense
-from .nodes import AccumulateGrad, Input, Node, OpNode
+from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -30,7 +30,7 @@ class View:
         self.base = base
         self.chain = chain
         self.generation = base._generation
-        self.creation = creation  # "" | "no_grad" | "multi"
+        self.creation = creation  # "" | "no_grad" | "multi" | "function"
 
     def replay(self, base: Any) -> Any:
         for func, rest, kwargs, which in self.chain:
@@ -41,6 +41,8 @@ class View:
 
     def refresh(self, v: Any) -> None:
         """Take the history of ``v`` from its base's present one."""
+        if self.creation == "function":
+            refuse_rebase(v, "its base or another view of its base has been modified inplace")
         self.generation = self.base._generation
         before = v._edge
         with torch.enable_grad():
@@ -60,7 +62,7 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
     if of is None:
         v._view = View(source, step, creation)
     else:
-        v._view = View(of.base, of.chain + step, creation or of.creation)
+        v._view = View(of.base, of.chain + step, of.creation if of.creation == "function" else creation or of.creation)
 
 
 def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
@@ -71,7 +73,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, torch.Tensor):
         return _foreach(level, op, args, kwargs)
     if not (isinstance(target, Value) and target._level is level):
-        refuse(level, op)
+        refuse(level, op.func)
     if op.base_name in GEOMETRY and op.functional is not None:
         return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
     inner, edges, at, spans, wanted = level.collect(op, args)
@@ -82,7 +84,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     self_edge = edge_of(target)
     node: Any = None
     if recording or (target._view is not None and target._view.creation == "no_grad" and _grad_enabled()):
-        _check(op, target, self_edge, recording)
+        check_write(op.func, target, self_edge, recording)
     if recording:
         functional = op.functional
         if functional is None or functional.record is None:
@@ -110,22 +112,22 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         node.save(saved, kwargs, inner[0])
         if shares_counter:
             _expect_next_version(node, inner[0])
-    view = target._view
-    if view is None:
-        target._edge = (node, 0)
-        target._req = False
-        target._generation += 1
-        if target._retains:
-            hooks.follow(target, self_edge)
-        return target
-    base = view.base
-    base_edge = edge_of(base)
-    base._edge = (CopySlices(level, base_edge, base, view, node, at.get(0)), 0)
-    base._req = False
-    base._generation += 1
-    if base._retains:
-        hooks.follow(base, base_edge)
+    rebase(level, target, (node, 0), at.get(0))
     return target
+
+
+def rebase(level: Any, target: Any, edge: Edge, self_edge: int | None) -> None:
+    """A write gave ``target`` the history ``edge``, whose node has the target's former history at edge ``self_edge``."""
+    from .level import edge_of
+
+    view = target._view
+    rewritten = target if view is None else view.base
+    before = edge_of(rewritten)
+    rewritten._edge = edge if view is None else (CopySlices(level, before, rewritten, view, edge[0], self_edge), 0)
+    rewritten._req = False
+    rewritten._generation += 1
+    if rewritten._retains:
+        hooks.follow(rewritten, before)
 
 
 def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
@@ -137,20 +139,22 @@ def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
             s.version += 1
 
 
-def _check(op: Op, target: Any, edge: Any, recording: bool) -> None:
+def check_write(what: Any, target: Any, edge: Any, recording: bool) -> None:
     """Mutations that history could not follow."""
     if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)) and target._view is None:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     view = target._view
     if view is None:
         return
+    if view.creation == "function":
+        refuse_rebase(target, "is being modified inplace")
     from .level import edge_of
 
     base_edge = edge_of(view.base)
     if base_edge is not None and isinstance(base_edge[0], (AccumulateGrad, Input)):
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
     if view.creation == "multi":
-        name = edge[0].name() if edge is not None else op.func
+        name = edge[0].name() if edge is not None else what
         raise RuntimeError(
             f"Output {edge[1] if edge else 0} of {name} is a view and is being modified inplace. This view is the output of a function "
             "that returns multiple views. Such functions do not allow the output views to be modified inplace. "
@@ -163,6 +167,36 @@ def _check(op: Op, target: Any, edge: Any, recording: bool) -> None:
             "both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be "
             "tracked)."
         )
+
+
+def refuse_rebase(v: Any, what: str) -> None:
+    """``v`` came out of a custom Function as a view; history taken anew from its base would pass its derivative by."""
+    node, index = getattr(v, "_edge", None) or (None, 0)
+    name = node.name().removesuffix("Backward") if node is not None else "a custom Function"
+    raise RuntimeError(
+        f"Output {index} of {name} is a view and {what}. "
+        + (
+            "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
+            "modified inplace. You should replace the inplace operation by an out-of-place one."
+            if node is not None and len(node.metas) > 1
+            else "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle "
+            "view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This "
+            "behavior is forbidden. You can fix this by cloning the output of the custom Function."
+        )
+    )
+
+
+def aliases(a: Any, b: Any) -> bool:
+    """Whether two tensors share memory, at whatever level they are."""
+    while isinstance(a, Value):
+        a = a._inner
+    while isinstance(b, Value):
+        b = b._inner
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
+        return a is b
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 class CopySlices(Node):
@@ -207,10 +241,10 @@ class CopySlices(Node):
         self.inner_node.release()
 
 
-def refuse(level: Any, op: Op) -> None:
+def refuse(level: Any, what: Any) -> None:
     """A value of ``level`` is written into a tensor that does not belong to it and that could not carry its history."""
     raise InplaceError(
-        f"{op.func} writes a value of {level.what} into a tensor that does not belong to that transform, so the result could not be "
+        f"{what} writes a value of {level.what} into a tensor that does not belong to that transform, so the result could not be "
         "differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, or pass it to the transformed function "
         "as an input."
     )
@@ -262,4 +296,4 @@ _METADATA = {
     **dict.fromkeys(("as_strided_", "resize_", "resize_as_", "set_"), _metadata),
 }
 
-__all__ = ["CopySlices", "View", "mark_view", "refuse", "reshell", "run"]
+__all__ = ["CopySlices", "View", "aliases", "check_write", "mark_view", "rebase", "refuse", "refuse_rebase", "reshell", "run"]

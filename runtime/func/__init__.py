@@ -1,9 +1,26 @@
 """Composable function transforms, with the names and signatures of ``torch.func``."""
 
+from . import custom_function as custom_function
+from .debug import debug_unwrap
 from .forward import jvp
+from .functional_call import functional_call, replace_all_batch_norm_modules_, stack_module_state
 from .functionalize import functionalize
 from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
 from .vmap import vmap
 
-__all__ = ["functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"]
+__all__ = [
+    "debug_unwrap",
+    "functional_call",
+    "functionalize",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "replace_all_batch_norm_modules_",
+    "stack_module_state",
+    "vjp",
+    "vmap",
+]

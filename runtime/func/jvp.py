@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..autograd.inplace import View, refuse
+from ..autograd.inplace import View, refuse, refuse_rebase
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
@@ -36,6 +36,8 @@ def tangent_of(v: Any) -> Any:
     """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
+        if view.creation == "function":
+            refuse_rebase(v, "its base or another view of its base has been modified inplace")
         view.generation = view.base._generation
         base = view.base._tangent
         v._tangent = None if base is None else view.replay(base)
@@ -130,14 +132,14 @@ class DualLevel(Level):
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
             of = source._view
-            v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, "")
+            v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, of.creation)
 
     def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
             raise MissingRule(str(op.func), "jvp")
         if not (isinstance(target, Value) and target._level is self):
-            refuse(self, op)
+            refuse(self, op.func)
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
@@ -167,6 +169,8 @@ class DualLevel(Level):
             v._tangent = t
             v._generation += 1
             return
+        if v._view.creation == "function":
+            refuse_rebase(v, "is being modified inplace")
         base = v._view.base
         old = base._tangent
         if t is None:

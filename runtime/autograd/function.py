@@ -1,0 +1,410 @@
+"""``Function``: an operation with a derivative of the user's own, as ``torch.autograd.Function``.
+
+``MyFn.apply(*args)`` looks for the innermost level among its arguments, as an ATen call does, and that level's rule runs: a grad level
+records a :class:`FunctionNode`, a dual level asks the ``jvp`` staticmethod, a batch level ``vmap`` (``runtime/func/custom_function.py``).
+A rule calls :func:`dispatch` again on what its values hold, so a Function under nested transforms runs ``forward`` once, furthest out,
+and each level on the way in calls ``setup_context`` for a node or a tangent of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Signature, signature
+from typing import Any, NoReturn
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import EscapedValue
+from ..levels import Level, Value
+from . import inplace
+from .function_node import FunctionCtx, FunctionNode
+from .level import GradLevel, edge_of
+from .nodes import AccumulateGrad, Edge, Input
+
+_grad_enabled = torch.is_grad_enabled
+
+_EXTENDING = "For more details, please see https://pytorch.org/docs/main/notes/extending.func.html"
+_LEGACY = (
+    "Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd function with static forward "
+    "method. (Example: https://pytorch.org/docs/stable/autograd.html#torch.autograd.Function)"
+)
+
+
+class Function(FunctionCtx):
+    """Base class of operations with a derivative of their own. As ``torch.autograd.Function``.
+
+    Either ``forward(ctx, *args)``, or ``forward(*args)`` with ``setup_context(ctx, inputs, output)``; the second is what function
+    transforms need. ``backward(ctx, *grad_outputs)`` (or ``vjp``) returns one gradient per argument of ``forward``, ``None`` where there
+    is none. ``jvp(ctx, *tangents)`` gives the tangents of the outputs. ``vmap(info, in_dims, *args)`` gives ``(output, out_dims)``; with
+    ``generate_vmap_rule = True`` it is made from the other methods instead.
+
+    ``ctx`` is the node of the tape: ``out.grad_fn is ctx``.
+    """
+
+    generate_vmap_rule = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warnings.warn(
+            f"{type(self)} should not be instantiated. Methods on autograd functions are all static, so you should invoke them on the "
+            "class itself. Instantiating an autograd function will raise an error in a future version of PyTorch.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(_LEGACY)
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom autograd.Function to use it with backward mode AD."
+        )
+
+    @staticmethod
+    def vjp(ctx: Any, *grad_outputs: Any) -> Any:
+        raise NotImplementedError("vjp is another name for backward; implement one of them.")
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        raise NotImplementedError("You must implement the jvp function for custom autograd.Function to use it with forward mode AD.")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        raise NotImplementedError("To use autograd.Function with vmap, you must either override vmap or set generate_vmap_rule=True.")
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward`` on ``args`` and record the operation wherever a transform is interested in it."""
+        return apply(cls, args, kwargs)
+
+
+class InplaceFunction(Function):
+    """A Function that may work in place. As ``torch.autograd.function.InplaceFunction``."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+
+# Classes whose staticmethods only state the interface. The drop-in adds torch's own, so that subclasses of it serve as well.
+INTERFACES: set[type] = {Function, InplaceFunction}
+
+
+def defines(cls: type, name: str) -> bool:
+    """Whether ``cls`` has a staticmethod ``name`` of its own, rather than that of an interface."""
+    owner = next((c for c in cls.__mro__ if name in vars(c)), None)
+    return owner is not None and owner not in INTERFACES
+
+
+def backward_of(cls: type) -> Callable[..., Any]:
+    """The ``backward`` of ``cls``, which may be called ``vjp``."""
+    has_vjp = defines(cls, "vjp")
+    if has_vjp and defines(cls, "backward"):
+        raise RuntimeError(
+            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only implement one of them."
+        )
+    found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward  # type: ignore[attr-defined]
+    return found
+
+
+class _Definition:
+    """What is worked out once per class: the node class, whose name torch prints, and how keywords bind."""
+
+    __slots__ = ("has_setup", "node_class", "signature")
+
+    def __init__(self, cls: Any) -> None:
+        self.has_setup = defines(cls, "setup_context")
+        self.node_class: type[FunctionNode] = type(f"{cls.__name__}Backward", (FunctionNode,), {"_forward_cls": cls})
+        self.signature: Signature | None = None
+
+    def bind(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """``args`` with keyword arguments and defaults in their places, so that every input has a position."""
+        if self.signature is None:
+            self.signature = signature(cls.forward)
+        skip = () if self.has_setup else (None,)
+        bound = self.signature.bind(*skip, *args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise TypeError(f"{cls.__name__}.apply: forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional")
+        return bound.args[len(skip) :]
+
+
+def definition_of(cls: Any) -> _Definition:
+    found: _Definition | None = vars(cls).get("_definition")
+    if found is None:
+        found = cls._definition = _Definition(cls)
+    return found
+
+
+Rule = Callable[[Any, Any, tuple[Any, ...]], tuple[Any, Any]]
+_rules: dict[type[Level], Rule] = {}
+
+
+def rule(level_class: type[Level]) -> Callable[[Rule], Rule]:
+    """Declare how levels of a class treat a Function: ``rule(level, cls, args) -> (output, ctx)``. Others let its ATen calls come."""
+
+    def enter(f: Rule) -> Rule:
+        _rules[level_class] = f
+        return f
+
+    return enter
+
+
+def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``cls.apply(*args, **kwargs)`` for any class with the staticmethods of :class:`Function`."""
+    if kwargs or definition_of(cls).has_setup:
+        args = definition_of(cls).bind(cls, args, kwargs)
+    if _grad_enabled() and any(isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad for a in args):
+        from ..leaf import as_leaf
+
+        args = tuple(as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args)
+    return dispatch(cls, args)[0]
+
+
+def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx that this level's rule made."""
+    level = _innermost(args)
+    if level is None:
+        return run_forward(cls, args)
+    if not level.alive:
+        raise EscapedValue(
+            f"a value of {level.what} (level {level.number}) is used by {cls.__name__} after the transform has returned. "
+            "Return values from the transformed function instead of storing them, or detach them inside it."
+        )
+    found = next((_rules[c] for c in type(level).__mro__ if c in _rules), None)
+    return run_forward(cls, args) if found is None else found(level, cls, args)
+
+
+def require_setup_context(cls: Any) -> None:
+    """Function transforms call ``forward`` and the setting up of a ctx apart."""
+    if not definition_of(cls).has_setup:
+        raise RuntimeError(
+            "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must override the "
+            f"setup_context staticmethod. {_EXTENDING}"
+        )
+
+
+def _innermost(args: tuple[Any, ...]) -> Level | None:
+    best: Level | None = None
+    for a in args if not any(isinstance(a, (list, tuple, dict)) for a in args) else pytree.tree_leaves(args):
+        if isinstance(a, Value) and (best is None or a._level.number > best.number):
+            best = a._level
+    return best
+
+
+def lowered(level: Level, tree: Any) -> Any:
+    """``tree`` with the values of ``level`` replaced by what they hold."""
+    return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
+
+
+def new_ctx(cls: Any, needs: Sequence[bool], level: Any = None, edges: tuple[Edge | None, ...] = ()) -> FunctionNode:
+    """A ctx for one run of ``cls``; without a level it is on no tape."""
+    ctx = definition_of(cls).node_class(level, edges, ())
+    ctx.needs_input_grad = tuple(needs)
+    return ctx
+
+
+def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, Any]:
+    """``forward`` itself and ``setup_context``, with grad mode off."""
+    definition = definition_of(cls)
+    if ctx is None:
+        ctx = new_ctx(cls, [False] * len(args))
+    was = _grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        if definition.has_setup:
+            output = cls.forward(*args)
+            cls.setup_context(ctx, args, output)
+        else:
+            output = cls.forward(ctx, *args)
+    finally:
+        torch._C._set_grad_enabled(was)
+    return output, ctx
+
+
+@rule(GradLevel)
+def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Run one level further out and put a node on this level's tape."""
+    if not level.is_root:
+        require_setup_context(cls)
+    edges: list[Edge | None] = []
+    needs = []
+    for a in args:
+        edge = edge_of(a) if isinstance(a, Value) and a._level is level else None
+        needs.append(edge is not None)
+        if isinstance(a, torch.Tensor):
+            edges.append(edge)
+    recording = _grad_enabled() and any(needs)
+    ctx = new_ctx(cls, needs, level, tuple(edges) if recording else ())
+    if level.is_root:  # nothing is further out: ``forward`` sees the tensors themselves
+        given = args
+        output, _ = run_forward(cls, args, ctx)
+    else:
+        given = tuple(lowered(level, a) for a in args)
+        was = _grad_enabled()
+        torch._C._set_grad_enabled(bool(level.outer_mode))
+        try:
+            output, _ = dispatch(cls, given)
+            cls.setup_context(ctx, given, output)
+        finally:
+            torch._C._set_grad_enabled(was)
+    several = isinstance(output, tuple)
+    outs = output if several else (output,)
+    check_marks(ctx, outs, given)
+    wrapped = tuple(_wrap_output(level, cls, ctx, i, o, outs, args, given, recording) for i, o in enumerate(outs))
+    if recording:
+        ctx.record(args, given, outs)
+    ctx.forget_marks()
+    return (wrapped if several else wrapped[0]), ctx
+
+
+def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
+    """What ``mark_dirty`` was given must be an input and an output."""
+    for d in ctx.dirty_tensors:
+        if not any(d is o for o in outs):
+            raise RuntimeError(
+                "Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified "
+                "inplace must all be outputs of the Function."
+            )
+        if not any(d is x for x in given):
+            warnings.warn(
+                "ctx.mark_dirty() received a tensor that was not an input. Only input Tensors that have been mutated should be passed to "
+                "ctx.mark_dirty().",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def position_of(t: Any, tensors: Sequence[Any]) -> int | None:
+    """Where the very object ``t`` stands among ``tensors``."""
+    return next((i for i, x in enumerate(tensors) if x is t), None)
+
+
+def is_differentiable(ctx: Any, o: torch.Tensor) -> bool:
+    return (o.is_floating_point() or o.is_complex()) and position_of(o, ctx.non_differentiable) is None
+
+
+def _wrap_output(
+    level: GradLevel,
+    cls: Any,
+    ctx: Any,
+    i: int,
+    o: Any,
+    outs: Sequence[Any],
+    args: Sequence[Any],
+    given: Sequence[Any],
+    recording: bool,
+) -> Any:
+    """Output ``i`` of ``forward`` as a value of ``level``, with its place on the tape."""
+    if not isinstance(o, torch.Tensor):
+        return o
+    if isinstance(o, Value) and o._level.number > level.number:
+        return o  # a transform further in, which this level knows nothing of, saw the work: a trace of the session's tensors
+    v: Any
+    edge = (ctx, i) if recording and is_differentiable(ctx, o) else None
+    source = position_of(o, given)
+    target: Any = None if source is None else args[source]
+    mine = isinstance(target, Value) and target._level is level
+    if target is not None and position_of(o, ctx.dirty_tensors) is not None:
+        if edge is not None:
+            if not mine:
+                inplace.refuse(level, f"{cls.__name__}.apply")
+            _rewrite(level, cls, target, edge, len(outs), source, args)
+        return target
+    if level.is_root and not (isinstance(o, Value) and o._level is level):
+        v = level.wrap(o, edge)
+    elif level.is_root and target is None:
+        v = o
+        v._edge, v._req = edge, False
+    elif level.is_root:
+        with torch.no_grad():
+            v = o.view_as(o) if edge is not None or not target.requires_grad else o.detach()
+        v._edge = edge
+    else:
+        v = level.wrap(o, edge)
+    if edge is not None:
+        bases = [a for a, x in zip(args, given, strict=True) if isinstance(a, Value) and a._level is level and inplace.aliases(o, x)]
+        if bases:
+            base = bases[0]._view.base if bases[0]._view is not None else bases[0]
+            v._view = inplace.View(base, (), "function")
+    return v
+
+
+def _rewrite(level: GradLevel, cls: Any, target: Any, edge: Edge, n_outputs: int, source: int | None, args: Sequence[Any]) -> None:
+    """``forward`` wrote to an input: the node is its new history."""
+    old = edge_of(target)
+    if target._view is not None and n_outputs > 1:
+        raise RuntimeError(
+            "If your Function modifies inplace an input that is a view of another Tensor, your Function cannot return more than one "
+            "Tensor. This is not supported by the current autograd engine. You should either make sure the input is not a view (using "
+            ".clone() for example) or make your Function only return one Tensor (potentially splitting it into two Functions: one doing "
+            "the inplace that returns a single Tensor and a second one that does the other operations). You can ask on the forum "
+            "https://discuss.pytorch.org/ if you need help to do this change."
+        )
+    if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
+        raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
+    inplace.check_write(f"{cls.__name__}.apply", target, old, True)
+    at = sum(isinstance(a, torch.Tensor) for a in args[:source])
+    inplace.rebase(level, target, edge, at)
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a ``backward`` that is not itself differentiable. As ``torch.autograd.function.once_differentiable``.
+
+    It runs with grad mode off, and a derivative of what it returns is an error. (Torch looks at the gradients that it is given alone;
+    we look at the saved tensors too, from which a second derivative would else be missing without a word.)
+    """
+
+    @wraps(backward)
+    def once(ctx: Any, *grads: Any) -> Any:
+        with torch.no_grad():
+            result = backward(ctx, *grads)
+        if not _grad_enabled():
+            return result
+        witnesses = [t for t in (*grads, *ctx.saved_tensors) if isinstance(t, Value)]
+        if not witnesses:
+            return result
+        several = isinstance(result, tuple)
+        each = result if several else (result,)
+        tensors = [r for r in each if isinstance(r, torch.Tensor)]
+        guarded = iter(_Once.apply(len(tensors), *tensors, *witnesses))
+        out = tuple(next(guarded) if isinstance(r, torch.Tensor) else r for r in each)
+        return out if several else out[0]
+
+    return once
+
+
+class _Once(Function):
+    """The results of a backward that may not be differentiated: they depend on the witnesses, and say so when asked how."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(n: int, *tensors: Any) -> Any:
+        return tuple(t.clone() for t in tensors[:n])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+
+
+__all__ = ["Function", "FunctionCtx", "InplaceFunction", "once_differentiable"]

@@ -1,0 +1,194 @@
+"""Modules as functions of their state: ``functional_call``, ``stack_module_state``, ``replace_all_batch_norm_modules_``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+_ABSENT: Any = object()
+
+
+def functional_call(
+    module: nn.Module,
+    parameter_and_buffer_dicts: Mapping[str, torch.Tensor] | Sequence[Mapping[str, torch.Tensor]],
+    args: Any = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:
+    """As ``torch.func.functional_call``: call ``module`` with the tensors given by name in place of its parameters and buffers.
+
+    The module has its own tensors back afterwards, also after an exception, and a tensor that it put in place of a given one is put into
+    the dict that gave it. ``args`` that is no tuple is one argument. ``tie_weights``: what is given for one name of a shared tensor is used
+    under its other names too; different tensors for them are a ``ValueError``. ``strict``: missing and unexpected names are errors.
+    """
+    if isinstance(parameter_and_buffer_dicts, Mapping):
+        given: Sequence[Mapping[str, torch.Tensor]] = (parameter_and_buffer_dicts,)
+    elif isinstance(parameter_and_buffer_dicts, Sequence):
+        given = parameter_and_buffer_dicts
+    else:
+        raise ValueError(
+            f"Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, but got {type(parameter_and_buffer_dicts)}"
+        )
+    if not all(isinstance(d, Mapping) for d in given):
+        raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
+    names = [name for d in given for name in d]
+    repeated = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) != len(names) else None
+    if repeated:
+        raise ValueError(f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous")
+    for kind, what in ((torch.jit.ScriptModule, "Jitted modules"), (nn.DataParallel, "nn.DataParallel module")):
+        if isinstance(module, kind):
+            raise RuntimeError(f"The stateless API can't be used with {what}")
+    tensors = {name: t for d in given for name, t in d.items()}
+    if tie_weights:
+        tensors = _tied(module, tensors)
+    if strict:
+        _check_names(module, tensors)
+    positional = () if args is None else args if isinstance(args, tuple) else (args,)
+    with _Swapped(module, tensors, given):
+        return module(*positional, **(kwargs or {}))
+
+
+def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters and buffers, shared ones under each of their names."""
+    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+
+
+def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``tensors`` under every name that the module has for the same tensor."""
+    groups: dict[int, list[str]] = {}
+    for name, t in _named_tensors(module).items():
+        groups.setdefault(id(t), []).append(name)
+    out = dict(tensors)
+    for group in groups.values():
+        present = [name for name in group if name in tensors]
+        if len(group) == 1 or not present:
+            continue
+        if len({id(tensors[name]) for name in present}) > 1:
+            raise ValueError(
+                f"functional_call got multiple values for keys {sorted(present)}, which are tied. Consider using tie_weights=False"
+            )
+        out.update(dict.fromkeys(group, tensors[present[0]]))
+    return out
+
+
+def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    known = set(_named_tensors(module))
+    problems = [
+        f"\n\t{what} key(s): {', '.join(map(repr, sorted(names)))}."
+        for what, names in (("Unexpected", tensors.keys() - known), ("Missing", known - tensors.keys()))
+        if names
+    ]
+    if problems:
+        raise RuntimeError(f"Error(s) in reparametrizing for {type(module).__name__}:{''.join(problems)}")
+
+
+class _Swapped:
+    """While entered, ``module`` has ``tensors`` in the places of its own. ``given``: the dicts that they came from."""
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, torch.Tensor], given: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        self.places = {name: _place(module, name) for name in tensors}  # raises before anything is changed
+        for name, t in tensors.items():
+            if t is not None and not isinstance(t, torch.Tensor):
+                raise TypeError(f"{name}: {t} is not an instance of torch.Tensor")
+        self.tensors = tensors
+        self.given = given
+        self.before: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        for name, (module, attribute) in self.places.items():
+            self.before[name] = _exchange(module, attribute, self.tensors[name])
+
+    def __exit__(self, *exc: object) -> None:
+        after = {}
+        for name, (module, attribute) in reversed(self.places.items()):
+            after[name] = _exchange(module, attribute, self.before[name])
+        for d in self.given:
+            if isinstance(d, MutableMapping):
+                for name in d:
+                    if after[name] is not _ABSENT and after[name] is not d[name]:
+                        d[name] = after[name]
+
+
+def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule and the attribute that ``name`` stands for."""
+    if not name:
+        raise KeyError('tensor name can\'t be empty string ""')
+    *path, attribute = name.split(".")
+    for part in path:
+        child = getattr(module, part, None)
+        if child is None:
+            raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
+        if not isinstance(child, nn.Module):
+            raise TypeError(f"attribute `{part}`: {child!r} is not an instance of torch.nn.Module")
+        module = child
+    now = getattr(module, attribute, None)
+    if now is not None and not isinstance(now, torch.Tensor):
+        raise TypeError(f"attribute `{attribute}`: {now!r} is not an instance of torch.Tensor")
+    return module, attribute
+
+
+class _Hidden:
+    """The class of a module, one of whose properties (a parametrized weight) a given tensor hides."""
+
+    def __init__(self, cls: type[nn.Module]) -> None:
+        self.cls = cls
+
+
+def _exchange(module: nn.Module, name: str, new: Any) -> Any:
+    """Put ``new`` under ``name`` (``_ABSENT``: nothing) and return what was there. Past ``__setattr__``: a parameter may be any tensor."""
+    if isinstance(new, _Hidden):
+        old = vars(type(module))[name]
+        module.__class__ = new.cls
+        return old
+    cls = type(module)
+    if isinstance(getattr(cls, name, None), property):
+        module.__class__ = type(cls.__name__, (cls,), {name: new})
+        return _Hidden(cls)
+    table = next((t for t in (module._parameters, module._buffers) if name in t), module.__dict__)
+    old = table.pop(name, _ABSENT) if new is _ABSENT else table.get(name, _ABSENT)
+    if new is not _ABSENT:
+        table[name] = new
+    return old
+
+
+def stack_module_state(models: Sequence[nn.Module] | nn.ModuleList) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As ``torch.func.stack_module_state``: the parameters of ``models`` by name, stacked along a new first dimension, and the buffers.
+
+    The stacked parameters are new leaves. Models of different classes, modes or shapes are a ``RuntimeError``.
+    """
+    if len(models) == 0:
+        raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
+    if not (all(m.training for m in models) or not any(m.training for m in models)):
+        raise RuntimeError("stack_module_state: Expected all models to have the same training/eval mode.")
+    if any(type(m) is not type(models[0]) for m in models):
+        raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
+    parameters = [dict(m.named_parameters()) for m in models]
+    buffers = [dict(m.named_buffers()) for m in models]
+    return (
+        {name: _stacked(name, [p[name] for p in parameters]) for name in parameters[0]},
+        {name: _stacked(name, [b[name] for b in buffers]) for name in buffers[0]},
+    )
+
+
+def _stacked(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    requires_grad = {t.requires_grad for t in tensors}
+    if len(requires_grad) > 1:
+        raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
+    return torch.stack([t.detach() for t in tensors]).requires_grad_(requires_grad.pop())
+
+
+def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:
+    """As ``torch.func.replace_all_batch_norm_modules_``: batch norms in ``root`` stop tracking running statistics.
+
+    (A vmap cannot update statistics that its elements share.) In place; returns ``root``.
+    """
+    for module in root.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.track_running_stats = False
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+    return root

@@ -1,0 +1,308 @@
+"""Function: one operation with a derivative of its own, at level zero. torch.autograd.Function is the oracle."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import runtime
+from runtime import unwrap, wrap
+from runtime.autograd import Function
+from runtime.autograd.function import once_differentiable
+
+BASES = {"runtime": Function, "torch": torch.autograd.Function}
+
+
+def made(base: Any, **methods: Any) -> Any:
+    """A Function class of ``base``; ``forward`` doubles and ``backward`` passes the gradient on unless given."""
+    defaults = {"forward": lambda ctx, x: x * 2, "backward": lambda ctx, g: g}
+    plain = {"generate_vmap_rule"}
+    return type("MyFn", (base,), {k: v if k in plain else staticmethod(v) for k, v in {**defaults, **methods}.items()})
+
+
+def leaf(lib: str, n: int = 3) -> Any:
+    x = torch.linspace(0.5, 1.5, n, dtype=torch.float64)
+    return x.requires_grad_() if lib == "torch" else wrap(x, True)
+
+
+def of_both(program: Callable[[Any, Any, Any], Any]) -> None:
+    """``program(base class, autograd module, leaf)`` gives the same on both sides, errors and their texts included."""
+    found = []
+    for lib, autograd in (("torch", torch.autograd), ("runtime", runtime.autograd)):
+        try:
+            out = program(BASES[lib], autograd, leaf(lib))
+        except (RuntimeError, TypeError, NotImplementedError, AssertionError) as e:
+            out = f"{type(e).__name__}: {e}"
+        found.append(pytree.tree_flatten(out))
+    (theirs, their_spec), (ours, our_spec) = found
+    assert our_spec == their_spec
+    for a, b in zip(ours, theirs, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(unwrap(a), b.detach())
+        else:
+            assert a == b
+
+
+class Styles:
+    """The same operation in both styles."""
+
+    @staticmethod
+    def with_ctx(base: Any) -> Any:
+        def forward(ctx: Any, x: Any, y: Any, power: int) -> Any:
+            ctx.save_for_backward(x, y)
+            ctx.power = power
+            return x**power * y
+
+        return made(base, forward=forward, backward=Styles.backward)
+
+    @staticmethod
+    def with_setup(base: Any) -> Any:
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs[:2])
+            ctx.power = inputs[2]
+
+        return made(base, forward=lambda x, y, power: x**power * y, setup_context=setup_context, backward=Styles.backward)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return g * ctx.power * x ** (ctx.power - 1) * y, g * x**ctx.power, None
+
+
+@pytest.mark.parametrize("style", [Styles.with_ctx, Styles.with_setup])
+def test_both_styles_differentiate_twice(style: Any) -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        y = (x + 1).detach().requires_grad_()
+        fn = style(base)
+        out = fn.apply(x, y, 3)
+        first = autograd.grad(out.sum(), (x, y), create_graph=True)
+        second = autograd.grad(first[0].sum(), (x, y))
+        return out, first, second, out.grad_fn.name(), out.grad_fn.needs_input_grad, len(out.grad_fn.next_functions)
+
+    of_both(program)
+
+
+def test_ctx_is_the_node() -> None:
+    seen = []
+
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.note = "kept"
+        seen.append(ctx)
+        ctx.save_for_backward(x)
+        return x * 2
+
+    x = leaf("runtime")
+    y = made(Function, forward=forward).apply(x)
+    assert y.grad_fn is seen[0]
+    assert y.grad_fn.note == "kept" and y.grad_fn.saved_tensors[0] is x
+    assert "grad_fn=<MyFnBackward>" in repr(y) and type(y.grad_fn).__name__ == "MyFnBackward"
+    calls = []
+    y.grad_fn.register_hook(lambda inputs, outputs: calls.append(len(inputs)))
+    y.grad_fn.register_prehook(lambda grads: calls.append("before"))
+    y.sum().backward()
+    assert calls == ["before", 1]
+    with pytest.raises(RuntimeError, match="Saved intermediate values of the graph are freed"):
+        _ = y.grad_fn.saved_tensors
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"backward": lambda ctx, g: (g, g)},
+        {"backward": lambda ctx, g: (g, None, None)},
+        {"backward": lambda ctx, g: ()},
+        {"backward": lambda ctx, g: 3},
+        {"backward": lambda ctx, g: [g]},
+        {"backward": lambda ctx, g: g[:2]},
+        {"backward": lambda ctx, g: None},
+        {"forward": lambda ctx, x: 3},
+        {"forward": lambda ctx, x: (x * 2, 5), "backward": lambda ctx, g, none: g * (none is None)},
+        {"forward": lambda ctx, x, y=4: x * y, "backward": lambda ctx, g: (g, None)},
+        {"forward": lambda ctx, x, y=4: x * y, "backward": lambda ctx, g: (g, g)},
+        {"forward": lambda ctx, x: ctx.save_for_backward(3)},
+        {"forward": lambda ctx, x: ctx.save_for_forward(3)},
+        {"forward": lambda ctx, x: (ctx.mark_dirty(x), x * 2)[1]},
+        {"forward": lambda ctx, x: (ctx.mark_dirty(x), x.add_(1))[1]},
+        {"vjp": lambda ctx, g: g},
+    ],
+)
+def test_what_backward_may_return_and_forward_may_do(methods: Any) -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        out = made(base, **methods).apply(x)
+        out = out[0] if isinstance(out, tuple) else out
+        return out if isinstance(out, int) else autograd.grad(out.sum(), x, allow_unused=True)
+
+    of_both(program)
+
+
+def test_a_class_without_backward_or_forward_says_so() -> None:
+    of_both(lambda base, autograd, x: autograd.grad(type("F", (base,), {"forward": staticmethod(lambda ctx, x: x * 2)}).apply(x).sum(), x))
+    of_both(lambda base, autograd, x: type("F", (base,), {}).apply(x))
+    of_both(lambda base, autograd, x: made(base, backward=None, vjp=lambda ctx, g: g * 7) and None)
+
+
+def test_a_number_has_no_gradient() -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        return autograd.grad(made(base, forward=lambda ctx, x, k: x * k, backward=lambda ctx, g: (g, g)).apply(x, 3).sum(), x)
+
+    of_both(program)
+
+
+@pytest.mark.parametrize("materialize", [True, False])
+def test_missing_gradients_are_zeros_or_none(materialize: bool) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.set_materialize_grads(materialize)
+        return x * 2, x * 3
+
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        seen = []
+
+        def backward(ctx: Any, g: Any, h: Any) -> Any:
+            seen.append(None if h is None else h.detach())
+            return g
+
+        first, _ = made(base, forward=forward, backward=backward).apply(x)
+        autograd.grad(first.sum(), x)
+        return seen[0]
+
+    of_both(program)
+
+
+def test_outputs_marked_non_differentiable_do_not_require_grad() -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        a, b, i = x * 2, x * 3, x.argsort()
+        ctx.mark_non_differentiable(b, i)
+        return a, b, i
+
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        a, b, i = made(base, forward=forward, backward=lambda ctx, g, h, k: g + h).apply(x)
+        return a.requires_grad, b.requires_grad, b.grad_fn, i.requires_grad, autograd.grad(a.sum(), x)
+
+    of_both(program)
+
+
+def write(ctx: Any, x: Any) -> Any:
+    ctx.mark_dirty(x)
+    return x.mul_(2)
+
+
+def test_a_dirty_input_is_the_output_and_has_new_history() -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        y = x * 1
+        z = made(base, forward=write, backward=lambda ctx, g: g * 5).apply(y)
+        return z is y, y.grad_fn.name(), y, autograd.grad((y * y).sum(), x)
+
+    of_both(program)
+
+
+def test_a_dirty_view_gives_its_base_new_history() -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        y = x * 1
+        z = made(base, forward=write, backward=lambda ctx, g: g * 5).apply(y[:2])
+        return y, z, autograd.grad((y * y).sum() + z.sum(), x)
+
+    of_both(program)
+
+
+def two(ctx: Any, x: Any) -> Any:
+    ctx.mark_dirty(x)
+    return x.add_(1), x * 2
+
+
+def test_a_dirty_view_with_several_outputs_is_refused() -> None:
+    of_both(lambda base, autograd, x: made(base, forward=two, backward=lambda ctx, g, h: g).apply((x * 1)[:2]))
+
+
+@pytest.mark.parametrize("forward", [lambda ctx, x: x, lambda ctx, x: x[:2], lambda ctx, x: x.view_as(x)])
+def test_an_input_or_a_view_of_it_may_be_returned_but_not_written(forward: Any) -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        out = made(base, forward=forward, backward=lambda ctx, g: torch.ones(3, dtype=g.dtype) * 7).apply(x)
+        return out is x, out.grad_fn.name(), autograd.grad(out.sum(), x)
+
+    of_both(program)
+    of_both(lambda base, autograd, x: made(base, forward=forward).apply(x * 1).add_(1))
+
+    def written_base(base: Any, autograd: Any, x: Any) -> Any:
+        y = x * 1
+        out = made(base, forward=forward).apply(y)
+        y.mul_(2)
+        return out + 1
+
+    of_both(written_base)
+
+
+def test_a_view_of_an_output_that_is_a_view_does_not_pass_the_function_by() -> None:
+    y = leaf("runtime") * 1
+    part = made(Function, forward=lambda ctx, x: x).apply(y)[:2]
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="created inside a custom Function"):
+        _ = part + 1
+
+
+def test_saved_tensors_are_checked_for_writes_and_pass_pack_hooks() -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        out = x.exp()
+        ctx.save_for_backward(out, None)
+        return out
+
+    fn = made(Function, forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
+    x = leaf("runtime")
+    y = fn.apply(x)
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_once_differentiable_refuses_the_second_derivative() -> None:
+    @once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.saved_tensors[0].cos()
+
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    x = leaf("runtime")
+    fn = made(Function, forward=forward, backward=backward)
+    torch.testing.assert_close(unwrap(runtime.autograd.grad(fn.apply(x).sum(), x)[0]), unwrap(x).cos())
+    (g,) = runtime.autograd.grad(fn.apply(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked with @once_differentiable"):
+        runtime.autograd.grad(g.sum(), x)
+
+
+def test_instances_and_legacy_functions_are_refused() -> None:
+    fn = made(Function)
+    with pytest.warns(DeprecationWarning, match="should not be instantiated"):
+        instance = fn()
+    with pytest.raises(RuntimeError, match="Legacy autograd function with non-static forward method is deprecated"):
+        instance(torch.ones(2))
+
+
+def test_plain_tensors_go_through_and_plain_leaves_get_their_gradient() -> None:
+    fn = made(Function, backward=lambda ctx, g: g * 5)
+    x = torch.ones(3)
+    assert type(fn.apply(x)) is torch.Tensor
+    x.requires_grad_()
+    fn.apply(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 5.0))
+
+
+def test_no_grad_records_nothing() -> None:
+    x = leaf("runtime")
+    with torch.no_grad():
+        assert made(Function).apply(x).grad_fn is None
+
+
+def test_subclasses_of_torchs_class_serve_once_it_is_known_as_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drop-in routes ``torch.autograd.Function.apply`` here."""
+    from runtime.autograd import function
+
+    monkeypatch.setattr(
+        function, "INTERFACES", {*function.INTERFACES, torch.autograd.Function, torch.autograd.function._SingleLevelFunction}
+    )
+    x = leaf("runtime")
+    for style in (Styles.with_ctx, Styles.with_setup):
+        out = function.apply(style(torch.autograd.Function), (x, x, 2), {})
+        torch.testing.assert_close(unwrap(runtime.autograd.grad(out.sum(), x)[0]), 3 * unwrap(x) ** 2)
