@@ -147,7 +147,7 @@ class DualRoot(GradLevel):
         if not isinstance(target, torch.Tensor):
             raise MissingRule(str(op.func), "jvp")
         if not (isinstance(target, Value) and target._level is self):
-            inplace.refuse(self, op)
+            inplace.refuse(self, op.func)
         if op.base_name in GEOMETRY and op.functional is not None:
             return super().call(op.func, args, kwargs)
         if op.base_name in inplace._METADATA:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..levels import Value
-from .nodes import AccumulateGrad, Edge, Node
-from .saved import FREED, HOOKS, Packed, Saved
+from .nodes import Edge, Node
+from .saved import FREED, SavedTensor, present, restore, save
 
 
 class FunctionCtx:
@@ -66,8 +66,10 @@ class FunctionNode(Node, FunctionCtx):
     """
 
     _forward_cls: Any
-    _saved: list[tuple[Any, Any]] | None = None  # (what is kept, its edge)
-    _freed = False
+    saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None once it has been freed
+    _histories: tuple[
+        Edge | int | None, ...
+    ] = ()  # per saved tensor; a number is an output of this node, for an edge to it would be a cycle
     _outward = False  # while ``backward`` runs: show what values hold rather than the values
     _positions: tuple[int, ...] = ()  # of the tensor arguments, one per edge
     _n_inputs = 0
@@ -86,67 +88,56 @@ class FunctionNode(Node, FunctionCtx):
         )
         self._positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
         self._n_inputs = len(args)
-        self._saved = [self._keep(t, given, outs) for t in self.to_save or ()]
+        tensors_to_save = self.to_save or ()
+        self._histories = tuple(self._history(t, given, outs) for t in tensors_to_save)
+        self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
     def forget_marks(self) -> None:
         """Drop what was only of use until the outputs were made, as it may lead back to this node."""
         for name in ("to_save", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
-    def _keep(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, Any]:
-        """``t`` as what it holds, with where its gradient goes: an output of this node, an input, or neither."""
+    def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
+        """Where the gradient of a tensor to save goes: it is an output of this node, an input, or neither."""
         from .level import edge_of
 
-        if t is None:
-            return None, None
-        level: Any = self.level
-        edge: Edge | None = None
-        output = next((i for i, o in enumerate(outs) if o is t), None)
-        if output is not None:
-            edge = (self, output)
-        elif isinstance(t, Value) and t._level is level:
-            edge = edge_of(t)
-        else:
-            at = next((k for k, i in enumerate(self._positions) if given[i] is t), None)
-            edge = self.edges[at] if at is not None else None
-        inner = t._inner if isinstance(t, Value) and t._level is level else t
-        if output is not None:  # this node itself: kept as a number, for it would be a cycle
-            return self._pack(inner), output
-        return self._pack(inner), edge
+        for i, o in enumerate(outs):
+            if o is t:
+                return i
+        if isinstance(t, Value) and t._level is self.level:
+            found: Edge | None = edge_of(t)
+            return found
+        return next((edge for edge, i in zip(self.edges, self._positions, strict=True) if given[i] is t), None)
 
-    def _pack(self, t: torch.Tensor) -> Any:
-        if HOOKS.disabled is not None:
-            raise RuntimeError(HOOKS.disabled)
-        if HOOKS.stack and self.level.number == 0:
-            pack, unpack = HOOKS.stack[-1]
-            with torch.no_grad():
-                return Packed(pack(self.level.wrap(t, None)), unpack)  # type: ignore[attr-defined]
-        return Saved(t)
+    def _edge(self, i: int) -> Edge | None:
+        history = self._histories[i]
+        return (self, history) if isinstance(history, int) else history
 
-    def _give(self, s: Any, edge: Any) -> Any:
-        if isinstance(edge, int):
-            edge = (self, edge)
-        if isinstance(s, Saved):
-            t = s.check(self.name())
-        elif isinstance(s, Packed):
-            t = s.unpack(s.payload)
-            if isinstance(t, Value) and t._level is self.level:
-                t = t._inner
-        else:
-            return s
-        if self._outward:
-            return t
-        if edge is not None and type(edge[0]) is AccumulateGrad:
-            return edge[0].variable
-        return self.level.wrap(t, edge)  # type: ignore[attr-defined]
+    def _keep(self, t: Any, i: int) -> Any:
+        inner = t._inner if isinstance(t, Value) and t._level is self.level else t
+        return None if t is None else save(self.level, inner, self._edge(i))
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        if self.saved_for_forward is not None:  # while jvp runs
+        """What was given to ``save_for_backward``; while ``jvp`` runs, to ``save_for_forward``."""
+        if self.saved_for_forward is not None:
             return self.saved_for_forward
-        if self._freed:
+        if self.saved is None:
             raise RuntimeError(FREED)
-        return tuple(self._give(s, edge) for s, edge in self._saved or ())
+        return tuple(self._shown(s, self._edge(i)) for i, s in enumerate(self.saved))
+
+    def _shown(self, s: Any, edge: Edge | None) -> Any:
+        if s is None:
+            return None
+        t = restore(self.level, s, edge)
+        return t if self._outward else present(self.level, t, edge)
+
+    @property
+    def _raw_saved_tensors(self) -> tuple[SavedTensor, ...]:
+        """Handles of the saved tensors, to register hooks on."""
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        return tuple(SavedTensor.of(self, self.saved, i, self._edge(i)) for i in range(len(self.saved)))
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         from .function import backward_of
@@ -189,8 +180,7 @@ class FunctionNode(Node, FunctionCtx):
         return tuple(r._inner if isinstance(r, Value) and r._level is level else r for r in found)
 
     def release(self) -> None:
-        self._saved = None
-        self._freed = True
+        self.saved = None
 
 
 def _raised(level: Any, g: Any) -> Any:

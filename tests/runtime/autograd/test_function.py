@@ -45,6 +45,11 @@ def of_both(program: Callable[[Any, Any, Any], Any]) -> None:
             assert a == b
 
 
+def dirty(ctx: Any, x: Any) -> Any:
+    ctx.mark_dirty(x)
+    return x
+
+
 class Styles:
     """The same operation in both styles."""
 
@@ -98,7 +103,7 @@ def test_ctx_is_the_node() -> None:
     assert y.grad_fn is seen[0]
     assert y.grad_fn.note == "kept" and y.grad_fn.saved_tensors[0] is x
     assert "grad_fn=<MyFnBackward>" in repr(y) and type(y.grad_fn).__name__ == "MyFnBackward"
-    calls = []
+    calls: list[Any] = []
     y.grad_fn.register_hook(lambda inputs, outputs: calls.append(len(inputs)))
     y.grad_fn.register_prehook(lambda grads: calls.append("before"))
     y.sum().backward()
@@ -123,8 +128,8 @@ def test_ctx_is_the_node() -> None:
         {"forward": lambda ctx, x, y=4: x * y, "backward": lambda ctx, g: (g, g)},
         {"forward": lambda ctx, x: ctx.save_for_backward(3)},
         {"forward": lambda ctx, x: ctx.save_for_forward(3)},
-        {"forward": lambda ctx, x: (ctx.mark_dirty(x), x * 2)[1]},
-        {"forward": lambda ctx, x: (ctx.mark_dirty(x), x.add_(1))[1]},
+        {"forward": lambda ctx, x: dirty(ctx, x) * 2},
+        {"forward": lambda ctx, x: dirty(ctx, x).add_(1)},
         {"vjp": lambda ctx, g: g},
     ],
 )
@@ -137,10 +142,15 @@ def test_what_backward_may_return_and_forward_may_do(methods: Any) -> None:
     of_both(program)
 
 
-def test_a_class_without_backward_or_forward_says_so() -> None:
-    of_both(lambda base, autograd, x: autograd.grad(type("F", (base,), {"forward": staticmethod(lambda ctx, x: x * 2)}).apply(x).sum(), x))
-    of_both(lambda base, autograd, x: type("F", (base,), {}).apply(x))
-    of_both(lambda base, autograd, x: made(base, backward=None, vjp=lambda ctx, g: g * 7) and None)
+@pytest.mark.parametrize("names", [(), ("forward",), ("forward", "vjp")])
+def test_a_class_needs_forward_and_backward_or_vjp(names: tuple[str, ...]) -> None:
+    methods = {"forward": lambda ctx, x: x * 2, "vjp": lambda ctx, g: g * 7}
+
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        fn: Any = type("F", (base,), {n: staticmethod(methods[n]) for n in names})
+        return autograd.grad(fn.apply(x).sum(), x)
+
+    of_both(program)
 
 
 def test_a_number_has_no_gradient() -> None:
@@ -184,8 +194,7 @@ def test_outputs_marked_non_differentiable_do_not_require_grad() -> None:
 
 
 def write(ctx: Any, x: Any) -> Any:
-    ctx.mark_dirty(x)
-    return x.mul_(2)
+    return dirty(ctx, x).mul_(2)
 
 
 def test_a_dirty_input_is_the_output_and_has_new_history() -> None:
@@ -207,8 +216,7 @@ def test_a_dirty_view_gives_its_base_new_history() -> None:
 
 
 def two(ctx: Any, x: Any) -> Any:
-    ctx.mark_dirty(x)
-    return x.add_(1), x * 2
+    return dirty(ctx, x).add_(1), x * 2
 
 
 def test_a_dirty_view_with_several_outputs_is_refused() -> None:
@@ -241,18 +249,32 @@ def test_a_view_of_an_output_that_is_a_view_does_not_pass_the_function_by() -> N
         _ = part + 1
 
 
-def test_saved_tensors_are_checked_for_writes_and_pass_pack_hooks() -> None:
-    def forward(ctx: Any, x: Any) -> Any:
-        out = x.exp()
-        ctx.save_for_backward(out, None)
-        return out
+def saving(ctx: Any, x: Any) -> Any:
+    out = x.exp()
+    ctx.save_for_backward(out, None, x)
+    return out
 
-    fn = made(Function, forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
-    x = leaf("runtime")
-    y = fn.apply(x)
+
+def test_saved_tensors_are_checked_for_writes() -> None:
+    y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_tensors[0]).apply(leaf("runtime"))
     y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_saved_tensors_pass_through_pack_hooks() -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        packed = []
+
+        def pack(t: Any) -> Any:
+            packed.append(t.requires_grad)
+            return t * 2
+
+        with autograd.graph.saved_tensors_hooks(pack, lambda t: t + 1):
+            y = made(base, forward=saving, backward=lambda ctx, g: g * ctx.saved_tensors[0]).apply(x)
+        return autograd.grad(y.sum(), x), packed
+
+    of_both(program)
 
 
 def test_once_differentiable_refuses_the_second_derivative() -> None:
