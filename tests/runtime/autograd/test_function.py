@@ -50,6 +50,18 @@ def dirty(ctx: Any, x: Any) -> Any:
     return x
 
 
+def saves_a_number(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(3)
+
+
+def saves_a_number_for_jvp(ctx: Any, x: Any) -> Any:
+    ctx.save_for_forward(3)
+
+
+def times(ctx: Any, x: Any, y: int = 4) -> Any:
+    return x * y
+
+
 class Styles:
     """The same operation in both styles."""
 
@@ -124,10 +136,10 @@ def test_ctx_is_the_node() -> None:
         {"backward": lambda ctx, g: None},
         {"forward": lambda ctx, x: 3},
         {"forward": lambda ctx, x: (x * 2, 5), "backward": lambda ctx, g, none: g * (none is None)},
-        {"forward": lambda ctx, x, y=4: x * y, "backward": lambda ctx, g: (g, None)},
-        {"forward": lambda ctx, x, y=4: x * y, "backward": lambda ctx, g: (g, g)},
-        {"forward": lambda ctx, x: ctx.save_for_backward(3)},
-        {"forward": lambda ctx, x: ctx.save_for_forward(3)},
+        {"forward": times, "backward": lambda ctx, g: (g, None)},
+        {"forward": times, "backward": lambda ctx, g: (g, g)},
+        {"forward": saves_a_number},
+        {"forward": saves_a_number_for_jvp},
         {"forward": lambda ctx, x: dirty(ctx, x) * 2},
         {"forward": lambda ctx, x: dirty(ctx, x).add_(1)},
         {"vjp": lambda ctx, g: g},
