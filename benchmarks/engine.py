@@ -8,17 +8,10 @@ import torch
 
 import runtime
 from benchmarks.cells import Cell, plain
-from benchmarks.programs import Training, trainings
+from benchmarks.programs import Training, leaves, trainings
 from runtime import aot
 
 Step = Callable[[], object]
-
-
-def leaves(p: Training, ours: bool) -> tuple[Any, list[Any]]:
-    """The input and fresh parameters that require grad, as runtime tensors or torch's own."""
-    if ours:
-        return runtime.wrap(p.x), [runtime.wrap(t.clone(), requires_grad=True) for t in p.parameters]
-    return p.x, [t.clone().requires_grad_() for t in p.parameters]
 
 
 def forward_and_backward(p: Training, ours: bool, loss: Callable[..., Any] | None = None) -> Step:

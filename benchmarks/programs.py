@@ -6,10 +6,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+import runtime
 
 SIZES = ("small", "large")
 
@@ -232,3 +235,10 @@ def trainings() -> list[Training]:
     """Every training step, with seeded values."""
     torch.manual_seed(0)
     return [make() for make in (transformer_step, cnn_step, lstm_step, chain_of_100, mlp_step, solve_step)]
+
+
+def leaves(p: Training, ours: bool) -> tuple[Any, list[Any]]:
+    """The input and fresh parameters that require grad, as runtime tensors or torch's own."""
+    if ours:
+        return runtime.wrap(p.x), [runtime.wrap(t.clone(), requires_grad=True) for t in p.parameters]
+    return p.x, [t.clone().requires_grad_() for t in p.parameters]

@@ -1,0 +1,271 @@
+"""What is kept for the backward pass, by the runtime's tape and by torch's engine, for the same programs on the same values.
+
+Counts are exact and do not depend on the machine, unlike times.
+"""
+
+import argparse
+import itertools
+import json
+import resource
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils import _pytree as pytree
+
+import runtime
+from benchmarks.programs import Training, leaves, programs, trainings
+from runtime.autograd.nodes import AccumulateGrad, Node
+from runtime.levels import Value
+
+SLACK = 1.05
+
+
+@dataclass(frozen=True)
+class Held:
+    """`references`: saved tensors, the same one counted each time; `storages` and `bytes`: each piece of memory counted once."""
+
+    references: int
+    storages: int
+    bytes: int
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> "Held":
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors if t.layout is torch.strided}
+        return cls(len(tensors), len(storages), sum(storages.values()))
+
+    def within(self, peer: "Held") -> bool:
+        """No more than the peer, plus 5%."""
+        return self.references <= SLACK * peer.references and self.storages <= SLACK * peer.storages and self.bytes <= SLACK * peer.bytes
+
+    def __str__(self) -> str:
+        return f"{self.references} / {self.storages} / {self.bytes:,}"
+
+
+def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:
+    """Run `f` and see what torch's engine packs."""
+    kept: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        outs = f(*args)
+    held = Held.of([t.detach() for t in kept])
+    del outs
+    return held
+
+
+def saved_by_runtime(f: Callable[..., Any], *args: Any) -> Held:
+    """Run `f` and walk the tape behind its results."""
+    outs = f(*args)
+    return Held.of([t for node in _tape(outs) for t in _saved(node)])
+
+
+def _tape(outs: Any) -> Iterator[Node]:
+    stack: list[Any] = [t.grad_fn for t in pytree.tree_leaves(outs) if isinstance(t, Value)]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(following for following, _ in node.next_functions)
+
+
+def _saved(thing: Any) -> Iterator[Tensor]:
+    """Every tensor that a node holds, however deep: in lists, wrappers of saved tensors and nodes inside the node."""
+    if isinstance(thing, Tensor):
+        while isinstance(thing, Value):
+            thing = thing._inner
+        yield thing
+    elif isinstance(thing, (list, tuple)):
+        for x in thing:
+            yield from _saved(x)
+    elif isinstance(thing, AccumulateGrad):
+        return  # a leaf is the caller's
+    elif type(thing).__module__.startswith(("runtime.autograd", "runtime.aot")) and not isinstance(thing, type):
+        for cls in type(thing).__mro__:
+            for slot in cls.__dict__.get("__slots__", ()):
+                if slot not in ("edges", "level", "__weakref__"):
+                    yield from _saved(getattr(thing, slot, None))
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes allocated by a forward and backward pass: at most at any time, and still there after the forward pass."""
+
+    peak: int
+    kept: int
+
+
+def peak_of(p: Training, ours: bool) -> Peak:
+    """Measure a training step by the events of torch's allocator, which serves both sides."""
+    forward, reset = training_pass(p, ours)
+    forward()()  # what is allocated once and kept
+    reset()
+    with _measured() as passed:
+        backward = forward()
+    kept = sum(_changes(passed))
+    backward()
+    del backward
+    reset()
+    with _measured() as passed:
+        forward()()
+    return Peak(max(itertools.accumulate(_changes(passed))), kept)
+
+
+def _measured() -> Any:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+
+def _changes(measured: Any) -> list[int]:
+    return [e.nbytes() for e in measured.profiler.kineto_results.events() if e.name() == "[memory]"]
+
+
+def training_pass(p: Training, ours: bool) -> tuple[Callable[[], Callable[[], None]], Callable[[], None]]:
+    """A step: a forward pass that returns the backward pass; and what clears the gradients."""
+    x, parameters = leaves(p, ours)
+
+    def forward() -> Callable[[], None]:
+        backward: Callable[[], None] = p.loss(x, *parameters).backward
+        return backward
+
+    def reset() -> None:
+        for t in parameters:
+            t.grad = None
+
+    return forward, reset
+
+
+def sides(f: Callable[..., Any], tensors: Sequence[Tensor], differentiable: Callable[[int], bool]) -> tuple[Held, Held]:
+    """What the runtime and torch's engine save for `f`."""
+    ours = [runtime.wrap(t.clone(), requires_grad=differentiable(i)) for i, t in enumerate(tensors)]
+    theirs = [t.clone().requires_grad_(differentiable(i)) for i, t in enumerate(tensors)]
+    return saved_by_runtime(f, *ours), saved_by_torch(f, *theirs)
+
+
+def of_programs(only: str = "") -> Iterator[tuple[str, Held, Held]]:
+    """(program, runtime, torch) for every training step, and for the other programs with gradients by their parameters."""
+    for t in trainings():
+        if only.lower() in t.name.lower():
+            yield t.name, *sides(t.loss, (t.x, *t.parameters), bool)
+    for p in programs(("small",)):
+        if only.lower() in p.name.lower():
+            yield f"{p.name} (small)", *sides(p.loss, (p.x, *p.parameters), bool)
+
+
+def of_ops(only: str = "", samples: int = 2) -> Iterator[tuple[str, Held | None, Held]]:
+    """The same for samples of every op that torch's OpInfo database can differentiate; None where the runtime cannot run it."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for op in op_db:
+        name = f"{op.name}.{op.variant_test_name}".rstrip(".")
+        if only.lower() not in name.lower() or torch.float64 not in op.supported_dtypes("cpu") or not op.supports_autograd:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            given = list(op.sample_inputs("cpu", torch.float64, requires_grad=True))
+            for sample in given[:: max(1, len(given) // samples)][:samples]:
+                yield from _of_sample(name, op, sample)
+
+
+def _of_sample(name: str, op: Any, sample: Any) -> Iterator[tuple[str, Held | None, Held]]:
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+
+    def f(*values: Any) -> Any:
+        first, args, kwargs = pytree.tree_unflatten(list(values), spec)
+        return op.op(first, *args, **kwargs)
+
+    theirs = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t for t in flat]
+    ours = [runtime.wrap(t.detach().clone(), t.requires_grad) if isinstance(t, Tensor) else t for t in flat]
+    try:
+        expected = saved_by_torch(f, *theirs)
+    except Exception:  # an op that torch itself cannot run has nothing to compare
+        return
+    try:
+        yield name, saved_by_runtime(f, *ours), expected
+    except Exception:
+        yield name, None, expected
+
+
+def resident(iterations: int, every: int) -> Iterator[int]:
+    """Resident bytes of the process while the runtime trains an MLP, once per `every` steps."""
+    p = next(t for t in trainings() if t.name.startswith("MLP"))
+    forward, reset = training_pass(p, True)
+    for i in range(1, iterations + 1):
+        forward()()
+        reset()
+        if i % every == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            yield pages * resource.getpagesize()
+
+
+def report(console: Console, only: str, sweep: bool, iterations: int) -> dict[str, Any]:
+    """Print every table; return what they say."""
+    data: dict[str, Any] = {"saved": {}, "peak": {}, "sweep": {}, "resident": []}
+    table = Table(title="saved for backward: references / storages / bytes", title_justify="left")
+    for column in ("program", "runtime", "torch", ""):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for name, mine, theirs in of_programs(only):
+        table.add_row(name, str(mine), str(theirs), "" if mine.within(theirs) else "[red]more[/red]")
+        data["saved"][name] = {"runtime": vars(mine), "torch": vars(theirs)}
+    console.print(table)
+
+    table = Table(title="bytes of forward and backward: peak, and kept between the two", title_justify="left")
+    for column in ("program", "peak", "torch", "ratio", "kept", "torch", "ratio"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for p in trainings():
+        if only.lower() in p.name.lower():
+            a, b = (peak_of(p, ours) for ours in (True, False))
+            ratios = a.peak / b.peak, a.kept / b.kept
+            table.add_row(p.name, f"{a.peak:,}", f"{b.peak:,}", f"{ratios[0]:.3f}", f"{a.kept:,}", f"{b.kept:,}", f"{ratios[1]:.3f}")
+            data["peak"][p.name] = {"runtime": vars(a), "torch": vars(b)}
+    console.print(table)
+
+    if sweep:
+        rows = list(of_ops(only))
+        more = [(name, mine, theirs) for name, mine, theirs in rows if mine is not None and not mine.within(theirs)]
+        unable = sorted({name for name, mine, _ in rows if mine is None})
+        table = Table(title=f"ops that keep more than torch's engine: {len(more)} of {len(rows)} samples", title_justify="left")
+        for column in ("op", "runtime", "torch"):
+            table.add_column(column)
+        for name, mine, theirs in more:
+            table.add_row(name, str(mine), str(theirs))
+            data["sweep"].setdefault(name, []).append({"runtime": vars(mine), "torch": vars(theirs)})
+        console.print(table)
+        if unable:
+            console.print(f"not run by the runtime: {', '.join(unable)}")
+
+    if iterations:
+        data["resident"] = list(resident(iterations, max(1, iterations // 10)))
+        shown = ", ".join(f"{b / 2**20:.1f}" for b in data["resident"])
+        console.print(f"resident MiB during {iterations} training steps of an MLP: {shown}")
+    return data
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="programs and ops whose name has TEXT")
+    parser.add_argument("--sweep", action="store_true", help="every differentiable op of torch's OpInfo database as well")
+    parser.add_argument("--iterations", type=int, default=10_000, help="training steps under which resident memory is watched (default 10000)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE as well")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    data = report(Console(), options.only, options.sweep, options.iterations)
+    if options.json:
+        options.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
