@@ -257,7 +257,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="programs and ops whose name has TEXT")
     parser.add_argument("--sweep", action="store_true", help="every differentiable op of torch's OpInfo database as well")
-    parser.add_argument("--iterations", type=int, default=10_000, help="training steps under which resident memory is watched (default 10000)")
+    parser.add_argument("--iterations", type=int, default=10_000, help="training steps that resident memory is watched over (10000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE as well")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -17,12 +17,39 @@ def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
     return t if factor == 1 else t * factor
 
 
+def adjoint(t: torch.Tensor) -> torch.Tensor:
+    """The conjugate transpose of matrices."""
+    return t.mH if t.is_complex() else t.transpose(-2, -1)
+
+
+def product(x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True) -> torch.Tensor:
+    """Products of matrices, or over a batch of either factor or of both, the batch leading.
+
+    A batch on one side is more rows of one large product; only two batches are many small products.
+    """
+    if not y_batched and x.dim() == 3:
+        return torch.mm(x.flatten(0, 1), y).view(*x.shape[:2], y.shape[1])
+    if not x_batched and y.dim() == 3 and y.shape[2] == 1:  # with more columns, the result would lie in memory column by column
+        return torch.mm(y.squeeze(2), x.t()).unsqueeze(2)
+    if x.dim() == y.dim() == 3:
+        return torch.bmm(x, y)
+    return torch.mm(x, y) if x.dim() == y.dim() == 2 else torch.matmul(x, y)
+
+
+def _matvec(x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True) -> torch.Tensor:
+    if not y_batched:
+        return torch.mv(x.flatten(0, 1), y).view(x.shape[:2])
+    if not x_batched:
+        return torch.mm(y, x.t())
+    return torch.mv(x, y) if y.dim() == 1 else torch.bmm(x, y.unsqueeze(2)).squeeze(2)
+
+
 def _matmul_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    return torch.matmul(args[0], args[1])
+    return product(args[0], args[1], *batched)
 
 
 def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    return torch.matmul(args[0], args[1].unsqueeze(-1)).squeeze(-1)
+    return _matvec(args[0], args[1], *batched)
 
 
 def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -30,24 +57,46 @@ def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     return (left * args[1]).sum(-1, dtype=left.dtype)  # a sum of integers would be int64
 
 
-multilinear("mm", {"self": lambda g, mat2: g.mm(mat2.mH), "mat2": lambda g, self: self.mH.mm(g)}, _matmul_batch)
-multilinear("bmm", {"self": lambda g, mat2: g.bmm(mat2.mH), "mat2": lambda g, self: self.mH.bmm(g)}, _matmul_batch)
-multilinear("mv", {"self": lambda g, vec: g.outer(vec.conj()), "vec": lambda g, self: self.mH.mv(g)}, _mv_batch)
+def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return torch.mm(g, adjoint(right))
+
+
+def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
+    """In the memory format of the right factor, which is often a weight's transpose: the weight's gradient then needs no copy."""
+    (rows, _), strides, _ = geometry
+    if strides == (1, rows):
+        return torch.mm(g.t(), conj(left)).t()
+    return torch.mm(adjoint(left), g)
+
+
+multilinear(
+    "mm",
+    {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
+    _matmul_batch,
+)
+multilinear("bmm", {"self": lambda g, mat2: g.bmm(adjoint(mat2)), "mat2": lambda g, self: adjoint(self).bmm(g)}, _matmul_batch)
+multilinear("mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch)
 multilinear("dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch)
 multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch)
 
 
-def _plus(names: str, left: str, right: str, product: Callable[..., Any], by_left: Any, by_right: Any) -> None:
-    """``beta·self + alpha·left·right``: ``product`` of the two (with any leading dimensions), and its gradients by each."""
+def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any) -> None:
+    """``beta·self + alpha·left·right``: ``multiply`` for the product, also of batches as flags say, and its gradients by each factor.
+
+    ``by_right`` gets the geometry of the right factor as well.
+    """
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
         if not (args[1].is_floating_point() or args[1].is_complex()):
             whole = bool if args[1].dtype is torch.bool else int
             beta, alpha = whole(beta), whole(alpha)  # as the kernels do; a float factor would promote integers
-        both = scaled(product(batch.expand(args[1], batched[1], size), batch.expand(args[2], batched[2], size)), alpha)
+        if batched[1] or batched[2]:
+            both = scaled(multiply(args[1], args[2], batched[1], batched[2]), alpha)
+        else:
+            both = scaled(multiply(args[1], args[2]), alpha).unsqueeze(0)
         if beta == 0:  # whatever self holds, infinities included, is ignored
-            return both
+            return both if both.shape[0] == size else both.expand(size, *both.shape[1:])
         x = args[0]
         return both + scaled(x.reshape(size, *[1] * (both.dim() - x.dim()), *x.shape[1:]) if batched[0] else x, beta)
 
@@ -60,42 +109,33 @@ def _plus(names: str, left: str, right: str, product: Callable[..., Any], by_lef
         vjp={
             "self": lambda g, beta: scaled(g, conj(beta)),
             left: asks(lambda g, r, alpha: scaled(by_left(g, r), conj(alpha)), "g", right, "alpha"),
-            right: asks(lambda g, x, alpha: scaled(by_right(g, x), conj(alpha)), "g", left, "alpha"),
+            right: asks(
+                lambda g, x, geometry, alpha: scaled(by_right(g, x, geometry), conj(alpha)), "g", left, f"{right}_geometry", "alpha"
+            ),
         },
         jvp={
             "self": lambda self_t, beta: scaled(self_t, beta),
-            left: asks(lambda t, r, alpha: scaled(product(t, r), alpha), f"{left}_t", right, "alpha"),
-            right: asks(lambda x, t, alpha: scaled(product(x, t), alpha), left, f"{right}_t", "alpha"),
+            left: asks(lambda t, r, alpha: scaled(multiply(t, r), alpha), f"{left}_t", right, "alpha"),
+            right: asks(lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"),
         },
         batch=combined,
         family="multilinear",
     )
 
 
-def _outer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _outer(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Tensor:
     return x.unsqueeze(-1) * y.unsqueeze(-2)
 
 
-def _matvec(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.matmul(x, y.unsqueeze(-1)).squeeze(-1)
-
-
-def _summed_matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Tensor:
     return torch.matmul(x, y).sum(-3, dtype=x.dtype)
 
 
-_plus("addmm", "mat1", "mat2", torch.matmul, lambda g, r: g.mm(r.mH), lambda g, x: x.mH.mm(g))
-_plus("baddbmm", "batch1", "batch2", torch.matmul, lambda g, r: g.bmm(r.mH), lambda g, x: x.mH.bmm(g))
-_plus("addmv", "mat", "vec", _matvec, lambda g, r: g.outer(r.conj()), lambda g, x: x.mH.mv(g))
-_plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(r.conj()), lambda g, x: g.t().mv(x.conj()))
-_plus(
-    "addbmm",
-    "batch1",
-    "batch2",
-    _summed_matmul,
-    lambda g, r: torch.matmul(g, r.mH),
-    lambda g, x: torch.matmul(x.mH, g),
-)
+_plus("addmm", "mat1", "mat2", product, _by_left, _by_right)
+_plus("baddbmm", "batch1", "batch2", product, lambda g, r: g.bmm(adjoint(r)), lambda g, x, _: adjoint(x).bmm(g))
+_plus("addmv", "mat", "vec", _matvec, lambda g, r: g.outer(conj(r)), lambda g, x, _: adjoint(x).mv(g))
+_plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r)), lambda g, x, _: g.t().mv(conj(x)))
+_plus("addbmm", "batch1", "batch2", _summed_product, lambda g, r: torch.matmul(g, adjoint(r)), lambda g, x, _: torch.matmul(adjoint(x), g))
 
 
 def _trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> torch.Tensor:
