@@ -21,6 +21,34 @@ def kernel(name: str, decomposition: Callable[..., Any], batch: Callable[..., An
     register(name, decomposition=decomposition, batch=batch, family="kernel")
 
 
+def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Callable[..., Any] = broadcast) -> None:
+    """A backward kernel ``g·conj(slope(x))``, ``x`` being its argument ``at``: linear in ``g``, by the kernel itself; ``curvature`` is
+    the derivative of the slope, a function of ``x`` and the keyword-only arguments."""
+    func = getattr(aten, name)
+    options = tuple(a.name for a in func.default._schema.arguments if a.kwarg_only)
+    asks = (at, *options)
+
+    def run(g: torch.Tensor, x: torch.Tensor, *values: Any) -> Any:
+        return func(g, x, **dict(zip(options, values, strict=True)))
+
+    def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: Any) -> Any:
+        return conj(g) * grad_output * conj(curvature(x, *values))
+
+    register(
+        name,
+        vjp={
+            "grad_output": asking("g", *asks)(lambda g, x, *values: run(g, conj(x), *values)),
+            at: asking("g", "grad_output", *asks)(by_x),
+        },
+        jvp={
+            "grad_output": asking("grad_output_t", *asks)(run),
+            at: asking(f"{at}_t", "grad_output", *asks)(lambda t, grad_output, x, *values: grad_output * conj(t * curvature(x, *values))),
+        },
+        batch=batch,
+        family="kernel",
+    )
+
+
 diagonal("relu", self=lambda g, result: aten.threshold_backward(g, result, 0))
 diagonal("threshold", self=lambda g, self, threshold: aten.threshold_backward(g, self, threshold))
 diagonal(
@@ -29,18 +57,14 @@ diagonal(
     self=lambda g: torch.zeros_like(g),
 )
 
-elementwise(
-    "sigmoid",
-    {"self": lambda g, result: aten.sigmoid_backward(g, result)},
-    {"self": lambda self_t, result: self_t * (result * (1 - result))},
-)
-kernel("sigmoid_backward", lambda grad_output, output: grad_output * conj(output * (1 - output)))
-elementwise(
-    "tanh",
-    {"self": lambda g, result: aten.tanh_backward(g, result)},
-    {"self": lambda self_t, result: self_t * (1 - result * result)},
-)
-kernel("tanh_backward", lambda grad_output, output: grad_output * conj(1 - output * output))
+for _name, _curvature in (("sigmoid", lambda output: 1 - 2 * output), ("tanh", lambda output: -2 * output)):
+    _backward = getattr(aten, f"{_name}_backward")
+    elementwise(
+        _name,
+        {"self": asking("g", "result")(_backward)},
+        {"self": asking("self_t", "result")(lambda t, result, backward=_backward: backward(t, conj(result)))},
+    )
+    slope_kernel(f"{_name}_backward", "output", _curvature)
 
 
 def _silu_slope(self: torch.Tensor) -> torch.Tensor:
@@ -48,12 +72,17 @@ def _silu_slope(self: torch.Tensor) -> torch.Tensor:
     return s * (1 + self * (1 - s))
 
 
+def _silu_curvature(self: torch.Tensor) -> torch.Tensor:
+    s = self.sigmoid()
+    return s * (1 - s) * (2 + self * (1 - 2 * s))
+
+
 elementwise(
     "silu",
     {"self": lambda g, self: g * conj(_silu_slope(self)) if self.is_complex() else aten.silu_backward(g, self)},
-    {"self": lambda self_t, self: self_t * _silu_slope(self)},
+    {"self": lambda self_t, self: self_t * _silu_slope(self) if self.is_complex() else aten.silu_backward(self_t, self)},
 )
-kernel("silu_backward", lambda grad_output, self: grad_output * _silu_slope(self))
+slope_kernel("silu_backward", "self", _silu_curvature)
 
 
 def _mish_slope(self: torch.Tensor) -> torch.Tensor:
@@ -64,13 +93,15 @@ def _mish_slope(self: torch.Tensor) -> torch.Tensor:
 diagonal("mish", self=lambda g, self: g * _mish_slope(self))
 
 
-def gelu_slope(self: torch.Tensor, approximate: str) -> torch.Tensor:
-    """Φ(x) + x·φ(x), or the derivative of the tanh approximation."""
+def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:
+    """φ(x)·(2 - x²), or the second derivative of the tanh approximation."""
+    square = self * self
     if approximate == "none":
-        return 0.5 * (1 + torch.erf(self * math.sqrt(0.5))) + self * torch.exp(-0.5 * self * self) / math.sqrt(2 * math.pi)
+        return torch.exp(-0.5 * square) * (2 - square) / math.sqrt(2 * math.pi)
     a, b = math.sqrt(2 / math.pi), 0.044715
-    t = torch.tanh(a * (self + b * self**3))
-    return 0.5 * (1 + t) + 0.5 * self * (1 - t * t) * a * (1 + 3 * b * self * self)
+    t = torch.tanh(a * self * (1 + b * square))
+    inner = a * (1 + 3 * b * square)
+    return (1 - t * t) * (inner + self * (3 * a * b * self - t * inner * inner))
 
 
 def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
@@ -78,7 +109,7 @@ def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
 
 
 diagonal("gelu", self=_gelu)
-kernel("gelu_backward", lambda grad_output, self, approximate="none": grad_output * gelu_slope(self, approximate), aligned)
+slope_kernel("gelu_backward", "self", _gelu_curvature, aligned)
 
 
 def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:

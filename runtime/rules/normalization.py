@@ -1,13 +1,13 @@
 """Layer, group and root-mean-square normalization (batch normalization, with its running statistics, is in batch_norm).
 
 With x̂ = (x - mean)·rstd, a change t of x changes x̂ by ``rstd·(t - mean(t) - x̂·mean(t·x̂))``. That map is its own transpose, so one
-function serves the jvp and the backward ops. First derivatives run on ATen's backward kernels; those decompose into differentiable
-ops of (input, mean, rstd), whose own paths go through the statistics that the forward op returns.
+function serves the jvp and the backward ops. First derivatives run on ATen's backward kernels. To their own derivatives these are
+functions of the cotangent, the input and the weight: the statistics that they are given are those of the input.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,6 +29,18 @@ def sum_over(t: Tensor, dims: list[int]) -> Tensor:
 def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
     """The derivative of x̂ = ``unit`` applied to ``t``, or transposed and applied to ``t``: the same."""
     return rstd * (t - mean_over(t, dims) - unit * mean_over(t * unit, dims))
+
+
+def projected_vjp(a: Tensor, t: Tensor, by_a: Tensor, by_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
+    """The gradient by x of ``sum(a·P(t))``, P being the map :func:`projected`, ``by_a`` and ``by_t`` its values at ``a`` and ``t``."""
+    au, tu = mean_over(a * unit, dims), mean_over(t * unit, dims)
+    spread = mean_over(a * t, dims) - mean_over(a, dims) * mean_over(t, dims) - au * tu
+    return -rstd * (rstd * spread * unit + by_a * tu + by_t * au)
+
+
+def projected_jvp(t: Tensor, by_t: Tensor, by_x: Tensor, x_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
+    """The change of P(t) when x changes by ``x_t``; ``by_t`` and ``by_x`` are P at ``t`` and at ``x_t``."""
+    return -rstd * (mean_over(unit * x_t, dims) * by_t + mean_over(t * unit, dims) * by_x + mean_over(t * by_x, dims) * unit)
 
 
 def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
@@ -90,20 +102,82 @@ def _layer_jvp(
     unit = (input - result1) * result2
     unit_t = mean_t = rstd_t = None
     if input_t is not None:
-        unit_t = projected(input_t, unit, result2, dims)
-        mean_t = mean_over(input_t, dims)
-        rstd_t = -result2 * result2 * mean_over(input_t * unit, dims)
+        mean_t, along = mean_over(input_t, dims), mean_over(input_t * unit, dims)
+        unit_t = result2 * (input_t - mean_t - unit * along)
+        rstd_t = -result2 * result2 * along
     return scaled(unit_t, unit, weight, weight_t, bias_t), mean_t, rstd_t
 
 
-def _layer_backward(
-    grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, bias: Any, output_mask: Any
+def _layer_projected(t: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor) -> Any:
+    """:func:`projected` by ATen's kernel."""
+    return aten.native_layer_norm_backward(t, input, normalized_shape, mean, rstd, None, None, [True, False, False])[0]
+
+
+def _layer_backward_vjp(
+    gs: Any, grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, needs: Any
 ) -> tuple[Any, ...]:
+    by_x, by_weight, by_bias = gs
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = (input - mean) * rstd
-    gx = projected(grad_out if weight is None else grad_out * weight, unit, rstd, dims).to(input.dtype) if output_mask[0] else None
-    gw = sum_over(grad_out * unit, lead).to(weight.dtype) if output_mask[1] and weight is not None else None
-    gb = sum_over(grad_out, lead) if output_mask[2] and bias is not None else None
+    first = second = third = None
+    if by_x is not None:
+        back = _layer_projected(by_x, input, normalized_shape, mean, rstd)
+        first = back if weight is None else back * weight
+        if "weight" in needs:
+            third = sum_over(grad_out * back, lead)
+        if "input" in needs:
+            t = grad_out if weight is None else grad_out * weight
+            by_t = _layer_projected(t, input, normalized_shape, mean, rstd)
+            second = projected_vjp(by_x, t, back, by_t, unit, rstd, dims)
+    if by_weight is not None:
+        first = added(first, unit * by_weight)
+        if "input" in needs:
+            second = added(second, _layer_projected(grad_out * by_weight, input, normalized_shape, mean, rstd))
+    if by_bias is not None:
+        first = added(first, by_bias.expand(grad_out.shape))
+    return first, second, None, None, third, None
+
+
+def _layer_backward_jvp(
+    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor,
+    weight: Any, output_mask: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    lead, dims = _layer_dims(input.shape, normalized_shape)
+    unit = (input - mean) * rstd
+    by_x = None if input_t is None else _layer_projected(input_t, input, normalized_shape, mean, rstd)
+    gx = gw = gb = None
+    if output_mask[0]:
+        t_t = None if grad_out_t is None else grad_out_t if weight is None else grad_out_t * weight
+        t_t = t_t if weight_t is None else added(t_t, grad_out * weight_t)
+        gx = None if t_t is None else _layer_projected(t_t, input, normalized_shape, mean, rstd)
+        if by_x is not None:
+            t = grad_out if weight is None else grad_out * weight
+            by_t = _layer_projected(t, input, normalized_shape, mean, rstd)
+            gx = added(gx, projected_jvp(t, by_t, by_x, input_t, unit, rstd, dims))
+    if output_mask[1] and weight is not None:
+        changes = added(None if grad_out_t is None else grad_out_t * unit, None if by_x is None else grad_out * by_x)
+        gw = None if changes is None else sum_over(changes, lead)
+    if output_mask[2] and grad_out_t is not None:
+        gb = sum_over(grad_out_t, lead)
+    return gx, gw, gb
+
+
+def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Rows are independent, so the gradient of the input is the kernel's; those of weight and bias are sums for each element."""
+    g, x, shape, mean, rstd, weight, bias, mask = args
+    lead = list(range(1, x.dim() + (not batched[1]) - len(shape)))
+    g = batch.expand(g, batched[0], size)
+    gx = gw = gb = None
+    if mask[0]:
+        full = [batch.expand(args[i], batched[i], size).contiguous() for i in (1, 3, 4)]
+        w, scaled_g = weight, g
+        if batched[5]:
+            w, scaled_g = None, g * weight.reshape(size, *(1,) * len(lead), *shape)
+        gx = func(scaled_g, full[0], shape, *full[1:], w, None, [True, False, False])[0]
+    if mask[1] and weight is not None:
+        gw = sum_over(g * ((x - mean) * rstd), lead)
+    if mask[2] and bias is not None:
+        gb = sum_over(g, lead)
     return gx, gw, gb
 
 
@@ -121,7 +195,13 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
 
 
 register("native_layer_norm", vjp={("input", "weight", "bias"): _layer_vjp}, jvp=_layer_jvp, batch=_layer_batch, family="normalization")
-register("native_layer_norm_backward", decomposition=_layer_backward, family="normalization")
+register(
+    "native_layer_norm_backward",
+    vjp={("grad_out", "input", "mean", "rstd", "weight", "bias"): _layer_backward_vjp},
+    jvp=_layer_backward_jvp,
+    batch=_layer_backward_batch,
+    family="normalization",
+)
 
 
 # ---- group norm: (N, C, …) seen as (N, groups, C/groups, …); statistics are (N, groups)
@@ -158,52 +238,117 @@ def _group_vjp(
 
 
 def _group_jvp(
-    input_t: Any,
-    weight_t: Any,
-    bias_t: Any,
-    input: Tensor,
-    weight: Any,
-    N: int,
-    C: int,
-    HxW: int,
-    group: int,
-    result1: Tensor,
+    input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, result1: Tensor,
     result2: Tensor,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, Any, Any]:  # fmt: skip
     rstd = _per_group(result2)
     unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
     unit_t = mean_t = rstd_t = None
     if input_t is not None:
         t = _grouped(input_t, N, C, HxW, group)
-        unit_t = projected(t, unit, rstd, [2, 3])
-        mean_t = t.mean((2, 3))
-        rstd_t = -result2 * result2 * (t * unit).mean((2, 3))
+        mean, along = t.mean((2, 3), keepdim=True), (t * unit).mean((2, 3), keepdim=True)
+        unit_t = rstd * (t - mean - unit * along)
+        mean_t, rstd_t = mean.flatten(1), -result2 * result2 * along.flatten(1)
     out_t = scaled(unit_t, unit, _per_channel(weight, group), _per_channel(weight_t, group), _per_channel(bias_t, group))
     return (None if out_t is None else out_t.expand(unit.shape).reshape(input.shape)), mean_t, rstd_t
 
 
-def _group_backward(
-    grad_out: Tensor,
-    input: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Any,
-    N: int,
-    C: int,
-    HxW: int,
-    group: int,
-    output_mask: Any,
+class _Groups:
+    """What the derivatives of group norm's backward share: the kernel's map of a cotangent, and x̂ seen as (N, groups, C/groups, …)."""
+
+    dims: ClassVar[list[int]] = [2, 3]
+
+    def __init__(self, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *sizes: int) -> None:
+        self.input, self.mean, self.plain_rstd, self.sizes = input.contiguous(), mean, rstd, sizes
+        self.weight = _per_channel(weight, sizes[3])
+        self.rstd = _per_group(rstd)
+        self.unit = (self.view(input) - _per_group(mean)) * self.rstd
+
+    def view(self, t: Tensor) -> Tensor:
+        return _grouped(t, *self.sizes)
+
+    def weighted(self, t: Tensor) -> Tensor:
+        return t if self.weight is None else t * self.weight
+
+    def projected(self, t: Tensor) -> Tensor:
+        """:func:`projected` by ATen's kernel, of grouped values."""
+        given = t.reshape(self.input.shape).contiguous(), self.input, self.mean.contiguous(), self.plain_rstd.contiguous()
+        return self.view(aten.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0])
+
+    def per_channel_sum(self, t: Tensor) -> Tensor:
+        return t.sum((0, 3)).reshape(self.sizes[1])
+
+
+def _group_backward_vjp(
+    gs: Any, grad_out: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, needs: Any
 ) -> tuple[Any, ...]:
-    g, r = _grouped(grad_out, N, C, HxW, group), _per_group(rstd)
-    unit = (_grouped(input, N, C, HxW, group) - _per_group(mean)) * r
+    by_x, by_weight, by_bias = gs
+    s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
+    g = s.view(grad_out)
+    first = second = third = None
+    if by_x is not None:
+        a = s.view(by_x)
+        back = s.projected(a)
+        first = s.weighted(back)
+        if "weight" in needs:
+            third = s.per_channel_sum(g * back)
+        if "input" in needs:
+            t = s.weighted(g)
+            second = projected_vjp(a, t, back, s.projected(t), s.unit, s.rstd, s.dims)
+    if by_weight is not None:
+        factor = _per_channel(by_weight, group)
+        first = added(first, s.unit * factor)
+        if "input" in needs:
+            second = added(second, s.projected(g * factor))
+    if by_bias is not None:
+        first = added(first, _per_channel(by_bias, group).expand(g.shape))
+    shaped = [None if t is None else t.reshape(input.shape) for t in (first, second)]
+    return (*shaped, None, None, third)
+
+
+def _group_backward_jvp(
+    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, N: int, C: int,
+    HxW: int, group: int, output_mask: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
+    g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
+    x_t = None if input_t is None else s.view(input_t)
+    by_x = None if x_t is None else s.projected(x_t)
     gx = gw = gb = None
     if output_mask[0]:
-        scaled_g = g if weight is None else g * _per_channel(weight, group)
-        gx = projected(scaled_g, unit, r, [2, 3]).reshape(input.shape).to(input.dtype)
+        t_t = None if g_t is None else s.weighted(g_t)
+        t_t = t_t if weight_t is None else added(t_t, g * _per_channel(weight_t, group))
+        gx = None if t_t is None else s.projected(t_t)
+        if x_t is not None and by_x is not None:
+            t = s.weighted(g)
+            gx = added(gx, projected_jvp(t, s.projected(t), by_x, x_t, s.unit, s.rstd, s.dims))
+        gx = None if gx is None else gx.reshape(input.shape)
     if output_mask[1]:
-        gw = (g * unit).sum((0, 3)).reshape(C).to(grad_out.dtype)
-    if output_mask[2]:
-        gb = g.sum((0, 3)).reshape(C)
+        changes = added(None if g_t is None else g_t * s.unit, None if by_x is None else g * by_x)
+        gw = None if changes is None else s.per_channel_sum(changes)
+    if output_mask[2] and g_t is not None:
+        gb = s.per_channel_sum(g_t)
+    return gx, gw, gb
+
+
+def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """For the gradient of the input the batch joins N; those of weight and bias are sums for each element."""
+    g, x, mean, rstd, weight, N, C, HxW, group, mask = args
+    g, x, mean, rstd = (batch.expand(t, batched[i], size) for i, t in enumerate((g, x, mean, rstd)))
+    gx = gw = gb = None
+    if mask[0]:
+        w, scaled_g = weight, g
+        if batched[4]:
+            w, scaled_g = None, g * weight.reshape(size, 1, C, *(1,) * (g.dim() - 3))
+        flat = [t.flatten(0, 1).contiguous() for t in (scaled_g, x, mean, rstd)]
+        gx = func(*flat, w, size * N, C, HxW, group, [True, False, False])[0].reshape(x.shape)
+    by_channel = g.reshape(size, N, group, C // group, HxW)
+    total = by_channel.sum(-1) if mask[1] or mask[2] else None
+    if mask[1]:
+        along = (by_channel * x.reshape(by_channel.shape)).sum(-1)
+        gw = ((along - total * mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).sum(1).reshape(size, C)
+    if mask[2]:
+        gb = total.sum(1).reshape(size, C)
     return gx, gw, gb
 
 
@@ -223,7 +368,13 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
 
 
 register("native_group_norm", vjp={("input", "weight", "bias"): _group_vjp}, jvp=_group_jvp, batch=_group_batch, family="normalization")
-register("native_group_norm_backward", decomposition=_group_backward, family="normalization")
+register(
+    "native_group_norm_backward",
+    vjp={("grad_out", "input", "mean", "rstd", "weight"): _group_backward_vjp},
+    jvp=_group_backward_jvp,
+    batch=_group_backward_batch,
+    family="normalization",
+)
 
 
 # ---- root mean square norm

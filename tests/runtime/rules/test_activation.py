@@ -1,0 +1,39 @@
+"""Activations whose backward kernels have records of their own."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from runtime import func
+
+from .agreement import check
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_bounded(name: str, dtype: torch.dtype) -> None:
+    check(name, dtype)
+
+
+@pytest.mark.parametrize("name", ["nn.functional.silu", "nn.functional.gelu"])
+def test_gated(name: str) -> None:
+    check(name, limit=8)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [torch.tanh, torch.sigmoid, F.silu, F.gelu, lambda x: F.gelu(x, approximate="tanh")],
+    ids=["tanh", "sigmoid", "silu", "gelu", "gelu_tanh"],
+)
+def test_second_and_third_derivatives_are_the_slopes_of_those_below(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.linspace(-2.5, 2.5, 9, dtype=torch.float64)
+    order: Callable[[torch.Tensor], torch.Tensor] = f
+    for _ in range(3):
+        derivative = func.grad(lambda x, below=order: below(x).sum())
+        slope = (order(x + 1e-5) - order(x - 1e-5)) / 2e-5
+        torch.testing.assert_close(derivative(x), slope, rtol=1e-6, atol=1e-8)
+        pushed = func.jvp(order, (x,), (torch.ones_like(x),))[1]
+        torch.testing.assert_close(pushed, slope, rtol=1e-6, atol=1e-8)
+        order = derivative
