@@ -343,7 +343,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
         flat = [t.flatten(0, 1).contiguous() for t in (scaled_g, x, mean, rstd)]
         gx = func(*flat, w, size * N, C, HxW, group, [True, False, False])[0].reshape(x.shape)
     by_channel = g.reshape(size, N, group, C // group, HxW)
-    total = by_channel.sum(-1) if mask[1] or mask[2] else None
+    total = by_channel.sum(-1)
     if mask[1]:
         along = (by_channel * x.reshape(by_channel.shape)).sum(-1)
         gw = ((along - total * mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).sum(1).reshape(size, C)
