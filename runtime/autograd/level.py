@@ -12,6 +12,7 @@ from ..levels import _VIEWS, Level, Value, _set_excluded, same_shape, unwrap_arg
 from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OPS, OUT, VIEW, Op, decomposition_of, op_of
 from . import inplace
 from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
+from .saved import HOOKS
 
 _grad_enabled = torch.is_grad_enabled
 _set_grad_enabled = torch._C._set_grad_enabled
@@ -58,8 +59,13 @@ class GradLevel(Level):
                 decomposed = decomposition_of(op)
                 if decomposed is not None:
                     return decomposed(*args, **kwargs)
+            node = None
+            if HOOKS.stack and not op.nondiff:  # before the kernel runs: a pack hook may find that it need not
+                node = self.make_node(op, tuple(edges), (), at, spans, wanted)
+                if type(node) is not Undifferentiable:
+                    node.save(inner, kwargs, None)
             outs = self.outward(op, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
-            return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted)
+            return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted, node)
         outs = self.outward(op, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
         return self._wrap_plain(op, args, kwargs, outs)
 
@@ -121,14 +127,15 @@ class GradLevel(Level):
         return inner, (edges if wanted else None), at, spans, wanted
 
     def _record(
-        self, op: Op, args: Any, inner: list[Any], kwargs: Any, outs: Any, edges: Any, at: Any, spans: Any, wanted: list[int]
+        self, op: Op, args: Any, inner: list[Any], kwargs: Any, outs: Any, edges: Any, at: Any, spans: Any, wanted: list[int], node: Any
     ) -> Any:
         """Wrap ``outs`` with a node, or without one where the op has no gradient by nature."""
         if isinstance(outs, torch.Tensor):
             dtype = outs.dtype
             if op.nondiff or not (dtype.is_floating_point or dtype.is_complex):
                 return self._wrap_plain(op, args, kwargs, outs)
-            node = self.make_node(op, tuple(edges), ((outs.shape, dtype),), at, spans, wanted)
+            node = node or self.make_node(op, tuple(edges), (), at, spans, wanted)
+            node.metas = ((outs.shape, dtype),)
             if type(node) is not Undifferentiable:
                 node.save(inner, kwargs, outs)
             v = self.wrap(outs, (node, 0))
@@ -137,8 +144,8 @@ class GradLevel(Level):
             return v
         if not isinstance(outs, (tuple, list)):
             return outs
-        metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
-        node = self.make_node(op, tuple(edges), metas, at, spans, wanted)
+        node = node or self.make_node(op, tuple(edges), (), at, spans, wanted)
+        node.metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
         if type(node) is not Undifferentiable:
             node.save(inner, kwargs, outs)
         wrapped = []

@@ -162,13 +162,20 @@ class OpNode(Node):
         self.spans = spans  # {position: number of tensors} for list arguments
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
-        """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list."""
-        op, level = self.op, self.level
+        """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list; ``None`` as long as there are
+        none, and then another call with them must follow, which keeps what the first did."""
+        op, level, early = self.op, self.level, self.saved
         saved: list[Any] = []
         for slot in self.plan.slots:
             kind, at, reader = slot
             if kind == "arg":
+                if early is not None:
+                    saved.append(early[len(saved)])
+                    continue
                 v = args[at] if at < len(args) else op.argument(at, args, kwargs)
+            elif outs is None:
+                saved.append(None)
+                continue
             else:
                 v = outs if isinstance(outs, torch.Tensor) else outs[at] if op.n_results > 1 else outs
             if reader is not None:
@@ -257,12 +264,11 @@ class OpNode(Node):
         if not (raw or name.startswith("_saved_")) or key not in self.plan.names:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         i = self.plan.names.index(key)
-        if not raw:
-            value = self.values(True)[i]
-            return tuple(value) if type(value) is list else value
         if self.saved is None:
             raise RuntimeError(FREED)
         s = self.saved[i]
+        if not raw:
+            return tuple(self._value(x, i, k, True) for k, x in enumerate(s)) if type(s) is list else self._value(s, i, 0, True)
         if type(s) is list:
             return tuple(SavedTensor.of(self, s, k, self._history(self.plan.slots[i], k)) for k in range(len(s)))
         return SavedTensor.of(self, self.saved, i, self._history(self.plan.slots[i], 0))

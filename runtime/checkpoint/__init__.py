@@ -1,0 +1,173 @@
+"""As ``torch.utils.checkpoint``: save memory by computing again in the backward pass what the forward pass would have saved."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from .debug import OpLog
+from .frame import CheckpointError, Frame, GraphExecGroup
+from .reentrant import CheckpointFunction, check_backward_validity, detach_variable
+from .selective import (
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
+from .state import DefaultDeviceType, Surroundings, get_device_states, set_device_states
+
+__all__ = [
+    "SAC_IGNORED_OPS",
+    "CheckpointError",
+    "CheckpointFunction",
+    "CheckpointPolicy",
+    "DefaultDeviceType",
+    "GraphExecGroup",
+    "SelectiveCheckpointContext",
+    "check_backward_validity",
+    "checkpoint",
+    "checkpoint_sequential",
+    "create_selective_checkpoint_contexts",
+    "detach_variable",
+    "get_device_states",
+    "noop_context_fn",
+    "set_checkpoint_debug_enabled",
+    "set_checkpoint_early_stop",
+    "set_device_states",
+]
+
+_early_stop = True
+_debug: bool | None = None
+
+
+@contextmanager
+def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
+    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: whether second runs of functions checkpointed within it stop early."""
+    global _early_stop
+    before, _early_stop = _early_stop, enable
+    try:
+        yield
+    finally:
+        _early_stop = before
+
+
+@contextmanager
+def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
+    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls within it, unless ``None``."""
+    global _debug
+    before, _debug = _debug, enabled
+    try:
+        yield
+    finally:
+        _debug = before
+
+
+def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return nullcontext(), nullcontext()
+
+
+def _warn(text: str) -> None:
+    """The warning of a caller that does not say which form it wants."""
+    warnings.warn(
+        text.format(
+            "use_reentrant parameter should be passed explicitly.",
+            "use_reentrant=False is recommended, but if you need to preserve the current default behavior, you can pass "
+            "use_reentrant=True. Refer to docs for more details on the differences between the two variants.",
+        ),
+        stacklevel=3,
+    )
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]] = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """As ``torch.utils.checkpoint.checkpoint``: ``function(*args, **kwargs)``, of which backward computes the intermediate tensors again.
+
+    ``use_reentrant=False`` records the graph and computes again what it saves; ``True`` records nothing and runs a whole backward pass
+    within the outer one, which excludes ``grad()`` and ``backward(inputs=...)``. ``preserve_rng_state=True`` makes both runs draw the same
+    random numbers. ``context_fn`` gives a context for each run. ``determinism_check``: ``"default"`` compares shape, dtype and device of
+    what both runs save, ``"none"`` does not. ``debug`` logs both runs for the error message. ``early_stop`` ends the second run when
+    every tensor that is needed is there. Raises :class:`CheckpointError` when the runs differ.
+    """
+    if use_reentrant is None:
+        _warn(
+            "torch.utils.checkpoint: the {} Starting in PyTorch 2.9, calling checkpoint without use_reentrant will raise an exception. {}"
+        )
+        use_reentrant = True
+    preserve_rng_state = kwargs.pop("preserve_rng_state", True)
+    if use_reentrant:
+        if kwargs:
+            raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+        if context_fn is not noop_context_fn or debug:
+            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
+        return CheckpointFunction.apply(function, preserve_rng_state, *args)
+    if determinism_check not in ("default", "none"):
+        raise ValueError(f"determinism_check should be one of ['default', 'none'], but got {determinism_check}")
+    debug = debug if _debug is None else _debug
+    if debug and context_fn is not noop_context_fn:
+        raise ValueError("debug=True is incompatible with non-default context_fn")
+    first, again = context_fn()
+    if not torch.is_grad_enabled():
+        with first:
+            return function(*args, **kwargs)
+    log = OpLog() if debug else None
+    frame = Frame(
+        function,
+        args,
+        kwargs,
+        Surroundings((*args, *kwargs.values()), preserve_rng_state),
+        again,
+        check=determinism_check == "default",
+        early_stop=early_stop and _early_stop,
+        log=log,
+    )
+    with frame.recording(), first, log or nullcontext():
+        return function(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: torch.nn.Sequential | Sequence[Callable[[Any], Any]],
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """As ``torch.utils.checkpoint.checkpoint_sequential``: ``functions`` one after the other, in ``segments`` of equal length of which
+    all but the last are checkpointed. ``preserve_rng_state`` as in :func:`checkpoint`."""
+    if use_reentrant is None:
+        _warn(
+            "torch.utils.checkpoint.checkpoint_sequential: the {} "
+            "In version 2.9 we will raise an exception if use_reentrant is not passed. {}"
+        )
+        use_reentrant = True
+    preserve = kwargs.pop("preserve_rng_state", True)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    layers: list[Callable[[Any], Any]] = list(functions.children()) if isinstance(functions, torch.nn.Sequential) else list(functions)
+    if not 1 <= segments <= len(layers):
+        raise ValueError(f"segments must be between 1 and the number of functions, {len(layers)}, but got {segments}")
+
+    def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+        def segment(x: Any) -> Any:
+            for layer in some:
+                x = layer(x)
+            return x
+
+        return segment
+
+    length = len(layers) // segments
+    last = length * (segments - 1)
+    for start in range(0, last, length):
+        input = checkpoint(run(layers[start : start + length]), input, use_reentrant=use_reentrant, preserve_rng_state=preserve)
+    return run(layers[last:])(input)

@@ -1,0 +1,63 @@
+"""What ``debug=True`` adds to the errors of a checkpoint: which ops each run of the function called, and from where."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+def _shown(x: Any) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+
+
+class OpLog(TorchDispatchMode):
+    """Logs the ATen calls made within it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: list[str] = []
+        self.stacks: list[str] = []
+        self.again: OpLog | None = None
+
+    def second_run(self) -> OpLog:
+        """The log of the latest second run, begun anew."""
+        self.again = OpLog()
+        return self.again
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        results = ", ".join(_shown(x) for x in tree_leaves(out))
+        given = ", ".join(_shown(x) for x in tree_leaves((args, kwargs)))
+        self.lines.append(f"{results} = {func}({given})")
+        self.stacks.append("".join(traceback.format_stack()[:-1]))
+        return out
+
+    def report(self, error: str) -> str:
+        first, second = self, self.again or OpLog()
+
+        def section(title: str, lines: list[str]) -> str:
+            return f"{title}\n\n" + "\n".join(lines) + "\n"
+
+        def traced(log: OpLog, run: str) -> list[str]:
+            count = len(log.lines)
+            return [
+                f"{line}   ({i} of {count} in {run})\n\n{stack}"
+                for i, (line, stack) in enumerate(zip(log.lines, log.stacks, strict=True), 1)
+            ]
+
+        return "\n".join(
+            (
+                "An error happened while unpacking tensors; dumping logs of latest computation because you passed `debug=True` to "
+                "`torch.utils.checkpoint.checkpoint()`. The error itself is at the end.\n",
+                section("1. Stack traces of the operators that ran in the original forward", traced(first, "original")),
+                section("2. Stack traces of the operators that ran during recomputation", traced(second, "recompute")),
+                "3. Log of operators in the original forward and recomputation: look where they begin to differ\n",
+                section("Operations executed during the original forward:", first.lines),
+                section("Operations executed during recomputation:", second.lines),
+                f"4. ERROR: Detected non-determinism while running activation checkpointing\n\n{error}",
+            )
+        )

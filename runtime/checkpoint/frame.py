@@ -1,0 +1,224 @@
+"""Checkpointing by saved-tensor hooks: the graph is recorded as usual, but what it would save is computed again when it is needed.
+
+A *frame* is one call of a checkpointed function. While the function runs first, the pack hook puts an empty *holder* into the graph for
+every saved tensor. The first unpack of a backward pass runs the function again; the pack hook of that second run hands the tensors,
+which come in the same order, to the holders that are still alive.
+
+Frames nest without code of their own: the arguments of a frame are kept through the hooks that are active around it, those of the frame
+further out, so that asking for them may run that one again first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from ..autograd.graph import saved_tensors_hooks
+from ..autograd.level import edge_of
+from ..autograd.running import RUNNING
+from ..autograd.saved import Saved, present, restore, save
+from ..levels import Value
+from .debug import OpLog
+from .state import Surroundings
+
+Metadata = dict[str, Any]
+
+
+class CheckpointError(RuntimeError):
+    """The second run of a checkpointed function did something else than the first."""
+
+
+_TIP = (
+    "\n\nTip: To see a more detailed error message, either pass `debug=True` to `torch.utils.checkpoint.checkpoint(...)` or wrap the code "
+    "block with `with torch.utils.checkpoint.set_checkpoint_debug_enabled(True):` to enable checkpoint-debug mode globally."
+)
+
+
+def _metadata(t: torch.Tensor) -> Metadata:
+    return {"shape": t.shape, "dtype": t.dtype, "device": t.device}
+
+
+class _Stop(BaseException):
+    """Ends the second run of a function as soon as every holder has its tensor; no handler of the user's may catch it."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame = frame
+
+
+class _Holder:
+    """Stands in the graph for one saved tensor; keeps its frame alive."""
+
+    __slots__ = ("__weakref__", "frame", "position")
+
+    def __init__(self, frame: Frame, position: int) -> None:
+        self.frame = frame
+        self.position = position
+
+
+class _Argument:
+    """A tensor argument of the function, kept as a node keeps what it saves."""
+
+    __slots__ = ("edge", "level", "saved")
+
+    def __init__(self, value: Any) -> None:
+        self.level = value._level
+        self.edge = edge_of(value)
+        self.saved = save(self.level, value._inner, self.edge)
+
+    def value(self) -> Any:
+        return present(self.level, restore(self.level, self.saved, self.edge), self.edge)
+
+
+def _kept(a: Any) -> Any:
+    return _Argument(a) if isinstance(a, Value) and hasattr(a, "_edge") else a
+
+
+def _given(a: Any) -> Any:
+    return a.value() if type(a) is _Argument else a
+
+
+class GraphExecGroup:
+    """As ``torch.utils.checkpoint.GraphExecGroup``: passes within one instance share what is computed again, which happens once.
+
+    They must run over parts of the graph that do not overlap.
+    """
+
+    _current: GraphExecGroup | None = None
+
+    def __enter__(self) -> GraphExecGroup:
+        if GraphExecGroup._current is not None:
+            raise RuntimeError("GraphExecGroup cannot be nested")
+        GraphExecGroup._current = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        GraphExecGroup._current = None
+
+
+class Frame:
+    """One call of a checkpointed function. ``runs``: what second runs have computed, per backward pass, by position, until it is used."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        surroundings: Surroundings,
+        again: AbstractContextManager[Any],
+        *,
+        check: bool,
+        early_stop: bool,
+        log: OpLog | None,
+    ) -> None:
+        self.function = function
+        self.args = tuple(map(_kept, args))
+        self.kwargs = {name: _kept(a) for name, a in kwargs.items()}
+        self.surroundings = surroundings
+        self.again = again
+        self.check = check
+        self.early_stop = early_stop
+        self.log = log
+        self.holders: list[weakref.ref[_Holder]] = []
+        self.metadata: list[Metadata] = []
+        self.complete = False
+        self.runs: weakref.WeakKeyDictionary[Any, dict[int, Saved]] = weakref.WeakKeyDictionary()
+
+    @contextmanager
+    def recording(self) -> Generator[None]:
+        """The first run."""
+        with saved_tensors_hooks(self._pack, _unpack):
+            yield
+        self.complete = True
+
+    def _pack(self, t: torch.Tensor) -> _Holder:
+        holder = _Holder(self, len(self.holders))
+        self.holders.append(weakref.ref(holder))
+        self.metadata.append(_metadata(t))
+        return holder
+
+    def tensor(self, position: int) -> torch.Tensor:
+        """What the holder at ``position`` stands for; each may ask once per backward pass."""
+        key = GraphExecGroup._current or RUNNING.task
+        if key is None:  # someone looks at a saved tensor outside of any pass
+            return self._run_again()[position].check(None)
+        run = self.runs.get(key)
+        if run is None:
+            run = self.runs[key] = self._run_again()
+        if position not in run:
+            raise CheckpointError(
+                "torch.utils.checkpoint: Unpack is being triggered for a tensor that was already unpacked once. If you are calling "
+                "ctx.saved_tensors in backward, make sure to do so only once. Otherwise please open an issue with details on your use "
+                "case."
+            )
+        return run.pop(position).check(None)
+
+    def _run_again(self) -> dict[int, Saved]:
+        run: dict[int, Saved] = {}
+        seen: list[Metadata] = []
+        expected = len(self.holders)  # fewer than there will be, if the first run itself runs a backward pass
+
+        def pack(t: torch.Tensor) -> torch.Tensor:
+            position = len(seen)
+            if position >= expected and self.complete:
+                raise self._failure(
+                    "torch.utils.checkpoint: trying to save more tensors during recomputation than during the original forward pass."
+                )
+            seen.append(_metadata(t))
+            if position < expected and self.holders[position]() is not None:
+                run[position] = Saved(t._inner if isinstance(t, Value) else t)
+            if self.early_stop and len(seen) == expected:
+                raise _Stop(self)
+            return t.detach()
+
+        args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
+        log = self.log.second_run() if self.log is not None else None
+        try:
+            with saved_tensors_hooks(pack, _same), self.surroundings.restored(), self.again, torch.enable_grad():
+                if log is None:
+                    self.function(*args, **kwargs)
+                else:
+                    with log:
+                        self.function(*args, **kwargs)
+        except _Stop as stop:
+            if stop.frame is not self:
+                raise
+        if self.complete:
+            self._compare(seen)
+        return run
+
+    def _compare(self, seen: list[Metadata]) -> None:
+        if len(seen) != len(self.metadata):
+            raise self._failure(
+                "torch.utils.checkpoint: A different number of tensors was saved during the original forward and recomputation.\n"
+                f"Number of tensors saved during forward: {len(self.metadata)}\n"
+                f"Number of tensors saved during recomputation: {len(seen)}."
+            )
+        if not self.check:
+            return
+        pairs = enumerate(zip(self.metadata, seen, strict=True))
+        differences = [
+            f"tensor at position {i}:\nsaved metadata: {old}\nrecomputed metadata: {new}\n"
+            for i, (old, new) in pairs
+            if old != new and self.holders[i]() is not None
+        ]
+        if differences:
+            raise self._failure(
+                "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata than during the forward "
+                "pass.\n" + "".join(differences) + "."
+            )
+
+    def _failure(self, message: str) -> CheckpointError:
+        return CheckpointError(message + _TIP if self.log is None else self.log.report(message))
+
+
+def _unpack(holder: _Holder) -> torch.Tensor:
+    return holder.frame.tensor(holder.position)
+
+
+def _same(t: torch.Tensor) -> torch.Tensor:
+    return t

@@ -1,0 +1,182 @@
+"""Selective checkpointing: a policy says for each op whether the second run computes it or takes the result of the first."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ..levels import Value, innermost
+
+_aten = torch.ops.aten
+SAC_IGNORED_OPS: set[Any] = {
+    _aten.detach.default,  # checkpointing itself detaches, and not equally often in both runs
+    # not computations: questions about a tensor, which some subclasses answer through dispatch
+    torch.ops.prim.device.default,
+    _aten.size.default,
+    _aten.sym_size.default,
+    _aten.stride.default,
+    _aten.sym_stride.default,
+    _aten.storage_offset.default,
+    _aten.sym_storage_offset.default,
+    _aten.numel.default,
+    _aten.sym_numel.default,
+    _aten.dim.default,
+    _aten.is_contiguous.default,
+    _aten.is_contiguous.memory_format,
+    _aten.is_strides_like_format.default,
+    _aten.is_non_overlapping_and_dense.default,
+}
+
+
+class CheckpointPolicy(enum.Enum):
+    """As ``torch.utils.checkpoint.CheckpointPolicy``. ``MUST_`` and ``PREFER_`` differ for compilers only."""
+
+    MUST_SAVE = 0
+    PREFER_SAVE = 1
+    MUST_RECOMPUTE = 2
+    PREFER_RECOMPUTE = 3
+    MUST_CPU_OFFLOAD = 4
+    PREFER_CPU_OFFLOAD = 5
+
+
+_SAVED = {CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE}
+_OFFLOADED = {CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFFLOAD}
+
+
+class SelectiveCheckpointContext:
+    """What a policy function is told beside the op and its arguments: the result, in ``op_output``."""
+
+    def __init__(self, *, is_recompute: bool, op_output: Any = None) -> None:
+        self.is_recompute = is_recompute
+        self.op_output = op_output
+
+
+Policy = Callable[..., CheckpointPolicy | bool]
+
+
+class _Kept:
+    """One tensor of a kept result, with its version and the device that it came from."""
+
+    def __init__(self, t: torch.Tensor, offload: bool) -> None:
+        self.device = t.device
+        self.tensor = t.cpu() if offload else t
+        self.version = self.tensor._version
+
+    def take(self, allow_mutation: bool) -> torch.Tensor:
+        if self.tensor._version != self.version and not allow_mutation:
+            raise RuntimeError("Tensor cached during selective activation checkpoint has been mutated")
+        return self.tensor.detach().to(self.device)
+
+
+class _Results:
+    """Results of the first run by (op, how manieth call of it), and whether a second run has taken them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Any, int], Any] = {}
+        self.taken = False
+
+
+class _KernelMode(TorchDispatchMode):
+    """Sees the calls that levels make of kernels, not those that users make of values: below the tape, where results have no history."""
+
+    def __init__(self, results: _Results) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.results = results
+        self.calls: Counter[Any] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if innermost(args, kwargs) is not None:
+            with self:
+                return Value.__torch_dispatch__(func, types, args, kwargs)
+        schema = func._schema
+        if func in SAC_IGNORED_OPS or schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
+            return func(*args, **kwargs)  # to run again is right for writes, and free for views
+        self.calls[func] += 1
+        return self.kernel(func, (func, self.calls[func]), args, kwargs)
+
+    def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+class _FirstRun(_KernelMode):
+    def __init__(self, results: _Results, policy: Policy) -> None:
+        super().__init__(results)
+        self.policy = policy
+
+    def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        wish = self.policy(SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs)
+        offload = wish in _OFFLOADED
+        if wish is True or wish in _SAVED or offload:
+            self.results.kept[call] = tree_map(lambda t: _Kept(t, offload) if isinstance(t, torch.Tensor) else t, out)
+        return out
+
+
+class _SecondRun(_KernelMode):
+    def __init__(self, results: _Results, allow_mutation: bool) -> None:
+        super().__init__(results)
+        self.allow_mutation = allow_mutation
+        self.entered = 0
+
+    def __enter__(self) -> Any:
+        # entered again for calls that a level shall make here; a second run of the whole function finds the results gone
+        if not self.entered:
+            self.calls.clear()
+            if self.results.taken:
+                raise RuntimeError(
+                    "Trying to backward an extra time. You are only allowed to backward once on any region computed under selective "
+                    "activation checkpoint."
+                )
+        self.entered += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exc: Any) -> None:
+        self.entered -= 1
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+
+    def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
+        kept = self.results.kept
+        if call not in kept:
+            return func(*args, **kwargs)
+        self.results.taken = True
+        return tree_map(lambda t: t.take(self.allow_mutation) if isinstance(t, _Kept) else t, kept.pop(call))
+
+
+def create_selective_checkpoint_contexts(
+    policy_fn_or_list: Policy | Sequence[Any], allow_cache_entry_mutation: bool = False
+) -> tuple[TorchDispatchMode, TorchDispatchMode]:
+    """As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``: the two contexts for a ``context_fn``.
+
+    ``policy_fn_or_list``: ``policy(context, op, *args, **kwargs) -> CheckpointPolicy``, called in the first run after each op, or a list of
+    the overloads to save. Writing to a saved result is an error when the second run needs it, unless ``allow_cache_entry_mutation``.
+    """
+    policy: Policy
+    if isinstance(policy_fn_or_list, list):
+        for op in policy_fn_or_list:
+            if not isinstance(op, torch._ops.OpOverload):
+                advice = ""
+                if isinstance(op, torch._ops.OpOverloadPacket):
+                    advice = (
+                        "Please update the OpOverloadPacket to a specific OpOverload. For example, if you have `torch.ops.aten.mm`, "
+                        "change it to `torch.ops.aten.mm.default`."
+                    )
+                raise ValueError(f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}. {advice}")
+        ops = frozenset(policy_fn_or_list)
+
+        def listed(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            return CheckpointPolicy.MUST_SAVE if op in ops else CheckpointPolicy.PREFER_RECOMPUTE
+
+        policy = listed
+    elif callable(policy_fn_or_list):
+        policy = policy_fn_or_list
+    else:
+        raise TypeError("policy_fn_or_list must be either a function or a list of ops.")
+    results = _Results()
+    return _FirstRun(results, policy), _SecondRun(results, allow_cache_entry_mutation)

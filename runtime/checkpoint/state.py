@@ -1,0 +1,108 @@
+"""The state around a function that its second run must find again: random generators of every device, autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from ..levels import Value
+
+
+class DefaultDeviceType:
+    """As ``torch.utils.checkpoint.DefaultDeviceType``: whose random state is kept where no argument is on a device of its own."""
+
+    _type: str | None = None
+
+    @staticmethod
+    def set_device_type(device: str = "cuda") -> None:
+        DefaultDeviceType._type = device
+
+    @staticmethod
+    def get_device_type() -> str:
+        if DefaultDeviceType._type is None:
+            found = torch.accelerator.current_accelerator()
+            DefaultDeviceType._type = "cpu" if found is None else found.type
+        return DefaultDeviceType._type
+
+
+def _on_devices(args: Iterable[Any]) -> list[torch.Tensor]:
+    return [a for a in args if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")]
+
+
+def device_type_of(args: Iterable[Any]) -> str:
+    """The device type of the first tensor that is not on the CPU, else the default one."""
+    found = _on_devices(args)
+    return found[0].device.type if found else DefaultDeviceType.get_device_type()
+
+
+def _module(device_type: str) -> Any:
+    return torch.get_device_module(device_type)
+
+
+def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
+    """As ``torch.utils.checkpoint.get_device_states``: the devices (but the CPU) that tensors among ``args`` are on, and their states."""
+    devices = sorted({a.get_device() for a in _on_devices(args)})
+    module = _module(device_type_of(args))
+    states = []
+    for device in devices:
+        with module.device(device):
+            states.append(module.get_rng_state())
+    return devices, states
+
+
+def set_device_states(devices: Sequence[int], states: Sequence[torch.Tensor], *, device_type: str | None = None) -> None:
+    """As ``torch.utils.checkpoint.set_device_states``: the inverse of :func:`get_device_states`."""
+    device_type = device_type or DefaultDeviceType.get_device_type()
+    if device_type in ("cpu", "meta"):
+        return
+    module = _module(device_type)
+    for device, state in zip(devices, states, strict=True):
+        with module.device(device):
+            module.set_rng_state(state)
+
+
+def _cpu_state() -> torch.Tensor:
+    state = torch.get_rng_state()
+    return state._inner if isinstance(state, Value) else state
+
+
+class Surroundings:
+    """A record of the state in which a function runs first; ``restored()`` is a context in which that state holds again.
+
+    Leaving the context gives the random generators back the state that they had on entering it.
+    """
+
+    def __init__(self, args: Iterable[Any], preserve_rng_state: bool) -> None:
+        args = tuple(args)
+        self.device_type = device_type_of(args)
+        self.autocast: list[dict[str, Any]] = [
+            {
+                "device_type": device_type,
+                "enabled": torch.is_autocast_enabled(device_type),
+                "dtype": torch.get_autocast_dtype(device_type),
+                "cache_enabled": torch.is_autocast_cache_enabled(),
+            }
+            for device_type in dict.fromkeys((self.device_type, "cpu"))
+            if torch.amp.is_autocast_available(device_type)
+        ]
+        self.cpu_state: torch.Tensor | None = None
+        self.devices: list[int] = []
+        self.states: list[torch.Tensor] = []
+        if preserve_rng_state:
+            self.cpu_state = _cpu_state()
+            if self.device_type != "cpu" and getattr(_module(self.device_type), "_initialized", False):
+                self.devices, self.states = get_device_states(*args)
+
+    @contextmanager
+    def restored(self) -> Generator[None]:
+        with ExitStack() as stack:
+            if self.cpu_state is not None:
+                stack.enter_context(torch.random.fork_rng(self.devices, device_type=self.device_type))
+                torch.set_rng_state(self.cpu_state)
+                set_device_states(self.devices, self.states, device_type=self.device_type)
+            for options in self.autocast:
+                stack.enter_context(torch.autocast(**options))
+            yield
