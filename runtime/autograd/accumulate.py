@@ -62,8 +62,8 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
             else:
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
-            # two references: the name here and getrefcount's argument
-            mine = sys.getrefcount(g) <= 2 and g._base is None and not isinstance(g, Value)
+            # two references: the name here and getrefcount's argument; the engine keeps one for the hooks after the node
+            mine = sys.getrefcount(g) <= (3 if node.post_hooks else 2) and g._base is None and not isinstance(g, Value)
             variable._grad = level.wrap(g if mine and _obeys(g, variable) else _laid_out(g, variable), None)
         else:
             inner = old._inner if isinstance(old, Value) and old._level is level else old

@@ -40,12 +40,10 @@ def hide(level: Any, g: Any, create_graph: bool) -> Any:
 
 
 def run_tensor_hooks(level: Any, node: Any, grads: list[Any], create_graph: bool) -> None:
-    """Hooks of the tensors that ``node`` made, then what they asked to retain. Replaces in ``grads``."""
+    """Hooks of the tensors that ``node`` made (called with None where no gradient arrived), then what they asked to retain."""
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
             for hook in list(hooks.values()):
-                if grads[index] is None:
-                    break
                 new = hook(show(level, grads[index]))
                 if new is not None:
                     grads[index] = _checked(level, grads[index], new, hook, create_graph)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..autograd import anomaly, engine, running
 from ..func.vmap import fallback_policy
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
@@ -58,8 +59,16 @@ def _vmap_fallback_enabled() -> bool:
 
 
 def switches() -> list[tuple[Any, str, Any]]:
-    """Single attributes of torch's C extension that stand for a setting of ours."""
+    """Single attributes of torch that stand for a setting or for the state of ours."""
     return [
+        (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),
+        (torch, "is_anomaly_enabled", anomaly.is_anomaly_enabled),
+        (torch, "is_anomaly_check_nan_enabled", anomaly.is_anomaly_check_nan_enabled),
+        (torch.autograd.Variable, "_execution_engine", engine),
+        (torch._C, "_current_graph_task_id", running.current_graph_task_id),
+        (torch._C, "_current_graph_task_execution_order", engine.execution_order),
+        (torch._C, "_current_autograd_node", running.current_node),
+        (torch._C, "_will_engine_execute_node", engine.will_execute),
         (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: fallback_policy("warn" if on else "raise") and None),
         (torch._C._functorch, "_is_vmap_fallback_enabled", _vmap_fallback_enabled),
     ]
