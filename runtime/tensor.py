@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._tensor_str import _add_suffixes
 from torch.utils.hooks import RemovableHandle
 
 from .autograd import hooks
@@ -19,6 +20,7 @@ from .autograd.level import GradLevel, GradValue, edge_of
 from .autograd.nodes import AccumulateGrad, Node
 from .levels import Value
 
+_set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 _NOT_A_LEAF = (
     "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
     "autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf "
@@ -39,15 +41,26 @@ class Tensor(GradValue):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise RuntimeError("requires_grad must be a bool")
         self.requires_grad_(value)
+
+    @requires_grad.deleter
+    def requires_grad(self) -> None:
+        raise RuntimeError("requires_grad must be a bool")
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         if edge_of(self) is not None and not self._req:
             if not requires_grad:
-                raise RuntimeError("you can only change requires_grad flags of leaf variables.")
+                raise RuntimeError(
+                    "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
+                    "doesn't require differentiation use var_no_grad = var.detach()."
+                )
             return self
         if requires_grad and not (self.is_floating_point() or self.is_complex()):
-            raise RuntimeError("only Tensors of floating point dtype can require gradients")
+            raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+        if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
         self._req = requires_grad
         if not requires_grad:
             self._accumulator = None
@@ -68,8 +81,20 @@ class Tensor(GradValue):
         if value is not None:
             if not isinstance(value, torch.Tensor):
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+            if value is self:
+                raise RuntimeError("can't assign Variable as its own grad")
+            if value.dtype is not self.dtype:
+                raise RuntimeError(f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with dtype '{self.dtype}'")
+            if value.device.type != self.device.type:
+                raise RuntimeError(
+                    f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
+                    f"'{self.device.type}'. Please ensure that the gradient and the tensor are on the same device"
+                )
             if value.shape != self.shape:
-                raise RuntimeError(f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}")
+                raise RuntimeError(
+                    f"attempting to assign a gradient of size '{list(value.shape)}' to a tensor of size '{list(self.shape)}'. "
+                    "Please ensure that the gradient and the tensor are the same size"
+                )
             if not isinstance(value, Value):
                 value = wrap(value)
         self._grad = value
@@ -84,12 +109,17 @@ class Tensor(GradValue):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        inner = unwrap(new)
-        self._inner.data = inner
-        plain = ROOT.wrap(self._inner, None)
-        state = dict(self.__dict__)
-        torch.utils.swap_tensors(self, plain)
-        self.__dict__.update(state)
+        if not isinstance(new, torch.Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
+        if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
+            raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
+        self._inner.data = unwrap(new)
+        _set_data(self, ROOT.wrap(self._inner, None))  # the shell, too, keeps its version counter and takes the new storage
+        self._accumulator = None  # the next one knows the new shape and dtype
+
+    @data.deleter
+    def data(self) -> None:
+        raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
 
     @property
     def retains_grad(self) -> bool:  # type: ignore[override]
@@ -121,16 +151,21 @@ class Tensor(GradValue):
     @property
     def _backward_hooks(self) -> Any:
         edge = edge_of(self)
-        found = None if edge is None else (edge[0].tensor_hooks or {}).get(edge[1])
-        return found or None
+        if edge is None or type(edge[0]) is AccumulateGrad:
+            return self._hooks
+        return (edge[0].tensor_hooks or {}).get(edge[1])
 
     @_backward_hooks.setter
     def _backward_hooks(self, new: Any) -> None:
         edge = edge_of(self)
-        if edge is not None and (new or edge[0].tensor_hooks):
-            own = self._own_hooks(*edge)
-            own.clear()
-            own.update(new or {})
+        if edge is None or type(edge[0]) is AccumulateGrad:
+            self._hooks = new
+        if edge is not None and (new is not None or edge[0].tensor_hooks):
+            edge[0].tensor_hooks = {**(edge[0].tensor_hooks or {}), edge[1]: OrderedDict() if new is None else new}
+
+    @_backward_hooks.deleter
+    def _backward_hooks(self) -> None:
+        raise RuntimeError("Deletion of _backwards_hooks not allowed!")
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
@@ -154,7 +189,7 @@ class Tensor(GradValue):
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def numpy(self, *, force: bool = False) -> Any:
-        if self.requires_grad and not force:
+        if not force and torch.is_grad_enabled() and self.requires_grad:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         return self._inner.numpy(force=force)
 
@@ -185,12 +220,17 @@ class Tensor(GradValue):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = repr(self._inner)
-        fn = self.grad_fn
-        suffixes = [f"grad_fn=<{type(fn).__name__}>"] if isinstance(fn, Node) else ["requires_grad=True"] if self.requires_grad else []
+        try:
+            fn = self.grad_fn
+            suffixes = [] if fn is None else [f"grad_fn=<{type(fn).__name__}>"]
+        except RuntimeError:  # a view whose history cannot be known
+            suffixes = ["grad_fn=<Invalid>"]
+        if not suffixes and self.requires_grad:
+            suffixes.append("requires_grad=True")
         tangent = ROOT.tangent_of(self)
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")
-        return f"{text[:-1]}, {', '.join(suffixes)})" if suffixes else text
+        return _add_suffixes(text[:-1], suffixes, len("tensor("), force_newline=self._inner.is_sparse) if suffixes else text
 
 
 _STATE = frozenset(

@@ -8,9 +8,11 @@ from . import graph as graph
 from .anomaly import detect_anomaly, set_detect_anomaly
 from .function import Function
 from .reverse import backward, grad
+from .variable import Variable
 
 __all__ = [
     "Function",
+    "Variable",
     "backward",
     "detect_anomaly",
     "enable_grad",

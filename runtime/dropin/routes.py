@@ -64,7 +64,6 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),
         (torch, "is_anomaly_enabled", anomaly.is_anomaly_enabled),
         (torch, "is_anomaly_check_nan_enabled", anomaly.is_anomaly_check_nan_enabled),
-        (torch.autograd.Variable, "_execution_engine", engine),
         (torch._C, "_current_graph_task_id", running.current_graph_task_id),
         (torch._C, "_current_graph_task_execution_order", engine.execution_order),
         (torch._C, "_current_autograd_node", running.current_node),

@@ -1,0 +1,26 @@
+"""The name that tensors had before torch 0.4, which old programs still use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import engine
+
+
+class _VariableMeta(type(torch.Tensor)):  # type: ignore[misc]
+    def __instancecheck__(cls, other: object) -> bool:
+        return isinstance(other, torch.Tensor)
+
+
+class Variable(torch.Tensor, metaclass=_VariableMeta):
+    """As ``torch.autograd.Variable``: any tensor is an instance, and ``Variable(t, requires_grad)`` a leaf that shares its storage."""
+
+    _execution_engine = engine  # whose ``queue_callback`` programs call by this way
+
+    def __new__(cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None) -> Any:
+        from ..tensor import wrap
+
+        data = torch.empty(0) if data is None else data
+        return wrap(data.detach(), requires_grad)
