@@ -17,6 +17,7 @@ __all__ = [
     "detect_anomaly",
     "enable_grad",
     "forward_ad",
+    "functional",
     "grad",
     "inference_mode",
     "no_grad",
@@ -25,4 +26,4 @@ __all__ = [
     "set_multithreading_enabled",
 ]
 
-from . import forward_ad
+from . import forward_ad, functional

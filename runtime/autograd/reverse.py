@@ -200,11 +200,17 @@ def grad(
     if is_grads_batched:
         from ..func import vmap
 
+        reached: list[int] = []  # vmap passes tensors on, and nothing else
+
         def one(*batched: Any) -> tuple[Any, ...]:
-            return _grads(outputs, wanted, batched, True, create_graph, allow_unused, materialize_grads)
+            grads = _grads(outputs, wanted, batched, True, create_graph, allow_unused, materialize_grads)
+            reached[:] = [i for i, g in enumerate(grads) if g is not None]
+            return tuple(grads[i] for i in reached)
 
         level = _level(outputs)
-        found = tuple(show(level, g) for g in vmap(one)(*cotangents))
+        batches = vmap(one)(*cotangents)
+        at = dict(zip(reached, batches, strict=True))
+        found = tuple(show(level, at[i]) if i in at else None for i in range(len(wanted)))
     else:
         found = _grads(outputs, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
     return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found

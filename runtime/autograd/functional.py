@@ -1,0 +1,365 @@
+"""Derivatives of functions of tensors, with the names of ``torch.autograd.functional``.
+
+All of it runs the user's function on the tape of level zero. A Jacobian-vector product differentiates the vector-Jacobian product by its
+cotangent («double backward»), so that it can be differentiated and checked for independence like the others; ``runtime.func.jvp`` and
+``forward_ad`` are the faster ways to one. ``inputs`` and ``v`` are a tensor or a tuple of tensors; results have the same structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..levels import Value
+from . import forward_ad
+
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+
+_NO_GRAPH = (
+    "Output {} of the user-provided function does not require gradients. The outputs must be computed in a differentiable manner from the "
+    "input when running in strict mode."
+)
+_OUTPUT_INDEPENDENT = "The output of the user-provided function is independent of input {}. This is not allowed in strict mode."
+_JACOBIAN_CONSTANT = (
+    "The jacobian of the user-provided function is independent of input {}. This is not allowed in strict mode when create_graph=True."
+)
+_HESSIAN_CONSTANT = _JACOBIAN_CONSTANT.replace("jacobian", "hessian")
+_JACOBIAN_INDEPENDENT = (
+    "While computing the hessian, found that the jacobian of the user-provided function with respect to input {} is independent of the "
+    "input. This is not allowed in strict mode. You should ensure that your function is twice differentiable and that the jacobian depends "
+    "on the inputs (this would be violated by a linear function for example)."
+)
+_NEEDS_V = "The vector v can only be None if {} a single Tensor with a single element."
+
+
+def _value(t: torch.Tensor) -> Any:
+    from ..leaf import as_leaf  # here, because the tensor of level zero is made with this package
+
+    return as_leaf(t)
+
+
+def _tensors(given: Any, what: str, function: str) -> tuple[Any, ...]:
+    """``given`` as a tuple of tensors."""
+    each = given if isinstance(given, tuple) else (given,)
+    for i, t in enumerate(each):
+        if not isinstance(t, torch.Tensor):
+            which = f"the value at index {i}" if given is each else f"the given {what}"
+            raise TypeError(f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but {which} has type {type(t)}.")
+    return each
+
+
+def _opened(given: Any, what: str, function: str, create_graph: bool, track: bool = True) -> tuple[Any, ...]:
+    """Tensors to differentiate by: views that keep their history if the result is to have one, else new leaves."""
+    out = []
+    for t in _tensors(given, what, function):
+        v: Any = _value(t)
+        if create_graph and v.requires_grad:
+            out.append(v.view_as(v))
+        else:
+            out.append(v.detach().requires_grad_() if track else v.detach())
+    return tuple(out)
+
+
+def _called(func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool) -> tuple[bool, tuple[Any, ...]]:
+    """Whether ``func`` returned a tuple, and its outputs."""
+    result = func(*inputs)
+    outs = _tensors(result, "outputs of the user-provided function", function)
+    for i, o in enumerate(outs):
+        if strict and not _tracked(o):
+            raise RuntimeError(_NO_GRAPH.format(i))
+    return isinstance(result, tuple), outs
+
+
+def _tracked(t: Any) -> bool:
+    return isinstance(t, Value) and t.requires_grad
+
+
+def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[..., Any]:
+    """``func``, whose result must be one tensor of one element."""
+
+    def checked(*inputs: Any) -> Any:
+        is_tuple, outs = _called(func, inputs, function, strict)
+        if is_tuple:
+            raise RuntimeError(f"The function given to {function} should return a single Tensor")
+        if outs[0].numel() != 1:
+            raise RuntimeError(f"The Tensor returned by the function given to {function} should contain a single element")
+        return outs[0].squeeze()
+
+    return checked
+
+
+def _direction(v: Any, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool) -> tuple[Any, ...]:
+    """``v`` as a tuple of tensors of the shapes of ``like``."""
+    vs = _opened(v, "v", function, create_graph, track=False)
+    if is_tuple or len(like) > 1:
+        if len(vs) != len(like):
+            raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(vs)}.")
+    elif len(vs) != 1:
+        raise RuntimeError("The given v should contain a single Tensor.")
+    for i, (a, b) in enumerate(zip(like, vs, strict=True)):
+        if a.shape != b.shape:
+            entry = f"Entry {i} in " if is_tuple else ""
+            raise RuntimeError(f"{entry}v has invalid size: should be {a.shape} but got {b.shape}.")
+    return vs
+
+
+def _input_direction(v: Any, function: str, create_graph: bool, inputs: Any, opened: Sequence[Any]) -> tuple[Any, ...]:
+    if v is not None:
+        return _direction(v, function, create_graph, opened, isinstance(inputs, tuple))
+    if len(opened) != 1 or opened[0].numel() != 1:
+        raise RuntimeError(_NEEDS_V.format("the input to the user-provided function is"))
+    return (torch.ones_like(opened[0].detach()),)
+
+
+def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool) -> tuple[Any, ...]:
+    """Gradients of ``inputs``, None where none arrives; outputs without history (or None) send nothing."""
+    from . import grad
+
+    kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
+    if not kept:
+        return (None,) * len(inputs)
+    given = None if cotangents is None else [cotangents[i] for i in kept]
+    return grad([outs[i] for i in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True)
+
+
+def _filled(grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None) -> tuple[Any, ...]:
+    """Zeros where there is no gradient; in strict mode that is the error ``none``, and a gradient without history is ``constant``."""
+    for i, g in enumerate(grads):
+        if g is None and none is not None:
+            raise RuntimeError(none.format(i))
+        if g is not None and constant is not None and not _tracked(g):
+            raise RuntimeError(constant.format(i))
+    return tuple(torch.zeros_like(x.detach()) if g is None else g for g, x in zip(grads, like, strict=True))
+
+
+def _push(
+    outs: Sequence[Any], inputs: Sequence[Any], v: Sequence[Any], create_graph: bool, strict: bool, none: str, constant: str
+) -> tuple[Any, ...]:
+    """Jacobian of ``outs`` times ``v``: the derivative of its vector product, which is linear in the cotangent, by the cotangent."""
+    cotangents = [torch.zeros_like(o.detach()).requires_grad_() for o in map(_value, outs)]
+    pulled = _pull(outs, inputs, cotangents, True)
+    if strict:
+        _filled(pulled, inputs, none)
+    pushed = _pull(pulled, cotangents, v, create_graph)
+    return _filled(pushed, outs, constant if strict else None, constant if strict and create_graph else None)
+
+
+def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
+    each = tuple(tensors) if create_graph else tuple(t.detach() for t in tensors)
+    return each if is_tuple else each[0]
+
+
+def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs.
+
+    ``v`` may be left out for one output of one element. With ``create_graph`` both results have a history. ``strict`` makes it an error
+    that no output depends on some input, which otherwise gives zeros.
+    """
+    with torch.enable_grad():
+        opened = _opened(inputs, "inputs", "vjp", create_graph)
+        is_tuple, outs = _called(func, opened, "vjp", strict)
+        if v is not None:
+            vs: Any = _direction(v, "vjp", create_graph, outs, is_tuple)
+        elif len(outs) != 1 or outs[0].numel() != 1:
+            raise RuntimeError(_NEEDS_V.format("the user-provided function returns"))
+        else:
+            vs = None
+    with torch.set_grad_enabled(create_graph or torch.is_grad_enabled()):
+        pulled = _pull(outs, opened, vs, create_graph)
+        filled = _filled(
+            pulled, opened, _OUTPUT_INDEPENDENT if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None
+        )
+    return _returned(outs, is_tuple, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
+
+
+def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """As ``torch.autograd.functional.jvp``: (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs.
+
+    ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
+    """
+    with torch.enable_grad():
+        opened = _opened(inputs, "inputs", "jvp", create_graph)
+        vs = _input_direction(v, "jvp", create_graph, inputs, opened)
+        is_tuple, outs = _called(func, opened, "jvp", strict)
+        pushed = _push(outs, opened, vs, create_graph, strict, _OUTPUT_INDEPENDENT, _JACOBIAN_CONSTANT)
+    return _returned(outs, is_tuple, create_graph), _returned(pushed, is_tuple, create_graph)
+
+
+def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """As ``torch.autograd.functional.vhp``: (output, ``v`` times the Hessian) of a function with one output of one element."""
+    with torch.enable_grad():
+        opened = _opened(inputs, "inputs", "vhp", create_graph)
+        vs = _input_direction(v, "vhp", create_graph, inputs, opened)
+        out = _scalar(func, "vhp", strict)(*opened)
+        jacobian_ = _gradient(out, opened, strict)
+        pulled = _pull(jacobian_, opened, vs, create_graph)
+        filled = _filled(
+            pulled, opened, _JACOBIAN_INDEPENDENT if strict else None, _HESSIAN_CONSTANT if strict and create_graph else None
+        )
+    return _returned((out,), False, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
+
+
+def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """As ``torch.autograd.functional.hvp``: (output, the Hessian times ``v``). Where the Hessian is symmetric, ``vhp`` is faster."""
+    with torch.enable_grad():
+        opened = _opened(inputs, "inputs", "hvp", create_graph)
+        vs = _input_direction(v, "hvp", create_graph, inputs, opened)
+        out = _scalar(func, "hvp", strict)(*opened)
+        jacobian_ = _gradient(out, opened, strict)
+        pushed = _push(jacobian_, opened, vs, create_graph, strict, _JACOBIAN_INDEPENDENT, _HESSIAN_CONSTANT)
+    return _returned((out,), False, create_graph), _returned(pushed, isinstance(inputs, tuple), create_graph)
+
+
+def _gradient(out: Any, inputs: Sequence[Any], strict: bool) -> tuple[Any, ...]:
+    grads = _pull((out,), inputs, None, True)
+    return _filled(grads, inputs, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT) if strict else _filled(grads, inputs)
+
+
+def _nested(blocks: list[list[Any]], many_outputs: bool, many_inputs: bool) -> Any:
+    """``blocks[output][input]`` as tuples, without those around a single tensor that was not in one."""
+    per_output = tuple(tuple(row) if many_inputs else row[0] for row in blocks)
+    return per_output if many_outputs else per_output[0]
+
+
+def _one_hot(t: Any) -> Any:
+    """(numel, *shape): one tensor per element of ``t``."""
+    return torch.eye(t.numel(), dtype=t.dtype, device=t.device).reshape((t.numel(), *t.shape))
+
+
+def jacobian(
+    func: Callable[..., Any],
+    inputs: Any,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    strategy: str = "reverse-mode",
+) -> Any:
+    """As ``torch.autograd.functional.jacobian``: for output i and input j a tensor of shape (*output shape, *input shape).
+
+    A tensor for one input and one output that are not in tuples, else a tuple for each that is. ``vectorize`` computes all rows of an
+    output at once under ``vmap``; ``strategy="forward-mode"`` computes columns, and needs ``vectorize``.
+    """
+    if strategy not in ("forward-mode", "reverse-mode"):
+        raise AssertionError(
+            'Expected strategy to be either "forward-mode" or "reverse-mode". Hint: If your function has more outputs than inputs, '
+            '"forward-mode" tends to be more performant. Otherwise, prefer to use "reverse-mode".'
+        )
+    if strategy == "forward-mode":
+        if create_graph:
+            raise NotImplementedError(
+                'torch.autograd.functional.jacobian: `create_graph=True` and `strategy="forward-mode"` are not supported together (yet). '
+                'Please either set `create_graph=False` or `strategy="reverse-mode"`.'
+            )
+        return _columns(func, inputs, strict, vectorize)
+    with torch.enable_grad():
+        opened = _opened(inputs, "inputs", "jacobian", create_graph)
+        many_outputs, outs = _called(func, opened, "jacobian", strict)
+        if strict and vectorize:
+            raise RuntimeError(
+                "torch.autograd.functional.jacobian: `strict=True` and `vectorized=True` are not supported together. "
+                "Please either set `strict=False` or `vectorize=False`."
+            )
+        rows = _rows_at_once if vectorize else _rows
+        blocks = [list(rows(i, o, opened, create_graph, strict)) for i, o in enumerate(outs)]
+    if not create_graph:
+        blocks = [[b.detach() for b in row] for row in blocks]
+    return _nested(blocks, many_outputs, isinstance(inputs, tuple))
+
+
+def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
+    if out.is_complex():
+        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
+    rows = []
+    none = f"Output {i} of the user-provided function is independent of input {{}}. This is not allowed in strict mode."
+    for cotangent in _one_hot(out):
+        grads = _pull((out,), inputs, (cotangent,), create_graph)
+        rows.append(_filled(grads, inputs, none if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None))
+    if not rows:
+        return [x.detach().new_zeros((*out.shape, *x.shape)) for x in inputs]
+    return [torch.stack(column).reshape((*out.shape, *x.shape)) for column, x in zip(zip(*rows, strict=True), inputs, strict=True)]
+
+
+def _rows_at_once(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
+    from . import grad
+
+    found: Sequence[Any] = (None,) * len(inputs)
+    if _tracked(out) and out.numel():
+        found = grad(
+            out, inputs, _one_hot(out), retain_graph=True, create_graph=create_graph, allow_unused=True, is_grads_batched=True
+        )
+    return [
+        x.detach().new_zeros((*out.shape, *x.shape)) if g is None else g.reshape((*out.shape, *x.shape))
+        for g, x in zip(found, inputs, strict=True)
+    ]
+
+
+def _columns(func: Callable[..., Any], inputs: Any, strict: bool, vectorize: bool) -> Any:
+    """The Jacobian in forward mode: a dual level whose tangents are a batch, one per element of the inputs."""
+    from ..func import vmap
+
+    if strict:
+        raise RuntimeError(
+            'torch.autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). '
+            'Please either set `strict=False` or `strategy="reverse-mode"`.'
+        )
+    if not vectorize:
+        raise NotImplementedError(
+            "Computing Jacobian using forward-AD or forward-over-reverse Hessian is only implemented for `vectorize=True`."
+        )
+    xs: tuple[Any, ...] = tuple(map(_value, _tensors(inputs, "inputs", "jacobian")))
+    sizes = [x.numel() for x in xs]
+    many_outputs = False
+
+    def push(*tangents: Any) -> tuple[Any, ...]:
+        nonlocal many_outputs
+        with forward_ad.dual_level():
+            result = func(*(forward_ad.make_dual(x, t) for x, t in zip(xs, tangents, strict=True)))
+            outs = _tensors(result, "outputs of the user-provided function", "jacobian")
+            many_outputs = isinstance(result, tuple)
+            unpacked = [forward_ad.unpack_dual(o) for o in outs]
+            return tuple(torch.zeros_like(p) if t is None else t for p, t in unpacked)
+
+    basis, start = [], 0
+    for x, n in zip(xs, sizes, strict=True):
+        full = torch.zeros(sum(sizes), n, dtype=x.dtype, device=x.device)
+        full.diagonal(-start).fill_(1)
+        basis.append(full.reshape((sum(sizes), *x.shape)))
+        start += n
+    columns = vmap(push)(*basis)
+    blocks = [
+        [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), xs, strict=True)] for c in columns
+    ]
+    return _nested(blocks, many_outputs, isinstance(inputs, tuple))
+
+
+def hessian(
+    func: Callable[..., Any],
+    inputs: Any,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    outer_jacobian_strategy: str = "reverse-mode",
+) -> Any:
+    """As ``torch.autograd.functional.hessian``: second derivatives of a function with one output of one element.
+
+    A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of them. The inner Jacobian is in reverse
+    mode, the outer one in the mode that ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``.
+    """
+    if outer_jacobian_strategy not in ("forward-mode", "reverse-mode"):
+        raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode".')
+    _tensors(inputs, "inputs", "hessian")
+    scalar = _scalar(func, "hessian", strict)
+
+    def gradient(*xs: Any) -> tuple[Any, ...]:
+        if outer_jacobian_strategy == "forward-mode":
+            xs = tuple(x if x.requires_grad else x.requires_grad_() for x in xs)
+        found: tuple[Any, ...] = jacobian(scalar, xs, create_graph=True)
+        for i, g in enumerate(found):
+            if strict and not _tracked(g):
+                raise RuntimeError(_JACOBIAN_INDEPENDENT.format(i))
+        return found
+
+    found = jacobian(gradient, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
+    return found if isinstance(inputs, tuple) else found[0]
