@@ -121,7 +121,10 @@ def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] 
     if not kept:
         return (None,) * len(inputs)
     given = None if cotangents is None else [cotangents[i] for i in kept]
-    return grad([outs[i] for i in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True)
+    found: tuple[Any, ...] = grad(
+        [outs[i] for i in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True
+    )
+    return found
 
 
 def _filled(grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None) -> tuple[Any, ...]:

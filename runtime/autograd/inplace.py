@@ -59,7 +59,7 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
     step = ((op.func, tuple(args[1:]), kwargs, which),)
     creation = "multi" if op.multi_view else "" if _grad_enabled() else "no_grad"
     of = source._view
-    if of is None:
+    if of is None or source._req:  # a view that was made a leaf is where history begins
         v._view = View(source, step, creation)
     else:
         v._view = View(of.base, of.chain + step, of.creation if of.creation == "function" else creation or of.creation)
@@ -94,8 +94,10 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         metas = ((inner[0].shape, inner[0].dtype),)
         node = level.make_node(functional, tuple(edges), metas, at, spans, wanted)
     saved = list(inner)
-    if isinstance(node, OpNode) and ("arg", 0, None) in node.plan.slots:
-        saved[0] = level.kept(inner[0])  # the formula wants the value from before
+    if isinstance(node, OpNode):
+        for kind, i, reader in node.plan.slots:
+            if kind == "arg" and reader is None and i < len(inner) and aliases(inner[i], inner[0]):
+                saved[i] = level.kept(inner[i])  # the formula wants the value from before
     shares_counter = type(inner[0]) is torch.Tensor
     if shares_counter:
         # the shell shares its version counter, and the caller's own pass through the dispatcher counts this mutation
@@ -141,7 +143,7 @@ def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
 
 def check_write(what: Any, target: Any, edge: Any, recording: bool) -> None:
     """Mutations that history could not follow."""
-    if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)) and target._view is None:
+    if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)):
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     view = target._view
     if view is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..autograd.inplace import View, refuse, refuse_rebase
+from ..autograd.inplace import View, aliases, refuse, refuse_rebase
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
@@ -151,7 +151,7 @@ class DualLevel(Level):
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
-        before = [primals[0].clone(), *primals[1:]]
+        before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
         op.func(*primals, **kwargs)
         t = _fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
         was = tangents[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import wrap
+from runtime import unwrap, wrap
 from runtime.errors import InplaceError
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
@@ -191,3 +191,30 @@ def test_in_place_forms_named_unlike_their_functional_forms(write: Callable[[Any
     torch.testing.assert_close(runtime.func.vjp(f, x)[1](torch.ones_like(x))[0], slope)
     torch.testing.assert_close(runtime.func.jvp(f, (x,), (torch.ones_like(x),)), (out.detach(), slope))
     torch.testing.assert_close(runtime.func.vmap(f)(x), out.detach())
+
+
+@pytest.mark.parametrize(
+    ("write", "derivative"),
+    [(lambda y: y.mul_(y), lambda x: 2 * x), (lambda y: y.addcmul_(y, y), lambda x: 1 + 2 * x), (lambda y: y.div_(y), lambda x: 0 * x)],
+)
+def test_a_write_that_reads_its_target_is_differentiated_at_the_value_from_before(write: Any, derivative: Any) -> None:
+    """Torch refuses it in reverse mode; in forward mode its formula reads what has been written already."""
+
+    def f(x: Any) -> Any:
+        y = x.clone()
+        write(y)
+        return y
+
+    x = torch.rand(3, dtype=torch.float64)
+    leaf = wrap(x, True)
+    torch.testing.assert_close(unwrap(runtime.autograd.grad(f(leaf).sum(), leaf)[0]), derivative(x))
+    torch.testing.assert_close(runtime.func.grad(lambda x: f(x).sum())(x), derivative(x))
+    torch.testing.assert_close(runtime.func.jvp(f, (x,), (torch.ones_like(x),))[1], derivative(x))
+
+
+def test_a_view_that_was_made_a_leaf_is_protected_like_other_leaves() -> None:
+    leaf = wrap(torch.rand(3))[:2].requires_grad_()
+    with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad is being used in an in-place operation"):
+        leaf.mul_(2)
+    with pytest.raises(RuntimeError, match=r"a view of a leaf Variable that requires grad is being used in an in-place operation"):
+        leaf[:1].mul_(2)
