@@ -59,7 +59,7 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
     step = ((op.func, tuple(args[1:]), kwargs, which),)
     creation = "multi" if op.multi_view else "" if _grad_enabled() else "no_grad"
     of = source._view
-    if of is None or source._req:  # a view that was made a leaf is where history begins
+    if of is None or getattr(source, "_req", False):  # a view that was made a leaf is where history begins
         v._view = View(source, step, creation)
     else:
         v._view = View(of.base, of.chain + step, of.creation if of.creation == "function" else creation or of.creation)
