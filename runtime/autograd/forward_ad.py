@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..levels import Value
+from . import dual_function as dual_function
 from .dual import DualRoot, Tangents, laid_out_like
 from .level import GradLevel
 

@@ -33,7 +33,15 @@ _LEGACY = (
 )
 
 
-class Function(FunctionCtx):
+class FunctionMeta(type):
+    """The class of Functions. ``_backward_cls``: the class of their nodes."""
+
+    @property
+    def _backward_cls(cls) -> type[FunctionNode]:
+        return definition_of(cls).node_class
+
+
+class Function(FunctionCtx, metaclass=FunctionMeta):
     """Base class of operations with a derivative of their own. As ``torch.autograd.Function``.
 
     Either ``forward(ctx, *args)``, or ``forward(*args)`` with ``setup_context(ctx, inputs, output)``; the second is what function
@@ -236,6 +244,13 @@ def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, 
 @rule(GradLevel)
 def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run one level further out and put a node on this level's tape."""
+    output, _, ctx = record(level, cls, args)
+    ctx.forget_marks()
+    return output, ctx
+
+
+def record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
+    """The output in values of ``level``; the outputs as ``forward`` returned them; and the node, which still knows their marks."""
     if not level.is_root:
         require_setup_context(cls)
     edges: list[Edge | None] = []
@@ -265,8 +280,7 @@ def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any
     wrapped = tuple(_wrap_output(level, cls, ctx, i, o, outs, args, given, recording) for i, o in enumerate(outs))
     if recording:
         ctx.record(args, given, outs)
-    ctx.forget_marks()
-    return (wrapped if several else wrapped[0]), ctx
+    return (wrapped if several else wrapped[0]), outs, ctx
 
 
 def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
@@ -291,10 +305,6 @@ def position_of(t: Any, tensors: Sequence[Any]) -> int | None:
     return next((i for i, x in enumerate(tensors) if x is t), None)
 
 
-def is_differentiable(ctx: Any, o: torch.Tensor) -> bool:
-    return (o.is_floating_point() or o.is_complex()) and position_of(o, ctx.non_differentiable) is None
-
-
 def _wrap_output(
     level: GradLevel,
     cls: Any,
@@ -312,7 +322,7 @@ def _wrap_output(
     if isinstance(o, Value) and o._level.number > level.number:
         return o  # a transform further in, which this level knows nothing of, saw the work: a trace of the session's tensors
     v: Any
-    edge = (ctx, i) if recording and is_differentiable(ctx, o) else None
+    edge = (ctx, i) if recording and ctx.differentiates(o) else None
     source = position_of(o, given)
     target: Any = None if source is None else args[source]
     mine = isinstance(target, Value) and target._level is level
@@ -333,7 +343,7 @@ def _wrap_output(
         v._edge = edge
     else:
         v = level.wrap(o, edge)
-    if edge is not None:
+    if _grad_enabled():
         bases = [a for a, x in zip(args, given, strict=True) if isinstance(a, Value) and a._level is level and inplace.aliases(o, x)]
         if bases:
             base = bases[0]._view.base if bases[0]._view is not None else bases[0]
@@ -407,4 +417,4 @@ class _Once(Function):
         raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
 
 
-__all__ = ["Function", "FunctionCtx", "InplaceFunction", "once_differentiable"]
+__all__ = ["Function", "FunctionCtx", "FunctionMeta", "InplaceFunction", "once_differentiable"]

@@ -21,6 +21,7 @@ class FunctionCtx:
     dirty_tensors: tuple[Any, ...] = ()
     non_differentiable: tuple[Any, ...] = ()
     materialize_grads: bool = True
+    _materialize_non_diff_grads: bool = True  # whether that holds for outputs marked as non-differentiable too
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         """Keep inputs, outputs or intermediate tensors; ``backward`` finds them as ``ctx.saved_tensors``."""
@@ -73,7 +74,7 @@ class FunctionNode(Node, FunctionCtx):
     _outward = False  # while ``backward`` runs: show what values hold rather than the values
     _positions: tuple[int, ...] = ()  # of the tensor arguments, one per edge
     _n_inputs = 0
-    _shapes: tuple[Any, ...] = ()  # per output what zeros of it take, or None
+    _zeros: tuple[Any, ...] = ()  # per output what stands for a missing gradient: the arguments of torch.zeros, or None
 
     def name(self) -> str:
         return type(self).__name__
@@ -82,8 +83,10 @@ class FunctionNode(Node, FunctionCtx):
         """``forward`` has run: keep what backward needs. ``given``: ``args`` as it saw them, ``outs``: as it returned them."""
         tensors = [isinstance(o, torch.Tensor) for o in outs]
         self.metas = tuple((o.shape, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
-        self._shapes = tuple(
-            {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout} if is_tensor else None
+        self._zeros = tuple(
+            {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
+            if is_tensor and self.materialize_grads and (self._materialize_non_diff_grads or self.differentiates(o))
+            else None
             for o, is_tensor in zip(outs, tensors, strict=True)
         )
         self._positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
@@ -93,9 +96,13 @@ class FunctionNode(Node, FunctionCtx):
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
     def forget_marks(self) -> None:
-        """Drop what was only of use until the outputs were made, as it may lead back to this node."""
-        for name in ("to_save", "dirty_tensors", "non_differentiable"):
+        """Drop what was only of use until the outputs and their tangents were made, as it may lead back to this node."""
+        for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
+
+    def differentiates(self, o: Any) -> bool:
+        """Whether output ``o``, as ``forward`` returned it, has a gradient."""
+        return _floating(o) and not any(o is n for n in self.non_differentiable)
 
     def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
         """Where the gradient of a tensor to save goes: it is an output of this node, an input, or neither."""
@@ -139,15 +146,42 @@ class FunctionNode(Node, FunctionCtx):
             raise RuntimeError(FREED)
         return tuple(SavedTensor.of(self, self.saved, i, self._edge(i)) for i in range(len(self.saved)))
 
+    def push(self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+        """The tangents of ``outs`` by the user's ``jvp``, checked."""
+        if self.materialize_grads:
+            tangents = [torch.zeros_like(p) if t is None and _floating(p) else t for p, t in zip(primals, tangents, strict=True)]
+        result = self._forward_cls.jvp(self, *tangents)
+        found = result if isinstance(result, tuple) else (result,)
+        if len(found) != len(outs):
+            raise RuntimeError(
+                f"Function's jvp returned an invalid number of forward gradients (expected {len(outs)} but got {len(found)})"
+            )
+        for i, (o, t) in enumerate(zip(outs, found, strict=True)):
+            if t is None:
+                continue
+            if not isinstance(t, torch.Tensor):
+                raise RuntimeError(f"expected Variable or None (got {type(t).__name__}) for grad output {i}.")
+            if not self.differentiates(o):
+                raise RuntimeError(
+                    f"Function's jvp returned a gradient at position {i}, but  the corresponding forward output is not a differentiable "
+                    "Tensor.You should return None at that position instead."
+                )
+            if t.shape != o.shape:
+                raise RuntimeError(
+                    "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
+                    f"Tensor is of size {list(o.shape)} while the given forward gradient is of size {list(t.shape)}."
+                )
+        return found
+
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         from .function import backward_of
 
         level: Any = self.level
         values = level.is_root or create_graph
         shown = []
-        for g, like in zip(grads, self._shapes, strict=True):
-            if g is None and like is not None and self.materialize_grads:
-                g = torch.zeros(**like)
+        for g, zeros in zip(grads, self._zeros, strict=True):
+            if g is None and zeros is not None:
+                g = torch.zeros(**zeros)
             shown.append(_raised(level, g) if values else g)
         before, self._outward = self._outward, not values
         try:
@@ -181,6 +215,10 @@ class FunctionNode(Node, FunctionCtx):
 
     def release(self) -> None:
         self.saved = None
+
+
+def _floating(a: Any) -> bool:
+    return isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
 
 
 def _raised(level: Any, g: Any) -> Any:

@@ -153,8 +153,6 @@ def check_write(what: Any, target: Any, edge: Any, recording: bool) -> None:
     from .level import edge_of
 
     base_edge = edge_of(view.base)
-    if base_edge is not None and isinstance(base_edge[0], (AccumulateGrad, Input)):
-        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
     if view.creation == "multi":
         name = edge[0].name() if edge is not None else what
         raise RuntimeError(
@@ -169,6 +167,8 @@ def check_write(what: Any, target: Any, edge: Any, recording: bool) -> None:
             "both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be "
             "tracked)."
         )
+    if base_edge is not None and isinstance(base_edge[0], (AccumulateGrad, Input)):
+        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
 
 
 def refuse_rebase(v: Any, what: str) -> None:

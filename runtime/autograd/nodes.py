@@ -301,4 +301,3 @@ def node_class(op: Op) -> type[OpNode]:
         op.node_class = type(node_name(functional.base_name, functional.func._overloadname), (OpNode,), {"__slots__": ()})
     made: type[OpNode] = op.node_class
     return made
-

@@ -17,7 +17,6 @@ from ..autograd.function import (
     check_marks,
     defines,
     dispatch,
-    is_differentiable,
     lowered,
     new_ctx,
     position_of,
@@ -45,23 +44,14 @@ def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     several = isinstance(output, tuple)
     outs = output if several else (output,)
     check_marks(ctx, outs, primals)
-    if any(t is not None for t in tangents):
-        before = list(tangents)
-        if ctx.materialize_grads:
-            tangents = [
-                torch.zeros_like(p) if t is None and isinstance(p, torch.Tensor) else t for p, t in zip(primals, tangents, strict=True)
-            ]
-        found = cls.jvp(ctx, *tangents)
-        out_tangents = _checked_tangents(ctx, outs, found if isinstance(found, tuple) else (found,))
-    else:
-        before, out_tangents = tangents, (None,) * len(outs)
+    out_tangents = ctx.push(primals, outs, tangents) if any(t is not None for t in tangents) else (None,) * len(outs)
     wrapped = []
     for o, t in zip(outs, out_tangents, strict=True):
         source = position_of(o, primals)
         if not isinstance(o, torch.Tensor):
             wrapped.append(o)
         elif source is not None and position_of(o, ctx.dirty_tensors) is not None:
-            wrapped.append(_written(level, args[source], before[source], t))
+            wrapped.append(_written(level, args[source], tangents[source], t))
         elif isinstance(o, Value) and o._level.number > level.number:
             wrapped.append(o)  # as at a grad level: a trace saw the work
         else:
@@ -71,29 +61,7 @@ def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
                 v._view = View(bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function")
             wrapped.append(v)
     ctx.forget_marks()
-    ctx.saved_for_forward = None
     return (tuple(wrapped) if several else wrapped[0]), ctx
-
-
-def _checked_tangents(ctx: Any, outs: Sequence[Any], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(tangents) != len(outs):
-        raise RuntimeError(f"Function's jvp returned an invalid number of forward gradients (expected {len(outs)} but got {len(tangents)})")
-    for i, (o, t) in enumerate(zip(outs, tangents, strict=True)):
-        if t is None:
-            continue
-        if not isinstance(t, torch.Tensor):
-            raise RuntimeError(f"expected Variable or None (got {type(t).__name__}) for grad output {i}.")
-        if not isinstance(o, torch.Tensor) or not is_differentiable(ctx, o):
-            raise RuntimeError(
-                f"Function's jvp returned a gradient at position {i}, but the corresponding forward output is not a differentiable Tensor. "
-                "You should return None at that position instead."
-            )
-        if t.shape != o.shape:
-            raise RuntimeError(
-                "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
-                f"Tensor is of size {list(o.shape)} while the given forward gradient is of size {list(t.shape)}."
-            )
-    return tangents
 
 
 def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:

@@ -1,0 +1,73 @@
+"""Custom Functions under ``forward_ad``: level zero's rule while a dual level is active."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..levels import Value
+from .dual import DualRoot, laid_out_like
+from .function import position_of, record, rule
+
+_enabled = torch._C._is_fwd_grad_enabled
+_set_enabled = torch._C._set_fwd_grad_enabled
+
+
+@rule(DualRoot)
+def _push(level: DualRoot, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """``forward`` on the tape with forward mode off, and then the tangents of its outputs by the ``jvp`` staticmethod."""
+    enabled = _enabled()
+    tangents = [level.tangents.of(a) if enabled and isinstance(a, Value) and a._level is level else None for a in args]
+    versions = [None if t is None else t._version for t in tangents]
+    _set_enabled(False)
+    try:
+        output, outs, ctx = record(level, cls, args)
+        wrapped = output if isinstance(output, tuple) else (output,)
+        if any(t is not None for t in tangents):
+            found: Sequence[Any] = ctx.push(args, outs, tangents)
+            for v, o, t in zip(wrapped, outs, found, strict=True):
+                source = position_of(o, args)
+                if source is not None and position_of(o, ctx.dirty_tensors) is not None:
+                    _check_write(tangents[source], versions[source], t)
+                elif t is not None:
+                    _check_view(v, t, args, tangents)
+                if isinstance(v, Value) and v._level is level and ctx.differentiates(o):
+                    level.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
+    finally:
+        _set_enabled(enabled)
+    ctx.forget_marks()
+    return output, ctx
+
+
+def _check_write(before: Any, version: int | None, t: Any) -> None:
+    """An input was written to: its tangent must have been too, so that both alias what they did."""
+    if before is None:
+        return
+    if before._version == version:
+        raise RuntimeError(
+            "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is modifying an input inplace, "
+            "then the jvp function must modify the corresponding gradient inplace."
+        )
+    if t is not before:
+        raise RuntimeError(
+            "An inplace custom Function is not returning the forward mode gradients as-is. If the forward is modifying an input inplace, "
+            "then the jvp function must modify the gradient inplace and return it as-is."
+        )
+
+
+def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) -> None:
+    """The tangent of a view of an input must be a view of that input's tangent."""
+    view = getattr(v, "_view", None)
+    if view is None or view.creation != "function":
+        return
+    found = t._view if isinstance(t, Value) else None
+    if found is None:
+        raise RuntimeError("A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning a view.")
+    for a, given in zip(args, tangents, strict=True):
+        if given is None or (a is not view.base and (a._view is None or a._view.base is not view.base)):
+            continue
+        if found.base is not (given if given._view is None else given._view.base):
+            what = "the given grad input" if a._view is None else "the same base as the given grad input"
+            raise RuntimeError(f"A custom Function is returning a view but the jvp is not returning a view of {what}.")
