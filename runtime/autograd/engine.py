@@ -284,6 +284,8 @@ def queue_callback(callback: Callable[[], Any]) -> None:
 
 def will_execute(node: Node) -> bool:
     """Whether the running backward pass runs ``node``, now, before or after."""
+    if not isinstance(node, Node):
+        raise RuntimeError(f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}")
     task = RUNNING.task
     if task is None:
         raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")

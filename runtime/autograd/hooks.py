@@ -69,12 +69,18 @@ def run_prehooks(level: Any, node: Any, grads: list[Any], create_graph: bool) ->
 
 def run_posthooks(level: Any, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
     """Hooks after ``node``: each gets the cotangents of its inputs and of its outputs, and may replace the former."""
+    inputs = node.inputs()
+    seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
     shown = tuple(show(level, g) for g in grads)
     for hook in list(node.post_hooks.values()):
-        new = hook(tuple(show(level, g) for g in outs), shown)
+        new = hook(tuple(show(level, g) for g in seen), shown)
         if new is not None:
-            outs = _checked_tuple(level, outs, new, hook, create_graph)
-    return outs
+            seen = _checked_tuple(level, seen, new, hook, create_graph)
+    replaced = list(outs)
+    for i, g in zip(inputs, seen, strict=True):
+        if i is not None:
+            replaced[i] = g
+    return replaced
 
 
 def run_post_accumulate(variable: Any) -> None:

@@ -204,6 +204,7 @@ def aliases(a: Any, b: Any) -> bool:
 class CopySlices(Node):
     """History of a base after a write to one of its views: the gradient passes everywhere but through the written part."""
 
+    namespace = AccumulateGrad.namespace
     __slots__ = ("geometry", "inner_node", "others", "self_edge", "view")
 
     def __init__(self, level: Any, base_edge: Any, base: Any, view: View, node: Node, self_edge: int | None) -> None:
@@ -290,6 +291,7 @@ def _metadata(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
         raise InplaceError(f"{op.func} changes the geometry of a tensor that requires grad; use the out-of-place op")
     level.outward(op, inner, unwrap_kwargs(level, kwargs))
     reshell(target)
+    target._accumulator = None  # the next one knows the new shape; as in torch, what was recorded before belongs to the old tensor
     return target
 
 

@@ -13,6 +13,7 @@ from importlib.resources import files
 
 _ENTRY = re.compile(r"- name: (?P<name>\w+)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\) -> ")
 _FORMULA = re.compile(r"(?P<indent> +)(?P<targets>\w+(?:, *\w+)*): *(?P<formula>.*)")
+WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # nodes that torch has written by hand
 
 
 def backward_name(base: str) -> str:
@@ -56,4 +57,5 @@ def _differentiable(block: str, arguments: str) -> bool:
 
 def node_name(base: str, overload: str) -> str:
     """What torch calls the node of an overload, with ``default`` for the one without a name."""
-    return _numbered().get(f"{base}.{overload}") or f"{backward_name(base)}0"
+    full = f"{base}.{overload}"
+    return WITHOUT_NUMBER.get(full) or _numbered().get(full) or f"{backward_name(base)}0"

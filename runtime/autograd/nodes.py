@@ -11,6 +11,7 @@ import itertools
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from ..errors import MissingRule
 from ..levels import Level
 from ..rules.ops import Op, Plan
 from . import anomaly, hooks
-from .node_names import node_name
+from .node_names import WITHOUT_NUMBER, node_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
 
 _sequence = itertools.count()
@@ -32,6 +33,7 @@ Edge = tuple["Node", int]
 class Node:
     """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
 
+    namespace = ""  # of torch's C++ class, where it shows in the name
     __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
 
     def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any) -> None:
@@ -54,11 +56,16 @@ class Node:
         """Give up what is saved."""
 
     def name(self) -> str:
-        return type(self).__name__
+        return self.namespace + type(self).__name__
+
+    def inputs(self) -> Sequence[int | None]:
+        """The edge of each differentiable argument of the op, None for one that needs no gradient: what users see as the inputs."""
+        return range(len(self.edges))
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
-        return tuple(e if e is not None else (None, 0) for e in self.edges)
+        edges = (None if i is None else self.edges[i] for i in self.inputs())
+        return tuple((None, 0) if e is None else e for e in edges)
 
     @property
     def metadata(self) -> dict[Any, Any]:
@@ -124,6 +131,7 @@ class InputMetadata(NamedTuple):
 class AccumulateGrad(Node):
     """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives, one backward pass at a time."""
 
+    namespace = "torch::autograd::"
     __slots__ = ("lock", "variable")
 
     def __init__(self, level: Level, variable: Any) -> None:
@@ -133,9 +141,6 @@ class AccumulateGrad(Node):
         self.lock = threading.RLock()
         if variable._hooks is not None:
             self.tensor_hooks = {0: variable._hooks}
-
-    def name(self) -> str:
-        return "torch::autograd::AccumulateGrad"
 
 
 class Input(Node):
@@ -257,6 +262,13 @@ class OpNode(Node):
         if any(type(s) in (Saved, Packed, list) for s in self.saved or ()):
             self.saved = None
 
+    def inputs(self) -> Sequence[int | None]:
+        found: list[int | None] = []
+        for at in sorted(self.op.vjp_args):
+            first = self.args_at.get(at)
+            found += [None] if first is None else range(first, first + self.spans.get(at, 1))
+        return found
+
     def __getattr__(self, name: str) -> Any:
         """``_saved_self`` and its like: what formulas will be given under that name; ``_raw_saved_self``: the handle of a saved tensor."""
         raw = name.startswith("_raw_saved_")
@@ -298,6 +310,8 @@ def node_class(op: Op) -> type[OpNode]:
     """``MulBackward0`` for ``aten.mul.Tensor``: the names that torch prints."""
     if op.node_class is None:
         functional = op.functional or op
-        op.node_class = type(node_name(functional.base_name, functional.func._overloadname), (OpNode,), {"__slots__": ()})
+        name = node_name(functional.base_name, functional.func._overloadname)
+        namespace = AccumulateGrad.namespace if name in WITHOUT_NUMBER.values() else ""
+        op.node_class = type(name, (OpNode,), {"__slots__": (), "namespace": namespace})
     made: type[OpNode] = op.node_class
     return made
