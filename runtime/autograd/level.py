@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..levels import _VIEWS, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OPS, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OPS, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace
 from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
 from .saved import HOOKS
@@ -54,6 +54,10 @@ class GradLevel(Level):
         if record is None and op.composite:
             return func.decompose(*args, **kwargs)
         inner, edges, at, spans, wanted = self.collect(op, args)
+        if kwargs:
+            if _grad_enabled() and any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in kwargs.values()):
+                return written_out(op, "vjp")(*args, **kwargs)
+            kwargs = unwrap_kwargs(self, kwargs)
         if edges is not None and _grad_enabled():
             if record is None or (record.vjp is None and not record.nondiff):
                 decomposed = decomposition_of(op)
@@ -64,9 +68,9 @@ class GradLevel(Level):
                 node = self.make_node(op, tuple(edges), (), at, spans, wanted)
                 if type(node) is not Undifferentiable:
                     node.save(inner, kwargs, None)
-            outs = self.outward(op, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
+            outs = self.outward(op, inner, kwargs)
             return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted, node)
-        outs = self.outward(op, inner, unwrap_kwargs(self, kwargs) if kwargs else kwargs)
+        outs = self.outward(op, inner, kwargs)
         return self._wrap_plain(op, args, kwargs, outs)
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import torch
 from ..autograd.inplace import View, aliases, refuse, refuse_rebase
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.record import parameters
 
 
@@ -65,7 +65,10 @@ class DualLevel(Level):
         if op.kind is OUT:
             return self._out(op, args, kwargs)
         primals, tangents, any_tangent = self._split(op, args)
-        kwargs = unwrap_kwargs(self, kwargs)
+        if kwargs:
+            if any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in kwargs.values()):
+                return written_out(op, "jvp")(*args, **kwargs)
+            kwargs = unwrap_kwargs(self, kwargs)
         if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
             return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
         record = op.record

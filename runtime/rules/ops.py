@@ -235,3 +235,11 @@ def decomposition_of(op: Op) -> Callable[..., Any] | None:
                 found = None  # written with prims, which have no records
         op.decomposed = found or False
     return op.decomposed or None
+
+
+def written_out(op: Op, rule: str) -> Callable[..., Any]:
+    """The op in terms of other ops, for a call that derives by a keyword argument: formulas are for positional ones."""
+    found = decomposition_of(op)
+    if found is None:
+        raise MissingRule(str(op.func), f"{rule} (for a keyword argument)")
+    return found

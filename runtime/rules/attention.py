@@ -1,0 +1,81 @@
+"""Fused attention. First derivatives run on ATen's fused kernels; everything else runs on attention written out.
+
+The probabilities p = softmax(s), s = scale·q·kᵀ + mask, are never saved: the kernel returns the logarithms of their denominators.
+A mask that requires grad is a keyword argument, for which levels take the decomposition.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .record import register
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _scores(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None) -> Tensor:
+    scores = torch.matmul(query * _factor(query, scale), key.transpose(-2, -1))
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    if attn_mask is None:
+        return scores
+    return scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype is torch.bool else scores + attn_mask
+
+
+def _written_out(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None, scale: Any = None
+) -> tuple[Tensor, Tensor]:
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    return torch.matmul(aten._safe_softmax(scores, -1), value), scores.logsumexp(-1)
+
+
+def _backward_written_out(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any, dropout_p: float, is_causal: bool, *,
+    attn_mask: Any = None, scale: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """``out`` and ``logsumexp`` are functions of the other arguments, and are computed again so that derivatives see it."""
+    p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
+    by_p = torch.matmul(grad_out, value.transpose(-2, -1))
+    by_scores = p * (by_p - (p * by_p).sum(-1, keepdim=True)) * _factor(query, scale)
+    return torch.matmul(by_scores, key), torch.matmul(by_scores.transpose(-2, -1), query), torch.matmul(p.transpose(-2, -1), grad_out)
+
+
+def _vjp(
+    g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor, dropout_p: float, is_causal: bool,
+    attn_mask: Any, scale: Any,
+) -> Any:  # fmt: skip
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return backward(g, query, key, value, result0, result1, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+
+
+def _jvp(
+    query_t: Any, key_t: Any, value_t: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, attn_mask: Any, scale: Any
+) -> tuple[Any, None]:
+    p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
+    total = None if value_t is None else torch.matmul(p, value_t)
+    for q, k in ((query_t, key), (query, key_t)):
+        if q is not None and k is not None:
+            change = torch.matmul(q * _factor(query, scale), k.transpose(-2, -1))
+            part = torch.matmul(p * (change - (p * change).sum(-1, keepdim=True)), value)
+            total = part if total is None else total + part
+    return total, None
+
+
+register(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    vjp={("query", "key", "value"): _vjp},
+    jvp=_jvp,
+    decomposition=_written_out,
+    nondiff=(1,),
+    family="attention",
+)
+register("_scaled_dot_product_flash_attention_for_cpu_backward", decomposition=_backward_written_out, family="attention")

@@ -1,0 +1,83 @@
+"""Fused attention: the kernel CPUs have, and what is written out around it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import runtime
+from runtime import func
+from runtime.autograd.graph import saved_tensors_hooks
+
+from .agreement import Problem, check, check_problem
+
+Tensor = torch.Tensor
+
+
+def tensors(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    return tuple(torch.randn(s, dtype=torch.float64) for s in shapes)
+
+
+QKV = ((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.rand(4, 5) > 0.3}, {"attn_mask": torch.randn(2, 1, 4, 5).double()}],
+    ids=["plain", "causal", "scaled", "bool mask", "float mask"],
+)
+def test_with_options(options: dict[str, Any]) -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        return (F.scaled_dot_product_attention(q, k, v, **options),)
+
+    def written_out(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        with sdpa_kernel(SDPBackend.MATH):  # torch differentiates the fused kernel once only
+            return f(q, k, v)
+
+    check_problem(Problem(f, tensors(*QKV), (0, 1, 2), f"attention {list(options)}", written_out))
+
+
+def test_samples() -> None:
+    check("nn.functional.scaled_dot_product_attention", limit=10, checks=("vjp",))
+
+
+def test_a_mask_that_requires_grad_gets_its_gradient() -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask),)
+
+    inputs = tensors(*QKV, (2, 2, 4, 5))
+    check_problem(Problem(f, inputs, (0, 1, 2, 3), "attention with a mask"))
+    check_problem(Problem(f, inputs, (3,), "attention by its mask alone"))
+
+
+def test_a_row_that_attends_to_nothing_has_no_gradient() -> None:
+    q, k, v = tensors(*QKV)
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    mask[1] = False
+    g = func.grad(lambda q: F.scaled_dot_product_attention(q, k, v, attn_mask=mask).sum())(q)
+    t = func.jvp(lambda q: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), (q,), (torch.ones_like(q),))[1]
+    assert not g[:, :, 1].any() and not t[:, :, 1].any() and g.isfinite().all() and t.isfinite().all()
+
+
+def test_a_masks_wrapper_does_not_reach_the_tape() -> None:
+    """A mask that is a runtime tensor itself: the formula gets what it holds."""
+    q, k, v = (runtime.wrap(t, requires_grad=True) for t in tensors(*QKV))
+    mask = runtime.wrap(torch.randn(4, 5, dtype=torch.float64))
+    saved: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        saved.append(t)
+        return t
+
+    with saved_tensors_hooks(pack, lambda t: t):
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    out.sum().backward()
+    assert len(saved) == 6  # query, key, value, mask, output and logsumexp, as torch's engine
+    plain = [t.detach().clone().requires_grad_() for t in tensors(*QKV)]
+    F.scaled_dot_product_attention(plain[0], plain[1], plain[2], attn_mask=runtime.unwrap(mask)).sum().backward()
+    for mine, theirs in zip((q, k, v), plain, strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        torch.testing.assert_close(runtime.unwrap(mine.grad), theirs.grad)
