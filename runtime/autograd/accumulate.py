@@ -36,6 +36,23 @@ def _own(t: torch.Tensor) -> bool:
     return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # the tensor's own, and the storage object just made
 
 
+def _references_to_base(view: torch.Tensor) -> int:
+    base: Any = view._base
+    return sys.getrefcount(base)
+
+
+_UNHELD = _references_to_base(torch.ones(1).view(1))  # where nobody else holds the base; versions of torch differ
+
+
+def _alone(view: torch.Tensor) -> bool:
+    """Whether ``view`` is all of its memory and only keeps its base alive, as a weight's gradient that came as its transpose does."""
+    storage = view.untyped_storage()
+    # three references to the memory: the two tensors' and the storage object's
+    if storage.nbytes() != view.numel() * view.element_size() or _use_count(storage._cdata) > 3:
+        return False
+    return _references_to_base(view) <= _UNHELD
+
+
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether every element of such a tensor has a place of its own and there are no gaps."""
     expected = 1
@@ -63,8 +80,11 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
             # two references: the name here and getrefcount's argument; the engine keeps one for the hooks after the node
-            mine = sys.getrefcount(g) <= (3 if node.post_hooks else 2) and g._base is None and not isinstance(g, Value)
-            variable._grad = level.wrap(g if mine and _obeys(g, variable) else _laid_out(g, variable), None)
+            mine = sys.getrefcount(g) <= (3 if node.post_hooks else 2) and not isinstance(g, Value) and _obeys(g, variable)
+            if mine and g._base is not None:
+                mine = _alone(g)
+                g = g.data if mine else g  # no longer a view
+            variable._grad = level.wrap(g if mine else _laid_out(g, variable), None)
         else:
             inner = old._inner if isinstance(old, Value) and old._level is level else old
             if inner.is_sparse and not g.is_sparse:

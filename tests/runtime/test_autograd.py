@@ -208,3 +208,24 @@ def test_rrelu(training: bool, inplace: bool) -> None:
     torch.testing.assert_close(out, f(x))
     torch.testing.assert_close(pullback(torch.ones_like(x))[0], slope)
     torch.testing.assert_close(runtime.func.jvp(f, (x,), (torch.ones_like(x),))[1], slope)
+
+
+def test_a_gradient_that_comes_as_a_view_keeps_its_memory_only_if_nobody_else_sees_it() -> None:
+    w = runtime.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    for seen in (False, True):
+        caught: list[torch.Tensor] = []
+        made: list[int] = []
+
+        def hook(g: Any, caught: list[torch.Tensor] = caught, made: list[int] = made, seen: bool = seen) -> None:
+            made.append(g.data_ptr())
+            if seen:
+                caught.append(g)
+
+        w.grad = None
+        turned: Any = w.t()
+        turned.register_hook(hook)
+        (runtime.tensor([[1.0, 0.0], [2.0, 5.0]]) @ turned).sum().backward()
+        grad: Any = w.grad
+        assert (grad.data_ptr() == made[0]) is not seen
+        assert unwrap(grad)._base is None
+        torch.testing.assert_close(unwrap(grad), torch.tensor([[3.0, 5.0], [3.0, 5.0]]))
