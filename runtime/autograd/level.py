@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..levels import _VIEWS, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import FUNCTIONAL, INPLACE, NO_PLAN, OPS, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..levels import _VIEWS, VALUES, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
+from ..rules.ops import DIFFERENTIABLE, FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace
 from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
 from .saved import HOOKS
@@ -44,7 +44,7 @@ class GradLevel(Level):
         return self.wrap(outer, (Input(self, outer), 0))
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = OPS.get(func) or op_of(func)
+        op = op_of(func)
         kind = op.kind
         if kind is INPLACE:
             return inplace.run(self, op, args, kwargs)
@@ -111,18 +111,23 @@ class GradLevel(Level):
             if i >= n:
                 break
             a: Any = inner[i]
-            if isinstance(a, Value):
+            kind = type(a)
+            if kind in VALUES:
                 if a._level is self:
                     inner[i] = a._inner
-                    v: Any = a
-                    e = v._edge if v._view is None and v._edge is not None else edge_of(v)
+                    e = a._edge
+                    if e is None or a._view is not None:
+                        e = edge_of(a)
                     if e is not None:
                         wanted.append(i)
                         at[i] = len(edges)
                         edges.append(e)
-            elif type(a) is list or type(a) is tuple:
-                es = [edge_of(b) if isinstance(b, Value) and b._level is self else None for b in a]
-                inner[i] = [b._inner if isinstance(b, Value) and b._level is self else b for b in a]
+            elif kind is list or kind is tuple:
+                mine = [type(b) in VALUES and b._level is self for b in a]
+                if not any(mine):
+                    continue
+                es = [edge_of(b) if m else None for b, m in zip(a, mine, strict=True)]
+                inner[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
                 if any(e is not None for e in es):
                     wanted.append(i)
                     at[i] = len(edges)
@@ -136,7 +141,7 @@ class GradLevel(Level):
         """Wrap ``outs`` with a node, or without one where the op has no gradient by nature."""
         if isinstance(outs, torch.Tensor):
             dtype = outs.dtype
-            if op.nondiff or not (dtype.is_floating_point or dtype.is_complex):
+            if op.nondiff or dtype not in DIFFERENTIABLE:
                 return self._wrap_plain(op, args, kwargs, outs)
             node = node or self.make_node(op, tuple(edges), (), at, spans, wanted)
             node.metas = ((outs.shape, dtype),)
@@ -155,7 +160,7 @@ class GradLevel(Level):
         wrapped = []
         for i, o in enumerate(outs):
             if isinstance(o, torch.Tensor):
-                differentiable = i not in op.nondiff and (o.dtype.is_floating_point or o.dtype.is_complex)
+                differentiable = i not in op.nondiff and o.dtype in DIFFERENTIABLE
                 if differentiable or self.is_root or op.kind is VIEW:
                     o = self.wrap(o, (node, i) if differentiable else None)
                     if op.kind is VIEW:
@@ -170,13 +175,13 @@ class GradLevel(Level):
             plan = op.plan(key)
         if plan is NO_PLAN:
             return Undifferentiable(self, edges, metas, op)
-        return node_class(op)(self, edges, metas, op, plan, at, spans)
+        return (op.node_class or node_class(op))(self, edges, metas, op, plan, at, spans)
 
     def _wrap_plain(self, op: Op, args: Any, kwargs: Any, outs: Any) -> Any:
         """Wrap results without history. Integers of inner levels stay unwrapped: they can never get one."""
         if isinstance(outs, torch.Tensor):
             view = op.kind is VIEW
-            if self.is_root or view or outs.is_floating_point() or outs.is_complex():
+            if self.is_root or view or outs.dtype in DIFFERENTIABLE:
                 v = self.wrap(outs, None)
                 if view and not op.nondiff:
                     inplace.mark_view(v, op, args, kwargs)
@@ -185,7 +190,7 @@ class GradLevel(Level):
         if isinstance(outs, (tuple, list)):
             wrapped = []
             for i, o in enumerate(outs):
-                if isinstance(o, torch.Tensor) and (self.is_root or op.kind is VIEW or o.is_floating_point() or o.is_complex()):
+                if isinstance(o, torch.Tensor) and (self.is_root or op.kind is VIEW or o.dtype in DIFFERENTIABLE):
                     o = self.wrap(o, None)
                     if op.kind is VIEW:
                         inplace.mark_view(o, op, args, kwargs, i)

@@ -18,7 +18,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import MissingRule
-from ..levels import Level
+from ..levels import VALUES, Level, run_elementwise
 from ..rules.ops import Op, Plan
 from . import anomaly, hooks
 from .node_names import WITHOUT_NUMBER, node_name
@@ -230,10 +230,12 @@ class OpNode(Node):
         g = grads[0]
         values += (self.plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
-        for targets, formula, where, single in self.plan.steps:
-            if (wanted is not None and not self._any_wanted(targets, wanted)) or (g is None and -1 in where):
+        elementwise = self.op.record.elementwise  # type: ignore[union-attr]
+        for targets, formula, pick, asks_g, single in self.plan.steps:
+            if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
                 continue
-            result = formula(*[values[i] for i in where])
+            # a batch of cotangents: an elementwise formula runs once on all of it, instead of a dispatch for each of its ops
+            result = run_elementwise(formula, pick(values)) if elementwise and asks_g and type(g) in VALUES else formula(*pick(values))
             if single:
                 self._place(out, targets[0], result)
             elif result is not None:

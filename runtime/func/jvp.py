@@ -9,7 +9,7 @@ import torch
 
 from ..autograd.inplace import View, aliases, refuse, refuse_rebase
 from ..errors import MissingRule
-from ..levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
+from ..levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.record import parameters
 
@@ -228,6 +228,7 @@ def _rule(op: Op) -> Any:
 
 
 def _caller(op: Op, formula: Any) -> Callable[..., Any]:
+    elementwise = op.record is not None and op.record.elementwise
     sources = []
     for p in parameters(formula):
         if p.endswith("_t") and p[:-2] in op.positions:
@@ -245,7 +246,7 @@ def _caller(op: Op, formula: Any) -> Callable[..., Any]:
             else:
                 v = result if isinstance(result, torch.Tensor) else result[at] if op.n_results > 1 else result
             actual.append(v if reader is None else reader(v))
-        return formula(*actual)
+        return run_elementwise(formula, actual) if elementwise else formula(*actual)
 
     return call
 

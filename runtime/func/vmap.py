@@ -13,9 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError, MissingRule
-from ..levels import GEOMETRY, LAZY_BITS, VALUES, Level, Value, _set_excluded, change_geometry, shell, unwrap_kwargs
+from ..levels import GEOMETRY, LAZY_BITS, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand, lined_up
-from ..rules.ops import INPLACE, OPS, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from . import trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
@@ -61,13 +61,13 @@ class BatchLevel(Level):
         self.randomness = randomness
 
     def wrap(self, inner: torch.Tensor) -> Any:
-        v = shell(BatchedValue, inner, inner.shape[1:], inner.stride()[1:] if inner.layout is torch.strided else None)
+        v = shell(BatchedValue, inner, 1)
         v._level = self
         v._inner = inner
         return v
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = OPS.get(func) or op_of(func)
+        op = op_of(func)
         rule = op.batch
         if rule is None:
             rule = op.batch = _straight(op)
@@ -75,7 +75,7 @@ class BatchLevel(Level):
             physical, batched = self.physical(args)
             if kwargs:
                 kwargs = unwrap_kwargs(self, kwargs)
-            if rule is elementwise and lined_up(physical, batched):
+            if rule is elementwise and (len(physical) == 1 or lined_up(physical, batched)):
                 result = op.run(physical, kwargs)
             else:
                 result = rule(func, self.size, batched, physical, kwargs)
@@ -114,6 +114,15 @@ class BatchLevel(Level):
                     out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
                     flags[i] = mine
         return out, tuple(flags)
+
+    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        physical, batched = self.physical(args)
+        if not lined_up(physical, batched):
+            return formula(*args)
+        result = run_elementwise(formula, physical)
+        # no more dimensions than an element has: it does not depend on what is batched
+        rank = next(a.dim() for a, b in zip(physical, batched, strict=True) if b)
+        return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result
 
     def _equal(self, args: Any) -> bool:
         """Answers where all elements of the batch agree: ATen's own checks of values (``cov``, ``istft``) ask this."""

@@ -45,6 +45,7 @@ def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Calla
             at: asking(f"{at}_t", "grad_output", *asks)(lambda t, grad_output, x, *values: grad_output * conj(t * curvature(x, *values))),
         },
         batch=batch,
+        elementwise=batch is broadcast,
         family="kernel",
     )
 
@@ -108,7 +109,7 @@ def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
     return aten.gelu_backward(g, self, approximate=approximate)
 
 
-diagonal("gelu", self=_gelu)
+diagonal("gelu", elementwise=False, self=_gelu)
 slope_kernel("gelu_backward", "self", _gelu_curvature, aligned)
 
 
@@ -124,7 +125,7 @@ def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
         return backward(g, self, *values)
 
     rule = asking("g", "self", *options)(apply)
-    diagonal(name, self=rule)
+    diagonal(name, elementwise=False, self=rule)
     kernel(f"{name}_backward", lambda grad_output, self, *values: grad_output * slope(self, *values), aligned)
 
 
@@ -157,11 +158,11 @@ def _elu_decomposed(
     return grad_output * torch.where(self_or_result > 0, scale, bent)
 
 
-diagonal("elu", self=_elu)
-diagonal("celu", self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha))
+diagonal("elu", elementwise=False, self=_elu)
+diagonal("celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha))
 kernel("elu_backward", _elu_decomposed, aligned)
 
-diagonal("softplus", self=lambda g, self, beta, threshold: aten.softplus_backward(g, self, beta, threshold))
+diagonal("softplus", elementwise=False, self=lambda g, self, beta, threshold: aten.softplus_backward(g, self, beta, threshold))
 kernel(
     "softplus_backward",
     lambda grad_output, self, beta, threshold: grad_output * torch.where(self * beta > threshold, 1, torch.sigmoid(self * beta)),

@@ -36,22 +36,23 @@ def pointwise(names: str, *, nondiff: Any = (), **partials: Formula) -> Record:
 
         vjp[name] = asking("g", *asks)(backward)
         jvp[name] = asking(f"{name}_t", *asks)(forward)
-    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, nondiff=nondiff, family="pointwise")
+    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=True, nondiff=nondiff, family="pointwise")
 
 
-def diagonal(names: str, **maps: Formula) -> Record:
+def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
     """Elementwise real ops whose derivative is easier applied than written: ``NAME=lambda g, …: g scaled``, used for vjp and jvp alike.
 
     The first parameter is the cotangent or the tangent. Right for real dtypes, and for complex where the scale is real.
+    ``elementwise=False``: a formula runs a kernel that does not broadcast.
     """
     jvp = {name: asking(f"{name}_t", *parameters(f)[1:])(f) for name, f in maps.items()}
     vjp = {name: asking("g", *parameters(f)[1:])(f) for name, f in maps.items()}
-    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, family="pointwise")
+    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=elementwise, family="pointwise")
 
 
 def elementwise(names: str, vjp: Mapping[Any, Formula], jvp: Any = None) -> Record:
     """Elementwise ops with rules written out (not holomorphic, joint formulas)."""
-    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, family="pointwise")
+    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=True, family="pointwise")
 
 
 def nondifferentiable(names: str, batch: Any = derive_batch.elementwise) -> None:

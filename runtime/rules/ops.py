@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from ..levels import escaped, innermost
 from .record import RECORDS, Formula, Meta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
+# dtypes of values that can have a gradient or a tangent
+DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 _active_modes = torch._C._len_torch_dispatch_stack
 _SUFFIXES: dict[str, Callable[[Any], Any]] = {
     "_shape": lambda t: _fact(t, lambda x: x.shape),
@@ -35,7 +38,8 @@ class Plan:
     """How to save for, and run, the formulas of one op for one set of wanted arguments.
 
     ``slots``: what to save, as (kind, position, reader): kind ``"arg"`` or ``"out"``; reader ``None`` saves the value itself.
-    ``steps``: (targets, formula, slot per parameter); a negative slot is ``g`` (-1), ``gs`` (-2) or ``needs`` (-3).
+    ``steps``: (targets, formula, picker of its arguments, whether one of them is ``g``, whether it is for one target only). What is picked
+    from: the slots' values and after them ``needs`` (-3), ``gs`` (-2) and ``g`` (-1).
     """
 
     __slots__ = ("names", "needs", "slots", "steps")
@@ -46,7 +50,7 @@ class Plan:
         self.needs = frozenset(names)
         slots: dict[tuple[str, int, Any], int] = {}
         self.names: list[str] = []
-        self.steps: list[tuple[tuple[int, ...], Formula, tuple[int, ...], bool]] = []
+        self.steps: list[tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]] = []
         covered: set[str] = set()
         for key, formula in op.record.vjp.items():
             targets = (key,) if isinstance(key, str) else tuple(key)
@@ -65,11 +69,19 @@ class Plan:
                     self.names.append(p)
                 where.append(slots[slot])
             at = tuple(op.positions.get(t, -1) for t in targets)
-            self.steps.append((at, formula, tuple(where), isinstance(key, str)))
+            self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
         missing = self.needs - covered
         if missing:
             raise MissingRule(str(op.func), f"vjp (for {', '.join(sorted(missing))})")
         self.slots = tuple(slots)
+
+
+def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
+    """``values -> [values[i] for i in where]``, in C where that is possible: it runs for every formula of every node."""
+    if len(where) > 1:
+        return itemgetter(*where)
+    only = where[0] if where else 0
+    return (lambda values: (values[only],)) if where else lambda values: ()
 
 
 class Op:
@@ -210,14 +222,14 @@ def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
     return None
 
 
-OPS: dict[torch._ops.OpOverload, Op] = {}
-_listeners.append(OPS.clear)  # a new record makes what was worked out stale
+_OPS: dict[int, Op] = {}  # by id of the overload, whose own hash is a Python function; an Op keeps its overload alive
+_listeners.append(_OPS.clear)  # a new record makes what was worked out stale
 
 
 def op_of(func: torch._ops.OpOverload) -> Op:
-    op = OPS.get(func)
+    op = _OPS.get(id(func))
     if op is None:
-        op = OPS[func] = Op(func)
+        op = _OPS[id(func)] = Op(func)
     return op
 
 

@@ -41,6 +41,7 @@ class Record:
     batch:          ``rule(func, size, batched, args, kwargs) -> result(s)``, see ``runtime/rules/derive_batch.py``.
     decomposition:  the op written with other ops; used by every transform that finds no rule of its own.
     per_sample:     ``{argument: formula}`` for per-sample gradients; read by ``runtime.expanded_weights``.
+    elementwise:    every formula consists of broadcasting elementwise ops, so it may run on a whole batch at once.
     nondiff:        outputs without gradient whatever their dtype: ``True`` for all, or their indices.
     family:         the deriving helper, for coverage tables.
     """
@@ -51,6 +52,7 @@ class Record:
     batch: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     per_sample: Mapping[str, Any] | None = None
+    elementwise: bool = False
     nondiff: bool | tuple[int, ...] = ()
     family: str = "op"
     extra: Mapping[str, Any] = field(default_factory=dict)
