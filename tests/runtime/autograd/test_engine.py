@@ -1,0 +1,507 @@
+"""The backward pass: what it computes, what it frees, how it nests and fails. Torch's engine is the oracle."""
+
+import contextlib
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.autograd import engine, reverse
+from runtime.autograd.running import current_graph_task_id, current_node
+
+from .scenarios import OURS, same
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def leaf(*values: float) -> Any:
+    return OURS.tensor(list(values), requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda lib, x: lib.tensor([1.0]).backward(),
+        lambda lib, x: x.backward(),
+        lambda lib, x: x.sum().backward(lib.tensor([1.0, 2.0])),
+        lambda lib, x: (x.sum() * 1j).backward(),
+        lambda lib, x: (x.sum() * 1j).backward(lib.tensor(1.0)),
+        lambda lib, x: lib.autograd.backward([x.sum()], [3]),
+        lambda lib, x: lib.autograd.backward([x.sum(), x.sum()], [None]),
+        lambda lib, x: lib.autograd.backward(x.sum(), inputs=[]),
+        lambda lib, x: lib.autograd.backward(x.sum(), inputs=[lib.tensor([1.0])]),
+        lambda lib, x: lib.autograd.grad(x.sum(), []),
+        lambda lib, x: lib.autograd.grad(x.sum(), lib.tensor([1.0])),
+        lambda lib, x: lib.autograd.grad(x.sum(), 3),
+        lambda lib, x: lib.autograd.grad(x.sum(), [3]),
+        lambda lib, x: lib.autograd.grad(x.sum(), [x, lib.tensor([1.0], requires_grad=True)]),
+        lambda lib, x: lib.autograd.grad(x.sum(), x, materialize_grads=True, allow_unused=False),
+        lambda lib, x: lib.autograd.grad(x.sum(), x, lib.tensor(1.0 + 1j)),
+    ],
+)
+def test_bad_calls_end_as_in_torch(misuse: Any) -> None:
+    found = same(lambda lib: misuse(lib, lib.tensor([1.0, 2.0], requires_grad=True)))
+    assert found[0] in ("RuntimeError", "TypeError", "ValueError")
+
+
+def test_a_batch_of_cotangents_of_a_wrong_shape_is_refused() -> None:
+    x = leaf(1.0, 2.0)
+    with pytest.raises(RuntimeError, match=r"grad_output\[0\] has a shape of torch.Size\(\[1\]\) and output\[0\] has .*\(\[2\]\)"):
+        OURS.autograd.grad(x * 1, x, OURS.tensor([[1.0], [2.0]]), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("deprecated", ["only_inputs", "grad_variables"])
+def test_deprecated_arguments_warn(deprecated: str) -> None:
+    x = leaf(1.0)
+    with pytest.warns(FutureWarning, match=deprecated):
+        if deprecated == "only_inputs":
+            OURS.autograd.grad(x.sum(), x, only_inputs=False)
+        else:
+            OURS.autograd.backward(x.sum(), grad_variables=OURS.tensor(2.0))
+
+
+def test_inputs_may_be_a_dict() -> None:
+    def scenario(lib: Any) -> Any:
+        named = {"a": lib.tensor([1.0], requires_grad=True), "b": lib.tensor([2.0], requires_grad=True)}
+        loss = (named["a"] * named["b"]).sum()
+        found = lib.autograd.grad(loss, named, retain_graph=True)
+        lib.autograd.backward(loss, inputs=named)
+        return found, named["a"].grad
+
+    same(scenario)
+
+
+def test_only_the_inputs_asked_for_get_gradients() -> None:
+    def scenario(lib: Any) -> Any:
+        x, y = (lib.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+        between = x * y
+        (between * y).sum().backward(inputs=[x, between])
+        return x.grad, y.grad, between.grad, between.retains_grad
+
+    assert same(scenario)[1] is None
+
+
+def test_unused_inputs_are_none_or_zeros() -> None:
+    def scenario(lib: Any) -> Any:
+        x, y = (lib.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+        loss = (x * 2).sum()
+        grad = lib.autograd.grad
+        zeros = grad(loss, (x, y), materialize_grads=True, create_graph=True)
+        return grad(loss, (x, y), allow_unused=True), zeros, [z.requires_grad for z in zeros]
+
+    same(scenario)
+
+
+def test_a_batch_of_cotangents_is_one_pass() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        y = x**2
+        eye = lib.tensor([[1.0, 0.0], [0.0, 1.0]])
+        return lib.autograd.grad(y, x, eye, is_grads_batched=True, create_graph=True)
+
+    assert same(scenario) == [[[2.0, 0.0], [0.0, 4.0]]]
+
+
+@pytest.mark.parametrize("retain", [None, True])
+def test_a_second_pass_needs_what_was_saved(retain: bool | None) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([2.0], requires_grad=True)
+        y = x * x
+        y.backward(retain_graph=retain)
+        y.backward()
+        return x.grad
+
+    found = same(scenario)
+    assert found == [8.0] if retain else "backward through the graph a second time" in found[1]
+
+
+def test_a_graph_that_saved_nothing_runs_twice() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([2.0], requires_grad=True)
+        y = x + 3
+        y.backward()
+        y.backward()
+        return x.grad
+
+    assert same(scenario) == [2.0]
+
+
+def test_recording_the_pass_into_grad_warns_once_about_the_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reverse, "_warned", set[str]())
+    x = leaf(2.0)
+    with pytest.warns(UserWarning, match="reference cycle between the parameter and its gradient"):
+        (x * x).backward(create_graph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (x * x).backward(create_graph=True)
+        OURS.autograd.grad(x * x, x, create_graph=True)
+    assert x.grad.requires_grad
+    x.grad = None
+
+
+def test_complex_gradients_are_conjugate_and_of_real_inputs_real() -> None:
+    def scenario(lib: Any) -> Any:
+        z = lib.tensor([1.0 + 2.0j, 3.0 - 1.0j], requires_grad=True)
+        r = lib.tensor([2.0, 3.0], requires_grad=True)
+        (z * r * z).abs().sum().backward()
+        return torch.view_as_real(z.grad.detach()), r.grad, str(r.grad.dtype)
+
+    assert same(scenario)[2] == "torch.float32"
+
+
+def test_undefined_gradients_stay_undefined() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        a, b, _c = x.unbind()
+        seen: list[Any] = []
+        a.register_hook(seen.append)
+        b.grad_fn.register_prehook(lambda gs: seen.append([g is None for g in gs]))
+        b.backward()
+        return x.grad, seen
+
+    same(scenario)
+
+
+def test_gradients_that_arrive_by_several_ways_are_added_without_touching_those_of_others() -> None:
+    def scenario(lib: Any) -> Any:
+        x, y = (lib.tensor([1.0] * 5000, requires_grad=True) for _ in range(2))
+        seed = lib.tensor([1.0] * 5000)
+        (x + x + y + x).backward(seed)
+        x.grad.mul_(2)
+        return x.grad[0], y.grad[0], seed[0]
+
+    assert same(scenario) == [6.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("n", [3, 5000])
+def test_leaves_do_not_share_memory_through_their_gradients(n: int) -> None:
+    def scenario(lib: Any) -> Any:
+        leaves = [lib.tensor([1.0] * n, requires_grad=True) for _ in range(3)]
+        total = leaves[0] + leaves[1] + leaves[2].view(n)
+        total.backward(lib.tensor([1.0] * n))
+        for t in leaves:
+            t.grad.add_(1)
+        return [t.grad[0] for t in leaves]
+
+    assert same(scenario) == [2.0, 2.0, 2.0]
+
+
+def test_a_gradient_nobody_else_holds_becomes_grad_without_a_copy() -> None:
+    x = OURS.tensor(torch.randn(8, 8).tolist(), requires_grad=True)
+    pointers = []
+    y = x * 2
+    y.grad_fn.register_hook(lambda gi, go: pointers.append(gi[0].data_ptr()))
+    y.sum().backward()
+    assert x.grad.data_ptr() == pointers[0]
+
+
+@pytest.mark.parametrize(
+    "strides",
+    [(1, 3), (8, 2), (0, 1)],
+    ids=["transposed, dense", "with gaps", "overlapping"],
+)
+def test_gradients_are_laid_out_as_torch_lays_them_out(strides: tuple[int, int]) -> None:
+    def scenario(lib: Any) -> Any:
+        storage = torch.arange(40.0)
+        x: Any = (storage if lib.name == "torch" else OURS.tensor(storage.tolist())).as_strided((3, 3), strides).detach()
+        x.requires_grad_()
+        x.sum().backward()
+        first = x.grad.stride()
+        x.grad = None
+        (x * 2).backward(torch.ones(3, 3).t())
+        return first, x.grad.stride()
+
+    same(scenario)
+
+
+def test_accumulation_is_in_place() -> None:
+    x = leaf(1.0, 2.0)
+    (x * x).sum().backward()
+    grad, pointer = x.grad, x.grad.data_ptr()
+    (x * x).sum().backward()
+    assert x.grad is grad and x.grad.data_ptr() == pointer and grad.tolist() == [4.0, 8.0]
+
+
+def test_a_function_with_a_gradient_of_a_wrong_shape_is_named() -> None:
+    def run(lib: Any) -> Any:
+        class Wrong(lib.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return torch.ones(5)
+
+        Wrong.apply(lib.tensor([1.0, 2.0], requires_grad=True)).sum().backward()
+
+    assert "returned an invalid gradient at index 0 - got [5] but expected shape compatible with [2]" in same(run)[1]
+
+
+def test_a_pass_inside_a_pass_ends_first() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([2.0], requires_grad=True)
+        order: list[str] = []
+
+        def nested(g: Any) -> None:
+            order.append("outer hook")
+            with torch.enable_grad():
+                z = x.detach().requires_grad_() * 3
+                z.register_hook(lambda g: order.append("inner hook"))
+                z.backward()
+            order.append("back")
+
+        y = x * 2
+        y.register_hook(nested)
+        (y * 5).backward()
+        return order, x.grad
+
+    assert same(scenario)[0] == ["outer hook", "inner hook", "back"]
+
+
+def one_inside_the_other(hook: Any) -> None:
+    with torch.enable_grad():
+        y = leaf(1.0) * 2
+    y.register_hook(hook)
+    y.backward()
+
+
+def test_passes_nest_deeper_than_the_stack() -> None:
+    depth = [0]
+
+    def nested(g: Any) -> None:
+        depth[0] += 1
+        if depth[0] < 1500:
+            one_inside_the_other(nested)
+
+    one_inside_the_other(nested)
+    assert depth[0] == 1500
+    assert current_graph_task_id() == -1
+
+
+def test_an_error_far_down_comes_up_with_its_type() -> None:
+    depth = [0]
+
+    class Deep(Exception):
+        pass
+
+    def nested(g: Any) -> None:
+        depth[0] += 1
+        if depth[0] == 100:
+            raise Deep("bottom")
+        one_inside_the_other(nested)
+
+    with pytest.raises(Deep, match="bottom"):
+        one_inside_the_other(nested)
+    assert current_graph_task_id() == -1
+    (leaf(1.0) * 2).backward()
+
+
+def test_grad_mode_and_saved_tensor_hooks_go_along_to_deep_passes() -> None:
+    depth = [0]
+    packed: list[int] = []
+    modes: list[bool] = []
+
+    def nested(g: Any) -> None:
+        depth[0] += 1
+        modes.append(torch.is_grad_enabled())
+        if depth[0] < 70:
+            with torch.enable_grad():
+                x = leaf(1.0)
+                y = x * x
+            y.register_hook(nested)
+            y.backward()
+
+    def pack(t: Any) -> Any:
+        packed.append(1)
+        return t
+
+    with OURS.graph.saved_tensors_hooks(pack, lambda t: t):
+        nested(None)
+    assert modes[1:] == [False] * 69 and len(packed) == 2 * 69
+
+
+def test_the_engine_knows_its_task_node_and_plan() -> None:
+    seen: list[Any] = []
+    x, unused = leaf(1.0), leaf(1.0)
+    a = x * 2
+    b = a.exp()
+    c = a.sin()
+
+    def hook(g: Any) -> None:
+        node = current_node()
+        assert node is not None
+        seen.append((current_graph_task_id(), node.name(), [engine.will_execute(t.grad_fn) for t in (a, b, c)]))
+
+    b.register_hook(hook)
+    b.backward(retain_graph=True)
+    OURS.autograd.grad(b, x)
+    assert [s[1:] for s in seen] == [("ExpBackward0", [True, True, False])] * 2
+    assert seen[1][0] == seen[0][0] + 1
+    assert current_graph_task_id() == -1 and current_node() is None
+    with pytest.raises(RuntimeError, match="during the backward pass"):
+        engine.will_execute(a.grad_fn)
+    assert unused.grad is None
+
+
+def test_the_plan_is_the_order_in_which_nodes_run() -> None:
+    x = leaf(1.0)
+    a = x * 2
+    b = x.exp()
+    out = (a + b).sum()
+    planned: list[str] = []
+    ran: list[str] = []
+    out.register_hook(lambda g: planned.extend(type(n).__name__ for n in engine.execution_order()))
+    for t in (x, a, b, a.detach() * 1):
+        if t.requires_grad:
+            t.register_hook(lambda g: ran.append(type(current_node()).__name__))
+    with OURS.autograd.set_multithreading_enabled(False):
+        out.backward(retain_graph=True)
+    assert planned == ["SumBackward0", "AddBackward0", "ExpBackward0", "MulBackward0", "AccumulateGrad"]
+    assert ran == planned[2:]
+    with pytest.raises(RuntimeError, match="multithreading disabled"):
+        out.backward()
+    with pytest.raises(RuntimeError, match="during the backward pass"):
+        engine.execution_order()
+
+
+def test_callbacks_run_when_the_pass_has_ended() -> None:
+    def scenario(lib: Any) -> Any:
+        order: list[str] = []
+        queue = lib.autograd.Variable._execution_engine.queue_callback
+
+        def callback() -> None:
+            order.append("callback")
+            queue(lambda: order.append("queued by a callback"))
+
+        def hook(g: Any) -> None:
+            order.append("hook")
+            queue(callback)
+
+        x = lib.tensor([1.0], requires_grad=True)
+        y = x * 2
+        y.register_hook(hook)
+        x.register_hook(lambda g: order.append("leaf"))
+        y.backward()
+        return order
+
+    assert same(scenario) == ["hook", "leaf", "callback", "queued by a callback"]
+
+
+def test_callbacks_of_an_inner_pass_run_when_that_has_ended() -> None:
+    def scenario(lib: Any) -> Any:
+        order: list[str] = []
+        queue = lib.autograd.Variable._execution_engine.queue_callback
+
+        def inner(g: Any) -> None:
+            queue(lambda: order.append("inner callback"))
+
+        def outer(g: Any) -> None:
+            queue(lambda: order.append("outer callback"))
+            with torch.enable_grad():
+                z = lib.tensor([1.0], requires_grad=True) * 2
+            z.register_hook(inner)
+            z.backward()
+            order.append("outer hook ends")
+
+        y = lib.tensor([1.0], requires_grad=True) * 2
+        y.register_hook(outer)
+        y.backward()
+        return order
+
+    assert same(scenario) == ["inner callback", "outer hook ends", "outer callback"]
+
+
+def test_callbacks_need_a_pass() -> None:
+    same(lambda lib: lib.autograd.Variable._execution_engine.queue_callback(lambda: None))
+
+
+def test_an_error_in_a_hook_leaves_the_engine_usable() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0], requires_grad=True)
+        y = x * x
+        handle = y.register_hook(lambda g: 1 / 0)
+        with contextlib.suppress(ZeroDivisionError):
+            y.backward(retain_graph=True)
+        handle.remove()
+        y.backward()
+        return x.grad
+
+    assert same(scenario) == [2.0]
+
+
+def test_graphs_are_freed_by_reference_counting(without_collector: None) -> None:
+    x = leaf(1.0, 2.0)
+    gone = []
+    for _ in range(2):
+        y = x * x
+        z = y.exp().view(2)
+        z.register_hook(lambda g: None)
+        z.retain_grad()
+        y.add_(1)
+        gone += [weakref.ref(t.grad_fn) for t in (y, z)] + [weakref.ref(y), weakref.ref(z)]
+        (g,) = OURS.autograd.grad(z.sum(), x, create_graph=True)
+        gone.append(weakref.ref(g.grad_fn))
+        g.sum().backward()
+    del y, z, g
+    assert [r() for r in gone] == [None] * len(gone)
+
+
+def test_a_failed_pass_holds_nothing(without_collector: None) -> None:
+    x = leaf(1.0)
+    y = x * 2
+    gone = weakref.ref(y.grad_fn)
+    y.register_hook(lambda g: 1 / 0)
+    with contextlib.suppress(ZeroDivisionError):
+        y.backward()
+    del y
+    assert gone() is None
+
+
+def test_long_chains_run_and_are_freed_without_recursion(without_collector: None) -> None:
+    x = leaf(1.0)
+    y = x
+    for _ in range(100_000):
+        y = y + 0
+    first = weakref.ref(y.grad_fn)
+    y.backward()
+    assert x.grad.tolist() == [1.0]
+    del y
+    assert first() is None
+
+
+def test_long_chains_of_recorded_gradients_are_freed_without_recursion(without_collector: None) -> None:
+    x = leaf(1.0)
+    y = x
+    for _ in range(20_000):
+        y = y * x
+    (g,) = OURS.autograd.grad(y, x, create_graph=True)
+    first = weakref.ref(g.grad_fn)
+    del y, g
+    assert first() is None
+
+
+def test_a_pass_on_another_thread_is_its_own() -> None:
+    ids: list[int] = []
+    y = leaf(1.0) * 2
+
+    def hook(g: Any) -> None:
+        thread = threading.Thread(target=lambda: ids.append(current_graph_task_id()))
+        thread.start()
+        thread.join()
+        ids.append(current_graph_task_id())
+
+    y.register_hook(hook)
+    y.backward()
+    assert ids[0] == -1 and ids[1] >= 0
