@@ -182,7 +182,7 @@ def unwrap_kwargs(level: Level, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 # In-place ops that change only sizes and strides; each is its view op plus a change of the shell's own geometry.
-GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_"))
+GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
 
 
 def change_geometry(functional: Any, func: Any, target: Any, args: Any, kwargs: Any) -> Any:

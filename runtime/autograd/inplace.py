@@ -297,7 +297,7 @@ def _metadata(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
 
 _METADATA = {
     "detach_": _detach_,
-    **dict.fromkeys(("as_strided_", "resize_", "resize_as_", "set_"), _metadata),
+    **dict.fromkeys(("resize_", "resize_as_", "set_"), _metadata),
 }
 
 __all__ = ["CopySlices", "View", "aliases", "check_write", "mark_view", "rebase", "refuse", "refuse_rebase", "reshell", "run"]

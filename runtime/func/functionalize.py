@@ -185,7 +185,7 @@ class FunctionalLevel(Level):
             return args[0]
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
-        if name in ("resize_", "set_", "as_strided_"):
+        if name in ("resize_", "set_"):
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -192,6 +194,7 @@ class BatchLevel(Level):
             out = op.functional.func(*args, **kwargs)
             target._inner.copy_(out._inner)
             return target
+        self._announce(op)
         for b in range(self.size):
             op.func(*self._element(physical, batched, b), **kwargs)
         return target
@@ -202,8 +205,8 @@ class BatchLevel(Level):
             for a, f in zip(physical, batched, strict=True)
         ]
 
-    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """The last resort: run the op once per element and stack."""
+    def _announce(self, op: Op) -> None:
+        """Count a loop over the batch, and warn of it or refuse it as the policy says."""
         name = str(op.func)
         if op.kind is VIEW or _policy == "raise" or self.size == 0:
             raise MissingRule(name, "batch")
@@ -213,14 +216,32 @@ class BatchLevel(Level):
             warnings.warn(
                 f"{name} has no batch rule, so vmap runs it as a loop over {self.size} elements; "
                 "add one to its record in runtime/rules/ (docs/runtime.md shows how)",
-                stacklevel=4,
+                stacklevel=_users_line(),
             )
+
+    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """The last resort: run the op once per element and stack."""
+        self._announce(op)
         physical, batched = self.physical(args)
-        kwargs = unwrap_kwargs(self, kwargs)
-        results = [op.func(*self._element(physical, batched, b), **kwargs) for b in range(self.size)]
+        named, named_batched = self.physical(kwargs.values())
+        results = [
+            op.func(*self._element(physical, batched, b), **dict(zip(kwargs, self._element(named, named_batched, b), strict=True)))
+            for b in range(self.size)
+        ]
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results)
         return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+
+
+def _users_line() -> int:
+    """The level on the stack, for a warning that the caller gives, of the nearest frame outside of this package and torch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_LIBRARIES = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, os.path.dirname(__file__)))
 
 
 def _straight(op: Op) -> Any:

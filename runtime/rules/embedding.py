@@ -75,10 +75,10 @@ linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_bat
 # ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the bags, result3 the winners of a maximum
 
 
-def _bag_of(indices: Tensor, offsets: Tensor) -> Tensor:
-    """The bag that each index is in."""
+def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
+    """The bag that each index is in; the last goes to the end, whatever a last offset says."""
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
-    return torch.searchsorted(offsets, at, right=True) - 1
+    return (torch.searchsorted(offsets, at, right=True) - 1).clamp(max=bags - 1)
 
 
 def _weight_vjp(
@@ -96,7 +96,7 @@ def _weight_vjp(
 ) -> Any:
     if mode == MAX:
         return g.new_zeros(weight_shape).scatter_add(0, result3, torch.where((result2 > 0).unsqueeze(1), g, 0))
-    bag = _bag_of(indices, offsets)
+    bag = _bag_of(indices, offsets, g.shape[0])
     rows = g.index_select(0, bag)
     if mode == MEAN:
         rows = rows / result2.index_select(0, bag).clamp_min(1).unsqueeze(1)
@@ -106,7 +106,7 @@ def _weight_vjp(
 
 
 def _per_sample_vjp(g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int) -> Tensor:
-    out = (aten.embedding(weight, indices) * g.index_select(0, _bag_of(indices, offsets))).sum(1)
+    out = (aten.embedding(weight, indices) * g.index_select(0, _bag_of(indices, offsets, g.shape[0]))).sum(1)
     return out if padding_idx < 0 else torch.where(indices == padding_idx, 0, out)
 
 

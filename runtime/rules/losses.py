@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ aten = torch.ops.aten
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
     """Derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
     z = self - target
-    return torch.where(z.abs() < beta, z / beta, z.sign()) if beta else z.sign()
+    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()  # NaN must stay NaN, of which the sign is 0
 
 
 def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
@@ -113,7 +114,7 @@ for _name in ("nll_loss", "nll_loss2d"):
     _forward, _backward = (getattr(aten, f"{_name}_{way}").default for way in ("forward", "backward"))
 
     def _nll_vjp(g: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, result1: Any, op: Any = _backward) -> Any:
-        return op(g, self, target, weight, reduction, ignore_index, result1)
+        return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)  # the kernel makes the result like this
 
     def _nll_jvp(self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward) -> Any:
         return op(self_t, target, weight, reduction, ignore_index)[0], None
@@ -148,7 +149,8 @@ def _multi_margin(
 ) -> torch.Tensor:
     """``mean over i != t of max(0, margin - x[t] + x[i])^p``, times the weight of class t."""
     x, t = self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1), target.reshape(-1, 1)
-    z = (margin - x.gather(1, t) + x).relu()
+    z = margin - x.gather(1, t) + x
+    z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
     z = z if p == 1 else z * z
     if weight is not None:
         z = z * weight.index_select(0, t.flatten()).unsqueeze(1)
@@ -164,7 +166,8 @@ def _multilabel_margin(self: torch.Tensor, target: torch.Tensor, reduction: int)
     valid = (t < 0).cumsum(1) == 0
     at = torch.where(valid, t, 0)
     is_target = torch.zeros_like(at).scatter_add(1, at, valid.to(at.dtype)) > 0
-    z = (1 - x.gather(1, at).unsqueeze(2) + x.unsqueeze(1)).relu()
+    z = 1 - x.gather(1, at).unsqueeze(2) + x.unsqueeze(1)
+    z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
     each = torch.where(valid.unsqueeze(2) & ~is_target.unsqueeze(1), z, 0).sum((1, 2)) / n
     each = each.reshape(self.shape[:-1]) if reduction == NONE else each
     return reduced(each, reduction), is_target.to(self.dtype).reshape(target.shape)
@@ -172,3 +175,45 @@ def _multilabel_margin(self: torch.Tensor, target: torch.Tensor, reduction: int)
 
 register("multi_margin_loss", decomposition=_multi_margin, family="loss")
 register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, family="loss")
+
+
+# ---- linear_cross_entropy in chunks: ops that torch registers in a module of its own. They never hold all logits at once, and the
+# reduced one gives its gradients beside the loss; a derivative of any order, or a batch, takes the loss for what it is.
+
+importlib.import_module("torch.nn.modules.linear_cross_entropy")
+
+
+def _linear_cross_entropy(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    dtype: torch.dtype,
+    **options: Any,
+) -> torch.Tensor:
+    """The loss in ``dtype``, in which the chunks are added up."""
+    bias = None if linear_bias is None else linear_bias.to(dtype)
+    logits = torch.nn.functional.linear(input.to(dtype), linear_weight.to(dtype), bias)
+    weight = None if weight is None else weight.to(dtype)
+    return torch.nn.functional.cross_entropy(logits, target, weight, **options).to(input.dtype)
+
+
+def _linear_cross_entropy_reduced(
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str, ignore_index: int, label_smoothing: float,
+    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    options = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    loss = _linear_cross_entropy(input, linear_weight, target, linear_bias, weight, acc_dtype, **options)
+    return (loss, *(loss.new_empty(0, 0).detach() for _ in range(3)))
+
+
+def _linear_cross_entropy_none(
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, ignore_index: int,
+    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
+) -> torch.Tensor:  # fmt: skip
+    return _linear_cross_entropy(input, linear_weight, target, linear_bias, weight, acc_dtype, reduction="none", ignore_index=ignore_index)
+
+
+register("torch_nn::_linear_cross_entropy_batch_chunked", decomposition=_linear_cross_entropy_reduced, family="loss")
+register("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", decomposition=_linear_cross_entropy_none, family="loss")

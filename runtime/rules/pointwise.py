@@ -145,14 +145,21 @@ pointwise(
     "acosh", self=lambda self: (self + 1).rsqrt() * (self - 1).rsqrt() if self.is_complex() else (self * self - 1).rsqrt()
 )  # the product keeps to the principal branch
 pointwise("atanh", self=lambda self: 1 / (1 - self * self))
-pointwise(
-    "atan2", self=lambda self, other: other / (self * self + other * other), other=lambda self, other: -self / (self * self + other * other)
-)
+
+
+def _over_square(t: torch.Tensor, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``t / |z|²`` for z = other + i·self; 0 where the square is, be it by underflow."""
+    square = self * self + other * other
+    zero = square == 0
+    return torch.where(zero, 0.0, t / torch.where(zero, 1.0, square))
+
+
+pointwise("atan2", self=lambda self, other: _over_square(other, self, other), other=lambda self, other: _over_square(-self, self, other))
 
 
 def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
-    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²), 0 at 0; the masked denominator keeps NaN out of higher derivatives."""
-    zero = self == 0
+    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²), 0 where the square is; the masked denominator keeps NaN out of higher derivatives."""
+    zero = self * self == 0
     x = torch.where(zero, 1.0, self)
     angle = x * math.pi
     return torch.where(zero, 0.0, (angle * angle.cos() - angle.sin()) / (angle * x))

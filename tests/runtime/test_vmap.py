@@ -82,22 +82,49 @@ def test_in_place_on_batched_values() -> None:
     torch.testing.assert_close(vmap(f)(x, y), torch.stack([f(a, b) for a, b in zip(x, y, strict=True)]))
 
 
-def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise() -> None:
-    name = "aten.histc.default"
-    module._warned.discard(name)
-    before = module.fallbacks[name]
+torch.library.define("runtime_test_vmap::run_sum", "(Tensor x, *, Tensor start) -> Tensor")
+torch.library.define("runtime_test_vmap::run_along_", "(Tensor(a!) x) -> Tensor(a!)")
+torch.library.impl("runtime_test_vmap::run_sum", "CompositeExplicitAutograd")(lambda x, *, start: start + x.cumsum(0))
+torch.library.impl("runtime_test_vmap::run_along_", "CompositeExplicitAutograd")(lambda x: x.cumsum_(0))
+run_sum, run_along_ = torch.ops.runtime_test_vmap.run_sum, torch.ops.runtime_test_vmap.run_along_  # neither has a record
+
+
+@pytest.fixture
+def looping() -> Any:
+    """A policy that holds for one test, which begins as if nothing had looped."""
+    module._warned.clear()
+    yield lambda name: module.fallbacks[f"runtime_test_vmap.{name}.default"]
+    module.fallback_policy("warn")
+
+
+def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(looping: Any) -> None:
+    before = looping("run_sum")
+    x, start = torch.randn(3, 8), torch.randn(3)
+    with pytest.warns(UserWarning, match=r"runtime_test_vmap\.run_sum\.default has no batch rule.*loop over 3 elements") as caught:
+        found = vmap(lambda x, s: run_sum(x, start=s))(x, start)
+    assert [warning.filename for warning in caught] == [__file__], "the warning points at the caller's line, not into a library"
+    torch.testing.assert_close(found, start[:, None] + x.cumsum(1))
+    vmap(lambda x: run_sum(x, start=start[0]))(x)  # a second warning would be an error here
+    assert looping("run_sum") == before + 2
+    module.fallback_policy("raise")
+    with pytest.raises(MissingRule, match=r"runtime_test_vmap\.run_sum\.default has no batch rule"):
+        vmap(lambda x: run_sum(x, start=start[0]))(x)
+
+
+def test_an_in_place_op_loops_no_more_silently_than_another(looping: Any) -> None:
+    def f(x: Any) -> Any:
+        y = x.clone()
+        run_along_(y)
+        return y
+
+    before = looping("run_along_")
     x = torch.randn(3, 8)
-    with pytest.warns(UserWarning, match=r"aten\.histc\.default has no batch rule"):
-        found = vmap(lambda x: torch.histc(x, 4))(x)
-    torch.testing.assert_close(found, torch.stack([torch.histc(row, 4) for row in x]))
-    vmap(lambda x: torch.histc(x, 4))(x)  # a second warning would be an error here
-    assert module.fallbacks[name] == before + 2
-    old = module.fallback_policy("raise")
-    try:
-        with pytest.raises(MissingRule, match=r"aten\.histc\.default has no batch rule"):
-            vmap(lambda x: torch.histc(x, 4))(x)
-    finally:
-        module.fallback_policy(old)
+    with pytest.warns(UserWarning, match=r"run_along_\.default has no batch rule"):
+        torch.testing.assert_close(vmap(f)(x), x.cumsum(1))
+    assert looping("run_along_") == before + 1
+    module.fallback_policy("raise")
+    with pytest.raises(MissingRule, match=r"run_along_\.default has no batch rule"):
+        vmap(f)(x)
 
 
 def test_a_value_that_outlives_its_transform_says_so() -> None:
