@@ -1,7 +1,9 @@
 """`gen audit`: plant faults in a target, one at a time, and count those that the matrix catches.
 
-A matrix that passes says little until it is known to fail. `kinds` says what is done to a tuple of tensors, `planted` where
-in a target it is done, `campaign` which faults are drawn and what became of them.
+A matrix that passes says little until it is known to fail. Faults of transforms (the default) corrupt what a target's vjp, jvp, … give:
+`kinds` says what is done to a tuple of tensors, `planted` where, `campaign` which are drawn and what became of them. Faults of rules
+(``--rules``) sit inside the target, in what it knows of one op; `rules` draws them from what a target shows by `gen.targets.faults`,
+`reach` knows which cells run which rule, and `workers` try the cells.
 """
 
 from __future__ import annotations
@@ -10,29 +12,45 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 import yaml
 
+from gen.audit import reach
 from gen.audit.campaign import Campaign, Finding, Survivors
-from gen.audit.modules import load_modules
+from gen.audit.modules import Check, load_modules
+from gen.audit.rules import Rules
+from gen.audit.workers import Workers
 from gen.checks.cases import TIERS, TableError
 from gen.targets import load
+from gen.targets.faults import Auditable
+from gen.targets.protocol import Target
 
 __all__ = ["add_arguments", "run"]
+
+CACHE = Path(".cache/audit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="torch", help="what the faults are planted in (default torch)")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rules", action="store_true", help="plant them in the target's own rules, as the runtime's records are")
     parser.add_argument("--faults", type=int, default=200, metavar="N", help="how many faults that change a value (default 200)")
+    parser.add_argument("--all", action="store_true", help="with --rules: every kind of fault that fits in every rule")
     parser.add_argument("--seed", type=int, default=0, help="which faults are drawn (default 0)")
     parser.add_argument("--tier", choices=TIERS, default="full", help="which cells may catch them (default full)")
     parser.add_argument("--at-least", type=float, default=95.0, metavar="PERCENT", help="exit 1 when fewer are caught (default 95)")
+    parser.add_argument("--workers", type=int, default=2, help="processes, with --rules (default 2)")
     parser.add_argument("--modules", type=Path, default=Path("generated_tests"), help="folder of generated modules")
     parser.add_argument("--survivors", type=Path, default=Path("tests/audit/survivors.yaml"), help="reasons of survivors")
     parser.add_argument("--report", type=Path, metavar="PATH", help="write every fault and its fate there, as JSON")
+    parser.epilog = (
+        "Exit codes: 0 enough faults were caught and every survivor has its reason in the survivors file; 1 not so; 2 the input is wrong. "
+        f"With --rules every cell is run once to learn which rules it runs; that is kept in {CACHE} until a source changes."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,44 +58,83 @@ def run(args: argparse.Namespace) -> int:
         target = load(args.target)
         checks = load_modules(args.modules)
         survivors = Survivors.read(args.survivors)
+        if args.rules and not isinstance(target, Auditable):
+            raise ValueError(f"target {args.target} does not show its rules; --rules needs the methods of gen.targets.faults.Auditable")
+        if args.all and not args.rules:
+            raise ValueError("--all goes with --rules")
     except (LookupError, FileNotFoundError, TableError, yaml.YAMLError, ValueError) as error:
         print(f"gen audit: {error}", file=sys.stderr)
         return 2
-    campaign = Campaign(target, checks, args.device, args.tier, args.seed)
-    found: list[Finding] = []
-    for finding in campaign.findings(args.faults):
-        found.append(finding)
-        counted = sum(one.applied for one in found)
-        print(f"[{counted:4d}/{args.faults}] {finding.line()}", flush=True)
+    found = _of_rules(args, target, checks) if isinstance(target, Auditable) and args.rules else _of_transforms(args, target, checks)
     applied = [finding for finding in found if finding.applied]
     caught = sum(finding.caught is not None for finding in applied)
     share = 100 * caught / len(applied) if applied else 0.0
-    _summarise(found, survivors)
+    unexplained = _summarise(found, survivors)
     print(f"{caught} of {len(applied)} faults caught ({share:.1f}%), seed {args.seed}, tier {args.tier}, target {args.target}")
-    if len(applied) < args.faults:
-        print(f"only {len(applied)} faults could be planted: the cells of the tier offer no more")
+    if unexplained:
+        print(f"{unexplained} survivors have no reason in {args.survivors}")
     if args.report:
         args.report.parent.mkdir(parents=True, exist_ok=True)
         summary = {"target": args.target, "tier": args.tier, "seed": args.seed, "applied": len(applied), "caught": caught}
         rows = [asdict(finding) | {"reason": survivors.reason(finding)} for finding in found]
         args.report.write_text(json.dumps(summary | {"faults": rows}, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return 0 if applied and share >= args.at_least else 1
+    return 0 if applied and share >= args.at_least and not unexplained else 1
 
 
-def _summarise(found: list[Finding], survivors: Survivors) -> None:
+def _of_transforms(args: argparse.Namespace, target: Target, checks: Sequence[Check]) -> list[Finding]:
+    campaign = Campaign(target, list(checks), args.device, args.tier, args.seed)
+    found: list[Finding] = []
+    for finding in campaign.findings(args.faults):
+        found.append(finding)
+        counted = sum(one.applied for one in found)
+        print(f"[{counted:4d}/{args.faults}] {finding.line()}", flush=True)
+    counted = sum(one.applied for one in found)
+    if counted < args.faults:
+        print(f"only {counted} faults could be planted: the cells of the tier offer no more")
+    return found
+
+
+def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Check]) -> list[Finding]:
+    workers = Workers(args.workers, args.target, args.device, args.modules, args.tier)
+    digest = reach.content(target.fingerprint(), args.modules, args.tier)
+    kept = CACHE / f"reach-{args.target}-{args.device}-{args.tier}.json"
+    reached = reach.read(kept, digest)
+    if reached is None:
+        reached = reach.recorded(list(reach.eligible(checks, args.tier)), workers, _progress)
+        reach.write(kept, digest, reached)
+    rules = Rules(target.rules(), reached, args.seed)
+    if rules.inert:
+        print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
+    faults = list(rules.drawn() if args.all else islice(rules.drawn(), args.faults))
+    found: list[Finding] = []
+    for finding in rules.findings(faults, workers):
+        found.append(finding)
+        print(f"[{len(found):4d}/{len(faults)}] {finding.line()}", flush=True)
+    return sorted(found, key=lambda finding: str(finding.fault))
+
+
+def _progress(done: int, count: int) -> None:
+    if done * 20 // count != (done - 1) * 20 // count or done == count:
+        print(f"which cells run which rules: {done} of {count}", flush=True)
+
+
+def _summarise(found: Sequence[Finding], survivors: Survivors) -> int:
+    """Print the tables and the survivors; how many of these have no reason yet."""
     planted: Counter[tuple[str, str]] = Counter()
     caught: Counter[tuple[str, str]] = Counter()
     for finding in found:
-        for group in (("in", finding.fault.where), ("kind", finding.fault.kind)):
+        fault = finding.fault
+        for group in (("in", fault.where), ("kind", fault.kind), *([("of", fault.family)] if hasattr(fault, "family") else [])):
             planted[group] += finding.applied
             caught[group] += finding.caught is not None
     print()
     for (axis, word), count in sorted(planted.items()):
-        print(f"  {axis:4} {word:12} {caught[axis, word]:4d} of {count:4d} caught")
+        print(f"  {axis:4} {word:16} {caught[axis, word]:5d} of {count:5d} caught")
     redrawn = Counter(finding.why for finding in found if not finding.applied)
     for why, count in redrawn.most_common():
         print(f"  {count} redrawn: {why}")
-    for finding in found:
-        if finding.applied and finding.caught is None:
-            print(f"  survived: {finding.fault}: {survivors.reason(finding) or 'no reason given yet in the survivors file'}")
+    alive = [finding for finding in found if finding.applied and finding.caught is None]
+    for finding in alive:
+        print(f"  survived: {finding.fault}: {survivors.reason(finding) or 'no reason given yet in the survivors file'}")
     print()
+    return sum(survivors.reason(finding) is None for finding in alive)

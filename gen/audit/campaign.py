@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 import random
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from gen.audit.kinds import KINDS
-from gen.audit.modules import Check
+from gen.audit.modules import Check, run_cell
 from gen.audit.planted import WHERE, Planted
-from gen.checks.case import Case
 from gen.checks.cases import Cell
-from gen.checks.entries import Settings
-from gen.checks.ledger import Verdict, attempt
 from gen.targets.protocol import Target
 
 __all__ = ["Campaign", "Fault", "Finding", "Survivors"]
@@ -42,7 +37,7 @@ class Fault:
 class Finding:
     """The fate of a fault: caught by a case, survived, or not applied because it changed nothing."""
 
-    fault: Fault
+    fault: Any  # a Fault or a RuleFault: what has a `where`, a `kind` and a text
     applied: bool
     caught: str | None = None
     why: str = ""
@@ -89,10 +84,6 @@ class Campaign:
             yield from (pool[turn] for pool in pools if turn < len(pool))
 
     @cached_property
-    def _settings(self) -> Settings:
-        return Settings(self.target.name, self.device, version("torch"), datetime.date.today())
-
-    @cached_property
     def _cells(self) -> dict[str, list[tuple[Check, Cell]]]:
         found: dict[str, list[tuple[Check, Cell]]] = {}
         for check in self.checks:
@@ -111,7 +102,7 @@ class Campaign:
         changed = False
         for tried, (check, cell) in enumerate(cells, 1):
             planted = Planted(self.target, fault.where, fault.kind)
-            verdict = self._run(planted, check, cell)
+            verdict = run_cell(planted, check, cell, self.device)
             if planted.broken is not None:
                 return Finding(fault, False, why=f"the corruption itself raised {type(planted.broken).__name__}", cells=tried)
             if verdict.outcome in ("skipped", "lacking") or (verdict.failed and not self._passes(check, cell)):
@@ -128,15 +119,8 @@ class Campaign:
         """Whether the cell passes on the honest target; only then is its failure a catch."""
         key = (check.file, check.name, cell.id)
         if key not in self._honest:
-            self._honest[key] = self._run(self.target, check, cell).outcome == "passed"
+            self._honest[key] = run_cell(self.target, check, cell, self.device).outcome == "passed"
         return self._honest[key]
-
-    def _run(self, target: Target, check: Check, cell: Cell) -> Verdict:
-        entries = {name: entry for name, entry in check.family.entries(cell).items() if entry.active(self._settings)}
-        case = Case(cell, check.name, check.family, target, self.device, entries)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return attempt(check.run, case, entries, self._settings.today)
 
 
 def _may_change(kind: str, cell: Cell) -> bool:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gen.checks.cases import Cells, Family, cells_of
+from gen.checks.case import Case
+from gen.checks.cases import Cell, Cells, Family, cells_of
+from gen.checks.entries import Settings
+from gen.checks.ledger import Verdict, attempt
 from gen.checks.plugin import family_of
 from gen.pipeline import PipelineError, parse
+from gen.targets.protocol import Target
 
-__all__ = ["Check", "load_modules"]
+__all__ = ["Check", "load_modules", "run_cell"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +70,18 @@ def _checks(file: Path) -> list[Check]:
         for name, function in vars(module).items()
         if name.startswith("test_") and (cells := cells_of(function)) is not None
     ]
+
+
+def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
+    """What a run of the matrix would say of the cell."""
+    settings = _settings(target.name, device)
+    entries = {name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)}
+    case = Case(cell, check.name, check.family, target, device, entries)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return attempt(check.run, case, entries, settings.today)
+
+
+@cache
+def _settings(target: str, device: str) -> Settings:
+    return Settings(target, device, version("torch"), datetime.date.today())

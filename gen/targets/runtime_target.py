@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 import runtime
+from gen.targets import runtime_rules
+from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss
 from runtime import aot, expanded_weights, func
 from runtime.func.vmap import fallbacks
@@ -17,7 +20,7 @@ Tensor = torch.Tensor
 
 
 class RuntimeTarget:
-    """See :class:`gen.targets.protocol.Target`."""
+    """See :class:`gen.targets.protocol.Target`, and :class:`gen.targets.faults.Auditable` for the last methods."""
 
     name = "runtime"
     lacks: frozenset[str] = frozenset()
@@ -95,3 +98,17 @@ class RuntimeTarget:
         outputs = call(runtime.wrap(batch.detach(), input_grad))
         batch_loss(outputs, len(batch), loss_reduction).backward()
         return tuple(runtime.unwrap(held.grad_sample) for held in module.held)
+
+    # --- for the audit ------------------------------------------------------------------------------------------------------------
+
+    def fingerprint(self) -> str:
+        return runtime_rules.fingerprint()
+
+    def rules(self) -> list[Rule]:
+        return runtime_rules.rules()
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        return runtime_rules.watched()
+
+    def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
+        return runtime_rules.planted(rule, kind)

@@ -1,0 +1,115 @@
+"""`gen audit --rules`: faults inside the rules of a target, one at a time, and which cells of the matrix catch them.
+
+Every cell is run once under a watch, which tells what rules it runs and which kinds of fault would change what they give there. So a
+fault that could never show in any result is not drawn, whether or not something would catch it, and one that is drawn meets only
+cells that run it, cheap ones of different checks first, until one fails that passes without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gen.audit.campaign import Finding
+from gen.audit.reach import Reach
+from gen.audit.workers import Job, Workers
+from gen.targets.faults import KINDS, Rule
+
+__all__ = ["RuleFault", "Rules"]
+
+CELLS = 150  # that a fault meets at most
+_UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))  # kinds that a watch may miss, where values are batched
+
+
+@dataclass(frozen=True)
+class RuleFault:
+    """A mistake of one kind in one rule."""
+
+    rule: Rule
+    kind: str
+
+    @property
+    def where(self) -> str:
+        return self.rule.part
+
+    @property
+    def family(self) -> str:
+        return self.rule.family
+
+    def __str__(self) -> str:
+        return f"{self.rule.name} {self.kind}"
+
+
+class Rules:
+    """The rules of a target with the cells that run them."""
+
+    def __init__(self, rules: Sequence[Rule], reached: Sequence[Reach], seed: int) -> None:
+        self.rules = rules
+        self.seed = seed
+        self._running: dict[str, list[Reach]] = defaultdict(list)
+        for reach in sorted(reached, key=lambda reach: (reach.seconds, reach.key)):
+            for name in reach.rules:
+                self._running[name].append(reach)
+
+    def kinds(self, rule: Rule) -> list[str]:
+        """The kinds of fault that would change something in some cell; of a rule that no cell runs, the first that fits its part."""
+        running = self._running.get(rule.name)
+        if not running:
+            return [KINDS[rule.part][0]]
+        showing = frozenset[str]().union(*(reach.rules[rule.name] for reach in running))
+        return [kind for kind in KINDS[rule.part] if kind in showing]
+
+    @property
+    def inert(self) -> list[Rule]:
+        """Rules that run, and in which no kind of fault would change anything."""
+        return [rule for rule in self.rules if not self.kinds(rule)]
+
+    def drawn(self) -> Iterator[RuleFault]:
+        """Every fault: one in each rule, then a second kind in each, and so on; parts in turn, so that a short run has some of each."""
+        dice = random.Random(self.seed)
+        pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
+        for rule in self.rules:
+            kinds = self.kinds(rule)
+            dice.shuffle(kinds)
+            pools[rule.part].append((rule, kinds))
+        for pool in pools.values():
+            dice.shuffle(pool)
+        for turn in range(max(map(len, KINDS.values()))):
+            faults = {part: [RuleFault(rule, kinds[turn]) for rule, kinds in pool if turn < len(kinds)] for part, pool in pools.items()}
+            for place in range(max(map(len, faults.values()), default=0)):
+                yield from (pool[place] for pool in faults.values() if place < len(pool))
+
+    def cells(self, fault: RuleFault) -> list[str]:
+        """Cells that may catch a fault: cheap ones first, of every check one before a second."""
+        running = self._running.get(fault.rule.name, [])
+        showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
+        hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]] if fault.kind in _UNSEEN else []
+        return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
+
+    def findings(self, faults: Sequence[RuleFault], workers: Workers) -> Iterator[Finding]:
+        """The fate of each fault, as it is known; neighbours share a module, and so samples."""
+        waiting: dict[tuple[str, str], RuleFault] = {}
+        jobs: list[Job] = []
+        for fault in faults:
+            cells = self.cells(fault)
+            if not cells:
+                yield Finding(fault, True, why="no cell that passes runs the rule")
+                continue
+            waiting[fault.rule.name, fault.kind] = fault
+            jobs.append(Job("try", tuple(cells), fault.rule.name, fault.kind))
+        for job, tried in workers.each(sorted(jobs, key=lambda job: (job.arguments[0].split("-")[0], job.rule, job.kind))):
+            fault = waiting[job.rule, job.kind]
+            if tried is None:
+                yield Finding(fault, True, job.arguments[0], "the process died")
+            else:
+                yield Finding(fault, True, tried.caught, tried.why, tried.cells)
+
+
+def _in_turn(reached: Sequence[Reach]) -> list[str]:
+    by_check: Mapping[str, list[str]] = defaultdict(list)
+    for reach in reached:
+        by_check[reach.key.split("::")[1].split("[")[0]].append(reach.key)
+    rounds = max(map(len, by_check.values()), default=0)
+    return [keys[turn] for turn in range(rounds) for keys in by_check.values() if turn < len(keys)]

@@ -1,0 +1,161 @@
+"""Processes that run cells of the matrix on a target: watched, or with a fault in one of its rules."""
+
+from __future__ import annotations
+
+import signal
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gen.audit.modules import Check, load_modules, run_cell
+from gen.checks.cases import Cell
+from gen.targets import load
+from gen.targets.faults import Auditable, Watch
+
+__all__ = ["Job", "Tried", "Workers"]
+
+PATIENCE = 60.0  # seconds that one cell may take: a fault can make an iteration go on for ever
+
+
+@dataclass(frozen=True)
+class Job:
+    """``record`` runs the cells named by `arguments` under a watch; ``try`` runs them with the fault `rule`, `kind`, until one fails."""
+
+    what: str
+    arguments: tuple[str, ...]
+    rule: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a fault on some cells: the first that failed with it and passes without, and how."""
+
+    caught: str | None = None
+    why: str = ""
+    cells: int = 0
+
+
+class Workers:
+    """`count` processes. Results come as they are ready; a process that dies takes its job with it, not the others'."""
+
+    def __init__(self, count: int, target: str, device: str, modules: Path, tier: str) -> None:
+        self._count = count
+        self._start = (target, device, modules, tier)
+
+    def each(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """Each job with its result, or with None where the process died of it."""
+        again: list[Job] = []
+        with self._pool(self._count) as pool:
+            left = list(reversed(jobs))
+            running: dict[Future[Any], Job] = {}
+            try:
+                while left or running:
+                    while left and len(running) < 2 * self._count:
+                        job = left.pop()
+                        running[pool.submit(_do, job)] = job
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        result = future.result()
+                        yield running.pop(future), result
+            except BrokenProcessPool:
+                again = [*running.values(), *reversed(left)]
+        suspects = again[: 2 * self._count]
+        for job in suspects:  # one of these killed its process; alone, each shows whether it was the one
+            with self._pool(1) as pool:
+                try:
+                    yield job, pool.submit(_do, job).result()
+                except BrokenProcessPool:
+                    yield job, None
+        if again:
+            yield from self.each(again[len(suspects) :])
+
+    def _pool(self, count: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(count, get_context("spawn"), _begin, self._start)
+
+
+# --- in a worker ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _State:
+    target: Auditable
+    device: str
+    cells: dict[str, tuple[Check, Cell]]
+    watching: tuple[AbstractContextManager[Watch], Watch] | None = None
+
+
+_STATE: list[_State] = []
+
+
+def _begin(target: str, device: str, modules: Path, tier: str) -> None:
+    from gen.audit.reach import eligible
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    loaded = load(target)
+    assert isinstance(loaded, Auditable)
+    _STATE[:] = [_State(loaded, device, eligible(load_modules(modules), tier))]
+
+
+def _do(job: Job) -> Any:
+    return _record(job.arguments) if job.what == "record" else _try(job)
+
+
+def _record(keys: Sequence[str]) -> list[tuple[str, float, dict[str, frozenset[str]]]]:
+    state = _STATE[0]
+    if state.watching is None:  # hooks in every rule take longer to set up than a cell to run
+        manager = state.target.watched()
+        state.watching = (manager, manager.__enter__())
+    watch = state.watching[1]
+    found = []
+    for key in keys:
+        watch.taken()
+        start = time.perf_counter()
+        if _outcome(key) == "passed" and (rules := watch.taken()):
+            found.append((key, time.perf_counter() - start, rules))
+    return found
+
+
+def _try(job: Job) -> Tried:
+    state = _STATE[0]
+    if state.watching is not None:
+        state.watching[0].__exit__(None, None, None)
+        state.watching = None
+    for tried, key in enumerate(job.arguments, 1):
+        check, cell = state.cells[key]
+        with state.target.planted(job.rule, job.kind), _patience():
+            verdict = run_cell(state.target, check, cell, state.device)
+        if verdict.failed and _outcome(key) == "passed":
+            return Tried(key, verdict.why, tried)
+    return Tried(cells=len(job.arguments))
+
+
+def _outcome(key: str) -> str:
+    state = _STATE[0]
+    check, cell = state.cells[key]
+    with _patience():
+        return run_cell(state.target, check, cell, state.device).outcome
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"the cell was stopped after {PATIENCE:.0f} s")
+
+    kept = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, kept)

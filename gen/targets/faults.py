@@ -1,0 +1,219 @@
+"""Faults in a target's own rules: the seam between `gen audit --rules` and a target, and the kinds of fault.
+
+A *rule* is what a target knows of one op for one purpose: how its gradient, tangent or batch is made. A target that offers the methods of
+:class:`Auditable` lets the audit put a fault into one rule at a time. The kinds are mistakes that an author of rules makes; what they need
+to know of one execution of a rule is a :class:`Call`, so that a target adds its rules without kinds of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from gen.targets.protocol import Target
+
+__all__ = ["KINDS", "OWN", "Auditable", "Call", "Rule", "Watch", "change", "differs"]
+
+FACTOR = 1.001
+_EXACT = (torch.float64, torch.complex128)
+_OTHER_DTYPE = {
+    torch.float64: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex128: torch.complex64,
+    torch.complex64: torch.complex128,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a target. `part` is a key of :data:`KINDS`; `op` and `argument` say whose it is, `family` groups ops in tables."""
+
+    op: str
+    part: str
+    argument: str = ""
+    family: str = "op"
+
+    @property
+    def name(self) -> str:
+        return " ".join(filter(None, (self.op, self.part, self.argument)))
+
+
+class Watch(Protocol):
+    """What ran while a target was watched."""
+
+    def taken(self) -> dict[str, frozenset[str]]:
+        """By name each rule that ran since the last call, with the kinds of fault that would have changed what it gave."""
+        ...
+
+
+@runtime_checkable
+class Auditable(Target, Protocol):
+    """A target that shows its rules. Both context managers hold for everything that this process runs inside them."""
+
+    def fingerprint(self) -> str:
+        """A text that changes whenever a rule or what runs it does."""
+        ...
+
+    def rules(self) -> Sequence[Rule]:
+        """Every rule that can be given a fault."""
+        ...
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Note which rules run, and which kinds of fault would show in what they give."""
+        ...
+
+    def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
+        """Run with a fault of `kind` in the rule of that name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """One execution of a rule: ``run(*inputs)`` is what it gives, a tensor, None, or a tuple or list of these.
+
+    roles:    of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the forward pass) or ``other``.
+    place:    where `run` gives several results and the rule answers for one of them, which.
+    others:   further ways to be wrong, which the target knows how to run: by kind, what they give.
+    constant: a value without its derivatives, as ``detach`` makes one.
+    """
+
+    run: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    roles: tuple[str, ...]
+    place: int | None = None
+    others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    constant: Callable[[Any], Any] = lambda value: value
+
+    def result(self) -> Any:
+        return self.run(*self.inputs)
+
+    def with_inputs(self, role: str, change: Callable[[Any], Any], count: int | None = None) -> Call:
+        """The call with `count` of its tensor inputs of `role` changed, or all."""
+        inputs = list(self.inputs)
+        left = len(inputs) if count is None else count
+        for place, value in enumerate(inputs):
+            if self.roles[place] == role and left and any(map(inexact, _leaves(value))):
+                inputs[place] = _mapped(value, change)
+                left -= 1
+        return replace(self, inputs=tuple(inputs))
+
+
+def inexact(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`change` of every floating or complex tensor in a value."""
+    if isinstance(value, (tuple, list)):
+        changed = [_mapped(x, change) for x in value]
+        return changed if type(value) is list else tuple(changed)
+    return change(value) if inexact(value) else value
+
+
+def change(call: Call, kind: str, result: Any) -> Any:
+    """What the call gives with a fault of `kind`; `result` is what it gives without."""
+    if kind in OWN:
+        faulty = call.others[kind]() if kind in call.others else result
+    elif kind in _OF_INPUTS:
+        faulty = _OF_INPUTS[kind](call).result()
+    elif kind == "edge":
+        faulty = _edge(call, result)
+    elif call.place is not None:
+        faulty = [_mapped(part, _OF_RESULT[kind]) if place == call.place else part for place, part in enumerate(result)]
+        return tuple(faulty)
+    else:
+        return _mapped(result, _OF_RESULT[kind])
+    if call.place is None or result is None:
+        return faulty
+    return tuple(part if place == call.place else honest for place, (part, honest) in enumerate(zip(faulty, result, strict=True)))
+
+
+# --- of what a rule gives -------------------------------------------------------------------------------------------------------
+
+
+def _rolled(x: Any) -> Any:
+    dim = next((dim for dim in reversed(range(x.ndim)) if x.shape[dim] > 1), None)
+    return x if dim is None else torch.cat([x.narrow(dim, x.shape[dim] - 1, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim)
+
+
+def _mixed(x: Any) -> Any:
+    return torch.cat([x[1:], x[:1]]) if x.ndim and len(x) > 1 else x
+
+
+def _shared(x: Any) -> Any:
+    return x[:1].expand(x.shape).clone() if x.ndim and len(x) > 1 else x
+
+
+def _transposed(x: Any) -> Any:
+    return x.transpose(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1 else x
+
+
+_OF_RESULT: dict[str, Callable[[Any], Any]] = {
+    "sign": lambda x: -x,
+    "scaled": lambda x: x * FACTOR if x.dtype in _EXACT else x,
+    "conjugated": lambda x: x.conj() if x.is_complex() else x,
+    "zeroed": lambda x: x * 0,
+    "leaked": lambda x: x + 1,
+    "rolled": _rolled,
+    "transposed": _transposed,
+    "mixed": _mixed,
+    "shared": _shared,
+    "narrowed": lambda x: x.to(_OTHER_DTYPE.get(x.dtype, torch.float32)),
+}
+
+# --- of what a rule is given ----------------------------------------------------------------------------------------------------
+
+
+def _edge(call: Call, result: Any) -> Any:
+    """NaN where a saved value of the result's shape is 0 or infinite, as a division that nobody guarded gives."""
+    saved = [x for value, role in zip(call.inputs, call.roles, strict=True) if role == "saved" for x in _leaves(value) if inexact(x)]
+
+    def edged(x: Any) -> Any:
+        of = next((s for s in saved if s.shape == x.shape), None)
+        return x if of is None else torch.where((of == 0) | torch.isinf(of), torch.full_like(x, torch.nan), x)
+
+    return _mapped(result, edged)
+
+
+_OF_INPUTS: dict[str, Callable[[Call], Call]] = {
+    "saved": lambda call: call.with_inputs("saved", lambda x: x * 1.01, count=1),
+    "detached": lambda call: call.with_inputs("saved", call.constant),
+}
+
+OWN = frozenset(("swapped", "dropped", "dim"))  # what the target itself must know how to run; where it does not, they change nothing
+
+_DERIVATIVE = ("sign", "scaled", "conjugated", "zeroed", "leaked", "rolled", "transposed", "edge", "saved", "detached")
+KINDS: dict[str, tuple[str, ...]] = {
+    "vjp": (*_DERIVATIVE, "swapped"),
+    "jvp": (*_DERIVATIVE, "dropped", "narrowed"),
+    "batch": ("mixed", "shared", "rolled", "transposed", "scaled", "narrowed", "dim"),
+    "decomposition": ("sign", "scaled", "conjugated", "leaked", "rolled", "transposed", "narrowed", "detached"),
+    "per_sample": ("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "mixed", "shared"),
+}
+"""Which kinds fit a part.
+
+sign, scaled (by 1.001), conjugated, zeroed, leaked (one is added), rolled (along the last dimension), transposed (the last two, of one
+size): of what the rule gives. edge: NaN where a saved value is 0 or infinite. saved: one saved value is off by 1 %. detached: saved
+values count as constants, so that second derivatives alone are wrong. swapped: another argument's gradient. dropped: one of several
+tangents is left out. narrowed: another dtype. mixed: the batch is rotated. shared: all elements of the batch get the first one's
+result. dim: a dimension argument is off by one.
+"""
+
+
+def differs(a: Any, b: Any) -> bool:
+    """Whether two results, tuples of plain tensors, differ anywhere; NaN equals NaN."""
+    if isinstance(a, tuple | list):
+        return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return (a is None) != (b is None)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return True
+    return not torch.allclose(a.detach(), b.detach(), rtol=0.0, atol=0.0, equal_nan=True)

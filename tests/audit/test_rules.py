@@ -1,0 +1,277 @@
+"""Faults in rules: each kind does what it says, the runtime's records take them and let go of them, and the draw is fair."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gen import audit
+from gen.audit.campaign import Finding, Survivors
+from gen.audit.reach import Reach, read, write
+from gen.audit.rules import RuleFault, Rules
+from gen.audit.workers import Job, Workers
+from gen.targets import load
+from gen.targets.faults import KINDS, Auditable, Call, Rule, change, differs
+
+A = torch.arange(1.0, 5.0, dtype=torch.float64).reshape(2, 2)
+Z = torch.complex(A, A + 1)
+
+MODULE = '''
+"""Some ops."""
+
+from gen.checks import cases, family, op
+
+FAMILY = family("demo")
+
+
+@cases(op("torch.sin", smoke="float64 complex128"), op("torch.mul", smoke="float64"))
+def test_vjp(case):
+    """vjp(f) equals torch's plain engine."""
+    case.assert_same("vjp", against="upstream")
+
+
+@cases(op("torch.sin", smoke="float64"))
+def test_vjp_of_vjp(case):
+    """vjp(vjp(f)) equals torch's plain engine."""
+    case.assert_same("vjp . vjp", against="upstream")
+
+
+@cases(op("torch.sin", smoke="float64"))
+def test_forward(case):
+    """Runs no rule."""
+    case.assert_same("forward", against="eager")
+'''
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Auditable:
+    target = load("runtime")
+    assert isinstance(target, Auditable)
+    return target
+
+
+def call(run: Callable[..., Any], *inputs: Any, roles: str = "seed", **more: Any) -> Call:
+    return Call(run, inputs, tuple(roles.split()), **more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        ("sign", A, -A),
+        ("scaled", A, A * 1.001),
+        ("scaled", A.float(), A.float()),
+        ("conjugated", Z, Z.conj()),
+        ("conjugated", A, A),
+        ("zeroed", A, A * 0),
+        ("leaked", A, A + 1),
+        ("rolled", A, A.roll(1, -1)),
+        ("rolled", A[:, :1], A[:, :1].roll(1, 0)),
+        ("transposed", A, A.T),
+        ("transposed", A[0], A[0]),
+        ("mixed", A, A.roll(-1, 0)),
+        ("shared", A, A[:1].expand(2, 2)),
+        ("narrowed", A, A.float()),
+        ("sign", [A, None, torch.arange(3)], [-A, None, torch.arange(3)]),
+    ],
+)
+def test_a_kind_does_what_its_name_says(kind: str, given: Any, expected: Any) -> None:
+    assert not differs(change(call(lambda x: x, given), kind, given), expected)
+
+
+def test_a_joint_rule_answers_for_one_of_its_results() -> None:
+    joint = call(lambda g: (g, g), A, place=1)
+    assert not differs(change(joint, "sign", joint.result()), (A, -A))
+
+
+def test_a_saved_value_off_leaves_the_seed_alone() -> None:
+    product = call(lambda g, x: g * x, A, A, roles="seed saved")
+    assert torch.allclose(change(product, "saved", product.result()), A * A * 1.01)
+
+
+def test_an_edge_is_where_a_saved_value_is_zero_or_infinite() -> None:
+    x = torch.tensor([0.0, 1.0, torch.inf])
+    step = call(lambda g, x: g, torch.ones(3), x, roles="seed saved")
+    assert change(step, "edge", step.result()).isnan().tolist() == [True, False, True]
+
+
+def test_a_way_to_be_wrong_of_the_targets_own_is_taken() -> None:
+    other = call(lambda g: g, A, others={"swapped": lambda: A + 5})
+    assert not differs(change(other, "swapped", A), A + 5)
+
+
+def test_every_part_has_kinds_and_the_runtime_has_rules_of_every_part(runtime: Auditable) -> None:
+    assert {rule.part for rule in runtime.rules()} == set(KINDS)
+    names = [rule.name for rule in runtime.rules()]
+    assert len(set(names)) == len(names) > 800
+
+
+def gradient(target: Any, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = target.vjp(lambda y: (y.sin(),), x)[1]((torch.ones_like(x),))[0]
+    return found
+
+
+def test_a_fault_holds_inside_its_block_and_no_longer(runtime: Auditable) -> None:
+    with runtime.planted("sin vjp self", "sign"):
+        assert torch.equal(gradient(runtime, A), -A.cos())
+    assert torch.equal(gradient(runtime, A), A.cos())
+
+
+def test_a_fault_is_undone_when_what_runs_with_it_fails(runtime: Auditable) -> None:
+    with pytest.raises(ZeroDivisionError), runtime.planted("sin vjp self", "sign"):
+        raise ZeroDivisionError
+    assert torch.equal(gradient(runtime, A), A.cos())
+
+
+@pytest.mark.parametrize(
+    ("rule", "run"),
+    [
+        ("mul.Tensor jvp", lambda t: t.jvp(lambda x: (x * x,), (A,), (A,))[1]),
+        ("sin batch", lambda t: t.vmap(lambda x: (x.sin(),), (0,))(A)),
+        ("sin batch", lambda t: t.vmap(lambda x: (x.clone().sin_(),), (0,))(A)),
+        ("native_layer_norm vjp weight", lambda t: t.vjp(lambda w: (torch.layer_norm(A, (2,), w),), A[0])[1]((A,))),
+        (
+            "linear per_sample weight",
+            lambda t: t.per_sample(lambda x, w: (torch.nn.functional.linear(x, w),), A, [A], loss_reduction="sum", input_grad=False),
+        ),
+    ],
+)
+def test_every_part_takes_a_fault(runtime: Auditable, rule: str, run: Callable[[Any], Any]) -> None:
+    honest = run(runtime)
+    part = next(known.part for known in runtime.rules() if known.name == rule)
+    with runtime.planted(rule, KINDS[part][0]):
+        assert differs(run(runtime), honest)
+    assert not differs(run(runtime), honest)
+
+
+def test_a_dropped_tangent_is_one_of_several(runtime: Auditable) -> None:
+    with runtime.planted("mul.Tensor jvp", "dropped"):
+        assert torch.equal(runtime.jvp(lambda x, y: (x * y,), (A, A), (A, A))[1][0], A * A)
+        assert torch.equal(runtime.jvp(lambda x: (x * A,), (A,), (A,))[1][0], A * A)
+
+
+def test_a_detached_value_shows_in_a_second_derivative_alone(runtime: Auditable) -> None:
+    def second() -> torch.Tensor:
+        found: torch.Tensor = runtime.vjp(lambda x: (runtime.vjp(lambda y: (y.sin(),), x)[1]((A,))[0],), A)[1]((A,))[0]
+        return found
+
+    assert torch.equal(second(), -A.sin() * A * A)
+    with runtime.planted("sin vjp self", "detached"):
+        assert torch.equal(gradient(runtime, A), A.cos())
+        assert not second().any()
+
+
+def test_a_watch_tells_what_ran_and_which_faults_would_show(runtime: Auditable) -> None:
+    with runtime.watched() as watch:
+        gradient(runtime, A)
+        seen = watch.taken()
+        assert not watch.taken()
+        gradient(runtime, Z)
+        complex_seen = watch.taken()
+    assert seen == {"sin vjp self": frozenset(("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "saved"))}
+    assert complex_seen["sin vjp self"] == seen["sin vjp self"] | {"conjugated"}
+
+
+def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_derivative_by_it(runtime: Auditable) -> None:
+    with runtime.watched() as watch:
+        for f in (torch.sin, torch.relu):
+            runtime.vjp(lambda x, f=f: (runtime.vjp(lambda y: (f(y),), x)[1]((A,))[0],), A)[1]((A,))
+        seen = watch.taken()
+    assert "detached" in seen["sin vjp self"] and "detached" not in seen["relu vjp self"]
+
+
+def rules_of(*parts: str) -> Rules:
+    rules = [Rule(op, part) for op in ("a", "b", "c") for part in parts]
+    cells = [Reach(f"m.py::{check}[{op}-float64]", cost, {f"{op} {part}": frozenset(("sign", "mixed", "leaked")) for part in parts})
+             for op in "ab" for check, cost in (("slow", 2.0), ("quick", 1.0))]  # fmt: skip
+    return Rules(rules, cells, seed=0)
+
+
+def test_each_rule_gets_one_fault_before_any_gets_two() -> None:
+    drawn = list(rules_of("vjp", "batch").drawn())
+    assert len({fault.rule for fault in drawn[:6]}) == 6
+    assert {str(fault) for fault in drawn} == {
+        *(f"{op} vjp {kind}" for op in "ab" for kind in ("sign", "leaked")),
+        *(f"{op} batch mixed" for op in "abc"),
+        "c vjp sign",
+    }
+
+
+def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_none() -> None:
+    rules = Rules([Rule("a", "vjp"), Rule("b", "vjp")], [Reach("m.py::c[b-float64]", 1.0, {"b vjp": frozenset()})], seed=0)
+    fault = RuleFault(Rule("a", "vjp"), "sign")
+    assert list(rules.drawn()) == [fault] and rules.inert == [Rule("b", "vjp")]
+    found = list(rules.findings([fault], Workers(1, "runtime", "cpu", Path("none"), "full")))
+    assert found == [Finding(fault, True, why="no cell that passes runs the rule")]
+
+
+def test_cheap_cells_of_every_check_come_first() -> None:
+    assert rules_of("vjp").cells(RuleFault(Rule("a", "vjp"), "sign")) == ["m.py::quick[a-float64]", "m.py::slow[a-float64]"]
+
+
+def test_what_was_recorded_is_read_back_only_for_the_same_content(tmp_path: Path) -> None:
+    reached = [Reach("m.py::c[a-float64]", 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()})]
+    write(tmp_path / "reach.json", "digest", reached)
+    assert read(tmp_path / "reach.json", "digest") == reached
+    assert read(tmp_path / "reach.json", "other") is None and read(tmp_path / "none.json", "digest") is None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "test_demo.py").write_text(MODULE)
+    monkeypatch.setattr(audit, "CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+def run(folder: Path, *args: str) -> int:
+    parser = argparse.ArgumentParser()
+    audit.add_arguments(parser)
+    given = ["--modules", str(folder), "--survivors", str(folder / "survivors.yaml"), "--report", str(folder / "audit.json")]
+    return audit.run(parser.parse_args([*given, "--rules", "--target", "runtime", "--workers", "1", *args]))
+
+
+def test_the_matrix_catches_faults_in_records_and_survivors_need_reasons(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "survivors.yaml").write_text("- {fault: '*', reason: most rules are not of these two ops}")
+    assert run(folder, "--all", "--at-least", "0") == 0
+    rows = json.loads((folder / "audit.json").read_text())["faults"]
+    fates = {(row["fault"]["rule"]["op"], row["fault"]["rule"]["part"], row["fault"]["kind"]): row for row in rows}
+    assert all(fates["sin", "vjp", kind]["caught"] for kind in ("sign", "conjugated", "detached"))
+    unrun = fates["cosh", "vjp", "sign"]
+    assert (unrun["caught"], unrun["why"]) == (None, "no cell that passes runs the rule")
+    assert "which cells run which rules: 4 of 4" in capsys.readouterr().out
+    (folder / "survivors.yaml").unlink()
+    assert run(folder, "--faults", "5", "--at-least", "0") == 1
+    said = capsys.readouterr().out
+    assert "which cells" not in said, "what cells run was kept"
+    assert "survivors have no reason" in said
+
+
+def test_a_target_that_shows_no_rules_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--target", "torch") == 2
+    assert "gen.targets.faults.Auditable" in capsys.readouterr().err
+
+
+def test_reasons_are_matched_by_rule_and_kind(tmp_path: Path) -> None:
+    (tmp_path / "survivors.yaml").write_text("- {fault: 'sin * detached', reason: no second derivative}")
+    survivors = Survivors.read(tmp_path / "survivors.yaml")
+    assert survivors.reason(Finding(RuleFault(Rule("sin", "vjp", "self"), "detached"), True)) == "no second derivative"
+    assert survivors.reason(Finding(RuleFault(Rule("sin", "vjp", "self"), "sign"), True)) is None
+
+
+class Deadly(Job):
+    """Ends the process that receives it."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (1,)
+
+
+def test_a_job_that_kills_its_process_costs_no_other_job(folder: Path) -> None:
+    cell = f"{folder / 'test_demo.py'}::vjp[torch.sin-float64]"
+    jobs = [Job("try", (cell,), "sin vjp self", "sign"), Deadly("try", ()), Job("try", (cell,), "sin vjp self", "scaled")]
+    fates = {job.kind: result for job, result in Workers(1, "runtime", "cpu", folder, "full").each(jobs)}
+    assert fates[""] is None
+    assert fates["sign"].caught == fates["scaled"].caught == cell
