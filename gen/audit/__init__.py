@@ -26,12 +26,13 @@ from gen.audit.rules import Rules
 from gen.audit.workers import Workers
 from gen.checks.cases import TIERS, TableError
 from gen.targets import load
-from gen.targets.faults import Auditable
+from gen.targets.faults import Auditable, Rule
 from gen.targets.protocol import Target
 
 __all__ = ["add_arguments", "run"]
 
 CACHE = Path(".cache/audit")
+WIDE = ("float64", "complex128")  # in which a fault of one part in a thousand shows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, metavar="PATH", help="write every fault and its fate there, as JSON")
     parser.epilog = (
         "Exit codes: 0 enough faults were caught and every survivor has its reason in the survivors file; 1 not so; 2 the input is wrong. "
-        f"With --rules every cell is run once to learn which rules it runs; that is kept in {CACHE} until a source changes."
+        "With --rules the cells of the default tier are run once to learn which rules they run, and those of the full tier that may catch "
+        f"what survives these; that is kept in {CACHE} until a source changes."
     )
 
 
@@ -95,19 +97,23 @@ def _of_transforms(args: argparse.Namespace, target: Target, checks: Sequence[Ch
 
 
 def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Check]) -> list[Finding]:
-    workers = Workers(args.workers, args.target, args.device, args.modules, args.tier)
-    digest = reach.content(target.fingerprint(), args.modules, args.tier)
-    kept = CACHE / f"reach-{args.target}-{args.device}-{args.tier}.json"
-    reached = reach.read(kept, digest)
-    if reached is None:
-        reached = reach.recorded(list(reach.eligible(checks, args.tier)), workers, _progress)
-        reach.write(kept, digest, reached)
-    rules = Rules(target.rules(), reached, args.seed)
+    cells = reach.eligible(checks, args.tier)
+    workers = Workers(args.workers, args.target, args.device, args.modules)
+    known = reach.Map(CACHE / f"reach-{args.target}-{args.device}.json", reach.content(target.fingerprint(), args.modules))
+    known.learn((key for key, (_, cell) in cells.items() if cell.tier != "full"), workers, _progress)
+    rules = Rules(target.rules(), known.reached(), args.seed)
     if rules.inert:
         print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
+
+    def further(survivors: set[Rule]) -> None:
+        ops = {cell.op for _, cell in cells.values()}
+        asked = {op for rule in survivors for op in rules.related(rule, ops)}
+        known.learn((key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE), workers, _progress)
+        rules.learn(known.reached())
+
     faults = list(rules.drawn() if args.all else islice(rules.drawn(), args.faults))
     found: list[Finding] = []
-    for finding in rules.findings(faults, workers):
+    for finding in rules.findings(faults, workers, further):
         found.append(finding)
         print(f"[{len(found):4d}/{len(faults)}] {finding.line()}", flush=True)
     return sorted(found, key=lambda finding: str(finding.fault))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import gen.checks
 from gen.audit.modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.cases import Cell
+from gen.targets.faults import KINDS
 
-__all__ = ["Reach", "content", "eligible", "read", "recorded"]
+__all__ = ["Map", "Reach", "content", "eligible", "op_of"]
 
-WIDE = ("float64", "complex128")  # in which a fault of one part in a thousand shows
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,15 @@ class Reach:
 
 
 def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
-    """The cells of a tier that can run a rule and show a small fault: of a pipeline with a stage, in double precision."""
+    """The cells of a tier that can run a rule, by key: of a pipeline with a stage."""
     return {
-        f"{check.file}::{check.name}[{cell.id}]": (check, cell)
-        for check in checks
-        if check.stages
-        for cell in check.cells.at(tier)
-        if cell.dtype in WIDE
+        f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)
     }
 
 
-def content(fingerprint: str, modules: Path, tier: str) -> str:
+def content(fingerprint: str, modules: Path) -> str:
     """A digest of the target, the generated modules, what runs them, and torch."""
-    digest = hashlib.sha256(f"{fingerprint} {version('torch')} {tier}".encode())
+    digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
     for folder in (modules, package / "checks", package / "reference", package / "targets"):
         for path in sorted(folder.rglob("*.py")):
@@ -50,51 +47,60 @@ def content(fingerprint: str, modules: Path, tier: str) -> str:
     return digest.hexdigest()
 
 
-def recorded(keys: Sequence[str], workers: Workers, progress: Callable[[int, int], None]) -> list[Reach]:
-    """Run every cell once and note what it runs; cells that do not pass can catch nothing and are left out."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for key in keys:
-        groups.setdefault((key.split("::")[0], key.split("[")[1].split("-")[0]), []).append(key)
-    jobs = [Job("record", tuple(group)) for group in groups.values()]
-    found: list[Reach] = []
-    done = 0
-    for job, result in workers.each(jobs):
-        done += len(job.arguments)
-        found.extend(Reach(key, seconds, rules) for key, seconds, rules in result or ())
-        progress(done, len(keys))
-    return sorted(found, key=lambda reach: reach.key)
+class Map:
+    """What is known of cells, kept in a file under a digest of what decides it; a file of anything else counts as empty."""
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self.path, self.digest = path, digest
+        self._cells: dict[str, Reach | None] = {}  # None: the cell does not pass, and so can catch nothing
+        if path.exists():
+            data = json.loads(path.read_text("utf-8"))
+            if data["content"] == digest:
+                self._cells = dict(_unpacked(data))
+
+    def reached(self) -> list[Reach]:
+        return [reach for _, reach in sorted(self._cells.items()) if reach is not None]
+
+    def learn(self, keys: Iterable[str], workers: Workers, progress: Callable[[int, int], None]) -> None:
+        """Run every cell that is not known yet, once."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for key in keys:
+            if key not in self._cells:
+                groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
+        count, done = sum(map(len, groups.values())), 0
+        for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
+            self._cells.update(dict.fromkeys(job.arguments))
+            self._cells.update({key: Reach(key, seconds, rules) for key, seconds, rules in result or ()})
+            done += len(job.arguments)
+            progress(done, count)
+        if count:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8")
 
 
-def write(path: Path, digest: str, reached: Sequence[Reach]) -> None:
-    names = sorted({name for reach in reached for name in reach.rules})
-    kinds = sorted({kind for reach in reached for some in reach.rules.values() for kind in some})
-    place = {name: number for number, name in enumerate(names)}
-    bit = {kind: 1 << number for number, kind in enumerate(kinds)}
-    cells = [
-        [reach.key, round(reach.seconds, 4), [[place[name], sum(map(bit.__getitem__, some))] for name, some in sorted(reach.rules.items())]]
-        for reach in reached
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"content": digest, "rules": names, "kinds": kinds, "cells": cells}, separators=(",", ":")), "utf-8")
+def op_of(key: str) -> str:
+    """The op of a cell's key."""
+    return key.split("[")[1].split("-")[0]
 
 
-def read(path: Path, digest: str) -> list[Reach] | None:
-    """What :func:`write` wrote, or None where it was of something else."""
-    if not path.exists():
-        return None
-    data = json.loads(path.read_text("utf-8"))
-    if data["content"] != digest:
-        return None
-    sets: dict[int, frozenset[str]] = {}
+def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
+    """Names of rules as numbers and sets of kinds as bits: both repeat by the hundred thousand."""
+    reached = [reach for reach in cells.values() if reach is not None]
+    names = {name: number for number, name in enumerate(sorted({name for reach in reached for name in reach.rules}))}
+    bits = {kind: 1 << number for number, kind in enumerate(sorted({kind for parts in KINDS.values() for kind in parts}))}
 
-    def kinds(mask: int) -> frozenset[str]:
-        if mask not in sets:
-            sets[mask] = frozenset(kind for number, kind in enumerate(data["kinds"]) if mask >> number & 1)
-        return sets[mask]
+    def packed(reach: Reach | None) -> Any:
+        if reach is None:
+            return None
+        return [round(reach.seconds, 4), [[names[name], sum(map(bits.__getitem__, kinds))] for name, kinds in reach.rules.items()]]
 
-    return [Reach(key, seconds, {data["rules"][rule]: kinds(mask) for rule, mask in rules}) for key, seconds, rules in data["cells"]]
+    return {"content": digest, "rules": list(names), "kinds": list(bits), "cells": {key: packed(cells[key]) for key in sorted(cells)}}
 
 
-def stopwatch() -> Callable[[], float]:
-    start = time.perf_counter()
-    return lambda: time.perf_counter() - start
+def _unpacked(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
+    @cache
+    def kinds(bits: int) -> frozenset[str]:
+        return frozenset(kind for number, kind in enumerate(data["kinds"]) if bits >> number & 1)
+
+    for key, cell in data["cells"].items():
+        yield key, cell and Reach(key, cell[0], {data["rules"][number]: kinds(bits) for number, bits in cell[1]})

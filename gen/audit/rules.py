@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gen.audit.campaign import Finding
-from gen.audit.reach import Reach
+from gen.audit.reach import Reach, op_of
 from gen.audit.workers import Job, Workers
 from gen.targets.faults import KINDS, Rule
 
@@ -45,13 +45,18 @@ class RuleFault:
 class Rules:
     """The rules of a target with the cells that run them."""
 
-    def __init__(self, rules: Sequence[Rule], reached: Sequence[Reach], seed: int) -> None:
+    def __init__(self, rules: Sequence[Rule], reached: Iterable[Reach], seed: int) -> None:
         self.rules = rules
         self.seed = seed
-        self._running: dict[str, list[Reach]] = defaultdict(list)
+        self._running: dict[str, list[Reach]] = {}
+        self.learn(reached)
+
+    def learn(self, reached: Iterable[Reach]) -> None:
+        """Take these for all that is known of cells."""
+        self._running.clear()
         for reach in sorted(reached, key=lambda reach: (reach.seconds, reach.key)):
             for name in reach.rules:
-                self._running[name].append(reach)
+                self._running.setdefault(name, []).append(reach)
 
     def kinds(self, rule: Rule) -> list[str]:
         """The kinds of fault that would change something in some cell; of a rule that no cell runs, the first that fits its part."""
@@ -83,17 +88,42 @@ class Rules:
 
     def cells(self, fault: RuleFault) -> list[str]:
         """Cells that may catch a fault: cheap ones first, of every check one before a second."""
-        running = self._running.get(fault.rule.name, [])
+        running = self._running.get(fault.rule.name, ())
         showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
         hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]] if fault.kind in _UNSEEN else []
         return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
 
-    def findings(self, faults: Sequence[RuleFault], workers: Workers) -> Iterator[Finding]:
-        """The fate of each fault, as it is known; neighbours share a module, and so samples."""
+    def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
+        """Those of `ops` whose cells may run a rule: they run another of the same op, or are named like it."""
+        running = {op_of(reach.key) for name, some in self._running.items() if name.split()[0] == rule.op for reach in some}
+        word = rule.op.split(".")[0].removesuffix("_backward").strip("_")
+        return running & set(ops) or {op for op in ops if word in op}
+
+    def findings(self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]) -> Iterator[Finding]:
+        """The fate of each fault, as it is known. For the rules of those that survive `further` is called once, to :meth:`learn` of more
+        cells that these then meet."""
+        survived: dict[RuleFault, Finding] = {}
+        met: dict[RuleFault, set[str]] = {}
+        for last in (False, True):
+            tried = survived if last else faults
+            trials = {fault: [key for key in self.cells(fault) if key not in met.get(fault, ())] for fault in tried}
+            met = {fault: set(cells) for fault, cells in trials.items()}
+            for finding in self._tried(trials, workers):
+                if finding.caught is not None:
+                    survived.pop(finding.fault, None)
+                    yield finding
+                elif not last or finding.cells:
+                    before = survived.get(finding.fault)
+                    survived[finding.fault] = replace(finding, cells=finding.cells + (before.cells if before else 0))
+            if not last and survived:
+                further({fault.rule for fault in survived})
+        yield from survived.values()
+
+    def _tried(self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers) -> Iterator[Finding]:
+        """Neighbours share a module, and so samples."""
         waiting: dict[tuple[str, str], RuleFault] = {}
         jobs: list[Job] = []
-        for fault in faults:
-            cells = self.cells(fault)
+        for fault, cells in trials.items():
             if not cells:
                 yield Finding(fault, True, why="no cell that passes runs the rule")
                 continue

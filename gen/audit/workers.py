@@ -48,9 +48,9 @@ class Tried:
 class Workers:
     """`count` processes. Results come as they are ready; a process that dies takes its job with it, not the others'."""
 
-    def __init__(self, count: int, target: str, device: str, modules: Path, tier: str) -> None:
+    def __init__(self, count: int, target: str, device: str, modules: Path) -> None:
         self._count = count
-        self._start = (target, device, modules, tier)
+        self._start = (target, device, modules)
 
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
         """Each job with its result, or with None where the process died of it."""
@@ -97,14 +97,14 @@ class _State:
 _STATE: list[_State] = []
 
 
-def _begin(target: str, device: str, modules: Path, tier: str) -> None:
+def _begin(target: str, device: str, modules: Path) -> None:
     from gen.audit.reach import eligible
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     loaded = load(target)
     assert isinstance(loaded, Auditable)
-    _STATE[:] = [_State(loaded, device, eligible(load_modules(modules), tier))]
+    _STATE[:] = [_State(loaded, device, eligible(load_modules(modules), "full"))]
 
 
 def _do(job: Job) -> Any:

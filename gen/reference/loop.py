@@ -128,11 +128,12 @@ class Loop:
 
     def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
         def gradients(entry: Tensor) -> tuple[Tensor, ...]:
-            def loss(*held: Tensor) -> Tensor:
-                total: Tensor = sum_of_squares(f(entry.unsqueeze(0), *held))
+            def loss(*given: Tensor) -> Tensor:
+                *held, x = given if input_grad else (*given, entry)
+                total: Tensor = sum_of_squares(f(x.unsqueeze(0), *held))
                 return total
 
-            return self.grad(loss)(*params)
+            return self.grad(loss)(*params, *([entry] if input_grad else []))
 
         rows = [gradients(entry) for entry in batch]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))

@@ -16,7 +16,7 @@ import torch
 
 from gen.targets.protocol import Target
 
-__all__ = ["KINDS", "OWN", "Auditable", "Call", "Rule", "Watch", "change", "differs"]
+__all__ = ["KINDS", "OWN", "Auditable", "Call", "Rule", "Watch", "change", "differs", "inexact", "moves"]
 
 FACTOR = 1.001
 _EXACT = (torch.float64, torch.complex128)
@@ -79,6 +79,7 @@ class Call:
     place:    where `run` gives several results and the rule answers for one of them, which.
     others:   further ways to be wrong, which the target knows how to run: by kind, what they give.
     constant: a value without its derivatives, as ``detach`` makes one.
+    inert:    kinds that the target undoes whatever the rule gives, as a dtype that it casts back.
     """
 
     run: Callable[..., Any]
@@ -87,6 +88,7 @@ class Call:
     place: int | None = None
     others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     constant: Callable[[Any], Any] = lambda value: value
+    inert: frozenset[str] = frozenset()
 
     def result(self) -> Any:
         return self.run(*self.inputs)
@@ -110,12 +112,26 @@ def _leaves(value: Any) -> Iterable[Any]:
     return value if isinstance(value, (tuple, list)) else (value,)
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`change` of every floating or complex tensor in a value."""
+def moves(kind: str, result: Any) -> bool:
+    """Whether a kind may change a result of these shapes; what stands behind a batched value has more dimensions than it shows."""
+    shapes = [torch.empty(x.shape, device="meta") for x in _leaves(result) if _tensor(x)]
+    return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
+
+
+def _tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any], of: Callable[[Any], bool] = inexact) -> Any:
+    """`change` of every tensor in a value that is floating or complex, or what `of` says."""
     if isinstance(value, (tuple, list)):
-        changed = [_mapped(x, change) for x in value]
+        changed = [_mapped(x, change, of) for x in value]
         return changed if type(value) is list else tuple(changed)
-    return change(value) if inexact(value) else value
+    return change(value) if of(value) else value
+
+
+def _changed(value: Any, kind: str) -> Any:
+    return _mapped(value, _OF_RESULT[kind], _tensor if kind in _ARRANGED else inexact)
 
 
 def change(call: Call, kind: str, result: Any) -> Any:
@@ -127,10 +143,9 @@ def change(call: Call, kind: str, result: Any) -> Any:
     elif kind == "edge":
         faulty = _edge(call, result)
     elif call.place is not None:
-        faulty = [_mapped(part, _OF_RESULT[kind]) if place == call.place else part for place, part in enumerate(result)]
-        return tuple(faulty)
+        return tuple(_changed(part, kind) if place == call.place else part for place, part in enumerate(result))
     else:
-        return _mapped(result, _OF_RESULT[kind])
+        return _changed(result, kind)
     if call.place is None or result is None:
         return faulty
     return tuple(part if place == call.place else honest for place, (part, honest) in enumerate(zip(faulty, result, strict=True)))
@@ -168,6 +183,7 @@ _OF_RESULT: dict[str, Callable[[Any], Any]] = {
     "shared": _shared,
     "narrowed": lambda x: x.to(_OTHER_DTYPE.get(x.dtype, torch.float32)),
 }
+_ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))  # of integers and booleans as well
 
 # --- of what a rule is given ----------------------------------------------------------------------------------------------------
 
@@ -193,7 +209,7 @@ OWN = frozenset(("swapped", "dropped", "dim"))  # what the target itself must kn
 _DERIVATIVE = ("sign", "scaled", "conjugated", "zeroed", "leaked", "rolled", "transposed", "edge", "saved", "detached")
 KINDS: dict[str, tuple[str, ...]] = {
     "vjp": (*_DERIVATIVE, "swapped"),
-    "jvp": (*_DERIVATIVE, "dropped", "narrowed"),
+    "jvp": (*_DERIVATIVE, "dropped"),
     "batch": ("mixed", "shared", "rolled", "transposed", "scaled", "narrowed", "dim"),
     "decomposition": ("sign", "scaled", "conjugated", "leaked", "rolled", "transposed", "narrowed", "detached"),
     "per_sample": ("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "mixed", "shared"),

@@ -25,3 +25,8 @@ def batch_loss(outputs: Sequence[Any], samples: int, reduction: str) -> Any:
     """Σ|output|² over all outputs, or that over the number of samples."""
     total = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
     return total / samples if reduction == "mean" else total
+
+
+def of_samples(gradient: Tensor, reduction: str) -> Tensor:
+    """The gradient of a batch of samples by the batch's loss, as that of each sample by its own."""
+    return gradient * len(gradient) if reduction == "mean" else gradient

@@ -86,7 +86,7 @@ class Target(Protocol):
         """Per-sample gradients of ``params``, each of shape ``(len(batch), *param.shape)``.
 
         The loss of a sample is the sum of |output|² over its slice of every output of ``f(batch, *params)``; the loss of the batch is
-        their sum or mean, by `loss_reduction`; the gradients are those of the samples' own losses either way. `input_grad` says
-        whether `batch` requires grad meanwhile.
+        their sum or mean, by `loss_reduction`; the gradients are those of the samples' own losses either way. With `input_grad`
+        `batch` requires grad meanwhile, and the gradient of its samples, of its shape, comes last.
         """
         ...

@@ -18,19 +18,23 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 import runtime
-from gen.targets.faults import KINDS, Call, Rule, change, differs, inexact
+from gen.targets.faults import KINDS, Call, Rule, change, differs, inexact, moves
 from runtime import func as transforms
+from runtime.autograd.engine import conform
 from runtime.autograd.level import GradValue
+from runtime.autograd.nodes import Node
 from runtime.expanded_weights.weight import HANDLED
-from runtime.func.jvp import DualValue, _rule
+from runtime.func.jvp import DualValue, _fit, _rule
 from runtime.func.vmap import BatchedValue
 from runtime.levels import Value
 from runtime.rules.ops import INPLACE, OPS, op_of
-from runtime.rules.record import RECORDS, Record, asking, parameters
+from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
+from runtime.tensor import ROOT
 
 Hook = Callable[[str, Call], Any]  # of the rule's name and its execution: what the rule shall give
 SURVEYED = 3  # executions of a rule that a watch looks into before it is asked what it saw
 _PARAMETERS = ("input", "weight", "bias")
+_NOBODY = Node(ROOT, (), ())  # stands for the node whose gradient is conformed
 
 
 def fingerprint() -> str:
@@ -75,20 +79,28 @@ def _hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     layers = [(f, layer) for f, layer in HANDLED.items() if only is None or (only.part, only.op) == ("per_sample", f.__name__)]
     kept = {func: RECORDS[func] for func in funcs}
     plain = [(layer, layer.rule) for _, layer in layers]
-    try:
-        for func, record in kept.items():
-            RECORDS[func] = _with_hook(func, record, hook, only)
-        OPS.clear()  # what was compiled from the records
+
+    def hook_tangents() -> None:
+        """A jvp is compiled from its record, and anew whenever a record is added."""
         for func, record in kept.items():
             if record.jvp is not None and (only is None or only.part == "jvp"):
                 op = op_of(func)
                 op.jvp = partial(_jvp, hook, f"{_name(func)} jvp", _rule(op))
+
+    try:
+        for func, record in kept.items():
+            RECORDS[func] = _with_hook(func, record, hook, only)
+        OPS.clear()  # what was compiled from the records
+        _listeners.append(hook_tangents)
+        hook_tangents()
         for function, layer in layers:
             layer.rule = partial(_per_sample, hook, function.__name__, only, layer.rule)
         yield
     finally:
         for layer, rule in plain:
             layer.rule = rule
+        if hook_tangents in _listeners:
+            _listeners.remove(hook_tangents)
         RECORDS.update(kept)
         OPS.clear()
 
@@ -115,21 +127,41 @@ def _vjp(hook: Hook, op: str, table: Any, key: Any, only: Rule | None) -> Any:
         return formula
     sibling = next((other for other in table if isinstance(other, str) and other != key), None)
     theirs = parameters(table[sibling]) if sibling is not None and not joint else ()
-    names = (*own, *(name for name in theirs if name not in own))
+    facts = [(f"{name}_shape", f"{name}_dtype") for name in (key if joint else (key,))]
+    names = tuple(dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair))))
 
     def hooked(*values: Any) -> Any:
         given = dict(zip(names, values, strict=True))
-        others: dict[str, Callable[[], Any]] = {}
-        if sibling is not None and not joint:
-            others["swapped"] = lambda: table[sibling](*[given[name] for name in theirs])
+        metas = [(given[shape], given[dtype]) for shape, dtype in facts]
+
+        def run(*inputs: Any) -> Any:
+            found = formula(*inputs)
+            if joint:
+                return found and tuple(map(_conformed, found, metas))
+            return _conformed(found, metas[0])
+
+        inputs = tuple(given[name] for name in own)
         result: Any = None
         for place, name in targets:
+            others: dict[str, Callable[[], Any]] = {}
             if joint:
-                others = {"swapped": partial(_exchanged, formula, values[: len(own)], place)}
-            result = hook(name, Call(formula, values[: len(own)], tuple(map(_role, own)), place if joint else None, others, constant))
+                others["swapped"] = partial(_exchanged, run, inputs, place)
+            elif sibling is not None:
+                others["swapped"] = lambda: table[sibling](*[given[name] for name in theirs])
+            result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant))
         return result
 
     return asking(*names)(hooked)
+
+
+def _conformed(gradient: Any, meta: Any) -> Any:
+    """A gradient as the engine takes it: summed to the argument's shape, in its dtype. What is lost there is no part of the rule."""
+    shape, dtype = meta
+    if isinstance(gradient, (tuple, list)):
+        return [_conformed(g, (s, d)) for g, s, d in zip(gradient, shape, dtype, strict=True)]
+    if gradient is None or shape is None or gradient.dim() < len(shape):
+        return gradient
+    return conform(gradient, meta, _NOBODY, 0)
 
 
 def _role(name: str) -> str:
@@ -138,9 +170,9 @@ def _role(name: str) -> str:
     return "other" if name == "needs" or name.endswith(("_shape", "_dtype", "_meta", "_geometry")) else "saved"
 
 
-def _exchanged(formula: Any, values: Any, place: int) -> Any:
+def _exchanged(run: Any, inputs: Any, place: int) -> Any:
     """A joint formula's result with one gradient in the place of another."""
-    result = formula(*values)
+    result = run(*inputs)
     if result is None:
         return None
     other = next((k for k, part in enumerate(result) if k != place and part is not None), place)
@@ -148,13 +180,22 @@ def _exchanged(formula: Any, values: Any, place: int) -> Any:
 
 
 def _jvp(hook: Hook, name: str, rule: Any, op: Any, primals: Any, tangents: Any, kwargs: Any, result: Any) -> Any:
+
+    def run(*inputs: Any) -> Any:
+        found = rule(*inputs)  # as the level takes it: expanded to the result's shape, in its dtype
+        if isinstance(result, torch.Tensor):
+            return _fit(found[0] if isinstance(found, (tuple, list)) else found, result)
+        if found is None or not isinstance(result, (tuple, list)):
+            return found
+        return tuple(_fit(t, r) if isinstance(r, torch.Tensor) else t for t, r in zip(found, result, strict=True))
+
     given = [place for place, t in enumerate(tangents) if t is not None]
     others: dict[str, Callable[[], Any]] = {}
     if len(given) > 1:
         fewer = [None if place == given[-1] else t for place, t in enumerate(tangents)]
-        others["dropped"] = lambda: rule(op, primals, fewer, kwargs, result)
+        others["dropped"] = lambda: run(op, primals, fewer, kwargs, result)
     roles = ("other", "saved", "seed", "other", "saved")
-    return hook(name, Call(rule, (op, primals, tangents, kwargs, result), roles, others=others, constant=constant))
+    return hook(name, Call(run, (op, primals, tangents, kwargs, result), roles, others=others, constant=constant))
 
 
 def _batch(hook: Hook, name: str, rule: Any, func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -163,7 +204,8 @@ def _batch(hook: Hook, name: str, rule: Any, func: Any, size: int, batched: Any,
     moved = None if writes else _with_other_dims(func, batched, args)
     if moved is not None:
         others["dim"] = lambda: rule(func, size, batched, moved, kwargs)
-    call = Call(rule, (func, size, batched, args, kwargs), ("other",) * 5, others=others)
+    inert = frozenset(("narrowed",) if writes else ())
+    call = Call(rule, (func, size, batched, args, kwargs), ("other",) * 5, others=others, inert=inert)
     found = hook(name, call)
     if writes and isinstance(args[0], torch.Tensor) and isinstance(found, torch.Tensor) and found is not args[0]:
         args[0].copy_(found)
@@ -277,7 +319,7 @@ class Watched:
         plain = replace(call, inputs=tuple(map(_plain, call.inputs)), others={})
         looked_into = not batched and all(map(_is_plain, plain.inputs))
         for kind in KINDS[self._parts[name]]:
-            if kind in known:
+            if kind in known or kind in call.inert or (batched and not moves(kind, result)):
                 continue
             if kind == "detached":
                 if not batched and self._depends_on_saved(name, plain) and any(map(_is_tracked, _saved(call))):

@@ -12,7 +12,7 @@ import torch
 import runtime
 from gen.targets import runtime_rules
 from gen.targets.faults import Rule, Watch
-from gen.targets.parametric import Parametric, batch_loss
+from gen.targets.parametric import Parametric, batch_loss, of_samples
 from runtime import aot, expanded_weights, func
 from runtime.func.vmap import fallbacks
 
@@ -95,9 +95,10 @@ class RuntimeTarget:
     ) -> tuple[Tensor, ...]:
         module = Parametric(f, params)
         call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction, fallback=True)
-        outputs = call(runtime.wrap(batch.detach(), input_grad))
-        batch_loss(outputs, len(batch), loss_reduction).backward()
-        return tuple(runtime.unwrap(held.grad_sample) for held in module.held)
+        x = runtime.wrap(batch.detach(), input_grad)
+        batch_loss(call(x), len(batch), loss_reduction).backward()
+        found = tuple(runtime.unwrap(held.grad_sample) for held in module.held)
+        return (*found, of_samples(runtime.unwrap(x.grad), loss_reduction)) if input_grad else found
 
     # --- for the audit ------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gen.targets.parametric import Parametric, batch_loss
+from gen.targets.parametric import Parametric, batch_loss, of_samples
 
 Tensor = torch.Tensor
 
@@ -140,9 +140,10 @@ class TorchTarget:
         call = _per_sample_grad.call_for_per_sample_grads(
             module, batch_size=len(batch), loss_reduction=loss_reduction
         )
-        outputs = call(batch.detach().requires_grad_(input_grad))
-        batch_loss(outputs, len(batch), loss_reduction).backward()
-        return tuple(held.grad_sample for held in module.held)
+        x = batch.detach().requires_grad_(input_grad)
+        batch_loss(call(x), len(batch), loss_reduction).backward()
+        found = tuple(held.grad_sample for held in module.held)
+        return (*found, of_samples(x.grad, loss_reduction)) if x.grad is not None else found
 
 
 def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:

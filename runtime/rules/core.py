@@ -53,11 +53,18 @@ register(
 )
 for _name in ("zero", "fill.Scalar"):
     register(_name, vjp={"self": lambda g: None}, jvp={"self": lambda self_t: None}, batch=batch.elementwise, family="inplace")
+
+
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, value = batch.expand(args[0], batched[0], size), args[1]
+    return torch.empty_like(x).copy_(value.reshape(size, *(1,) * (x.dim() - 1))) if batched[1] else func(x, value)
+
+
 register(
     "fill.Tensor",
     vjp={"self": lambda g: None, "value": lambda g: g.sum()},
     jvp={"self": lambda self_t: None, "value": lambda value_t: value_t},
-    batch=lambda f, n, b, a, k: f(a[0], a[1]) if not b[1] else a[0].copy_(a[1].reshape(n, *(1,) * (a[0].dim() - 1))),
+    batch=_fill_batch,
     family="op",
 )
 random("rand_like randn_like", shape_only=True)

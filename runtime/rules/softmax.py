@@ -85,7 +85,7 @@ def _masked_softmax(self: torch.Tensor, mask: torch.Tensor, dim: int | None = No
     elif mask_type == 1:
         mask = mask[:, None, None, :].expand(self.shape)
     d = self.dim() - 1 if dim is None else dim
-    return aten._safe_softmax(self.masked_fill(mask, float("-inf")), d)
+    return aten._softmax(self.masked_fill(mask, float("-inf")), d, False)  # NaN where all of a row is masked
 
 
 register("_masked_softmax", decomposition=_masked_softmax, family="softmax")

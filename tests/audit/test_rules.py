@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import torch
 
 from gen import audit
 from gen.audit.campaign import Finding, Survivors
-from gen.audit.reach import Reach, read, write
+from gen.audit.reach import Map, Reach
 from gen.audit.rules import RuleFault, Rules
-from gen.audit.workers import Job, Workers
+from gen.audit.workers import Job, Tried, Workers
 from gen.targets import load
 from gen.targets.faults import KINDS, Auditable, Call, Rule, change, differs
 
@@ -205,7 +205,9 @@ def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_
     rules = Rules([Rule("a", "vjp"), Rule("b", "vjp")], [Reach("m.py::c[b-float64]", 1.0, {"b vjp": frozenset()})], seed=0)
     fault = RuleFault(Rule("a", "vjp"), "sign")
     assert list(rules.drawn()) == [fault] and rules.inert == [Rule("b", "vjp")]
-    found = list(rules.findings([fault], Workers(1, "runtime", "cpu", Path("none"), "full")))
+    asked: list[set[Rule]] = []
+    found = list(rules.findings([fault], Workers(1, "runtime", "cpu", Path("none")), asked.append))
+    assert asked == [{fault.rule}]
     assert found == [Finding(fault, True, why="no cell that passes runs the rule")]
 
 
@@ -213,11 +215,51 @@ def test_cheap_cells_of_every_check_come_first() -> None:
     assert rules_of("vjp").cells(RuleFault(Rule("a", "vjp"), "sign")) == ["m.py::quick[a-float64]", "m.py::slow[a-float64]"]
 
 
-def test_what_was_recorded_is_read_back_only_for_the_same_content(tmp_path: Path) -> None:
-    reached = [Reach("m.py::c[a-float64]", 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()})]
-    write(tmp_path / "reach.json", "digest", reached)
-    assert read(tmp_path / "reach.json", "digest") == reached
-    assert read(tmp_path / "reach.json", "other") is None and read(tmp_path / "none.json", "digest") is None
+class Answers(Workers):
+    """Workers that need no processes: each cell costs half a second and runs two rules, but for one that fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def each(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        for job in jobs:
+            self.asked.extend(job.arguments)
+            yield job, [(key, 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()}) for key in job.arguments if "fails" not in key]
+
+
+def test_what_cells_run_is_kept_for_the_same_content(tmp_path: Path) -> None:
+    keys = ["m.py::c[a-float64]", "m.py::fails[a-float64]"]
+    workers = Answers()
+    for digest in ("one", "one", "other"):
+        known = Map(tmp_path / "reach.json", digest)
+        known.learn(keys, workers, lambda done, count: None)
+        assert known.reached() == [Reach(keys[0], 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()})]
+    assert workers.asked == keys * 2
+
+
+def test_cells_of_the_same_op_may_run_a_rule_that_none_ran_yet() -> None:
+    rules = Rules([Rule("mm", "jvp"), Rule("mm", "vjp")], [Reach("m.py::c[torch.matmul-float64]", 1.0, {"mm vjp": frozenset()})], seed=0)
+    ops = ["torch.matmul", "torch.mm", "torch.sin"]
+    assert rules.related(Rule("mm", "jvp"), ops) == {"torch.matmul"}
+    assert rules.related(Rule("sin.out", "jvp"), ops) == {"torch.sin"}
+
+
+def test_what_survives_the_first_cells_meets_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (Reach(f"m.py::{check}[a-float64]", 1.0, {"a vjp": frozenset(("sign",))}) for check in ("blind", "seeing"))
+    rules = Rules([Rule("a", "vjp")], [first], seed=0)
+    fault = RuleFault(Rule("a", "vjp"), "sign")
+    tried: list[str] = []
+
+    def each(_: Any, jobs: Sequence[Job]) -> Iterator[tuple[Job, Tried]]:
+        for job in jobs:
+            tried.extend(job.arguments)
+            caught = next((key for key in job.arguments if "seeing" in key), None)
+            yield job, Tried(caught, "so", len(job.arguments))
+
+    monkeypatch.setattr(Answers, "each", each)
+    found = list(rules.findings([fault], Answers(), lambda _: rules.learn([first, second])))
+    assert found == [Finding(fault, True, second.key, "so", 1)] and tried == [first.key, second.key]
+
 
 
 @pytest.fixture
@@ -272,6 +314,6 @@ class Deadly(Job):
 def test_a_job_that_kills_its_process_costs_no_other_job(folder: Path) -> None:
     cell = f"{folder / 'test_demo.py'}::vjp[torch.sin-float64]"
     jobs = [Job("try", (cell,), "sin vjp self", "sign"), Deadly("try", ()), Job("try", (cell,), "sin vjp self", "scaled")]
-    fates = {job.kind: result for job, result in Workers(1, "runtime", "cpu", folder, "full").each(jobs)}
+    fates = {job.kind: result for job, result in Workers(1, "runtime", "cpu", folder).each(jobs)}
     assert fates[""] is None
     assert fates["sign"].caught == fates["scaled"].caught == cell

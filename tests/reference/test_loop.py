@@ -143,6 +143,8 @@ def test_per_sample_gradients_of_a_linear_map(reduction: Any) -> None:
     batch, weight = tensor([[1.0, 0.0], [2.0, 3.0]], dtype=D), tensor([[1.0, 1.0]], dtype=D)
     found = Loop().per_sample(lambda x, w: (x @ w.mT,), batch, (weight,), loss_reduction=reduction, input_grad=False)
     same(found, (tensor([[[2.0, 0.0]], [[20.0, 30.0]]], dtype=D),))  # 2·(x·w)·x for each sample
+    found = Loop().per_sample(lambda x, w: (x @ w.mT,), batch, (weight,), loss_reduction=reduction, input_grad=True)
+    same(found[1:], (tensor([[2.0, 2.0], [10.0, 10.0]], dtype=D),))  # 2·(x·w)·w
 
 
 def test_observe_tells_differentiable_outputs_from_others() -> None:

@@ -204,3 +204,18 @@ def test_a_draw_from_what_the_elements_share(draw: Any) -> None:
     p = torch.full((50,), 0.5)
     a, b = vmap(lambda _: draw(p), randomness="different")(torch.ones(2))
     assert a.shape == (50,) and not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("in_dims", [(None, 0), (0, 0)])
+def test_a_fill_with_a_batched_value_leaves_what_it_fills_alone(in_dims: Any) -> None:
+    x, value = torch.zeros(2, 3), torch.tensor([1.0, 2.0])
+    filled = vmap(torch.ops.aten.fill.Tensor, in_dims)(x, value)
+    assert filled.shape == ((2, 3) if in_dims[0] == 0 else (2, 2, 3))
+    assert all((row == v).all() for row, v in zip(filled, value, strict=True))
+    assert not x.any()
+
+
+def test_a_masked_softmax_of_nothing_is_nan_under_vmap_too() -> None:
+    x, mask = torch.zeros(2, 3, 4), torch.ones(3, 4, dtype=torch.bool)
+    found = vmap(lambda x: torch.ops.aten._masked_softmax(x, mask, 1, 2))(x)
+    assert found.isnan().all() and torch.ops.aten._masked_softmax(x[0], mask, 1, 2).isnan().all()
