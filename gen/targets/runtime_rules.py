@@ -27,7 +27,7 @@ from runtime.expanded_weights.weight import HANDLED
 from runtime.func.jvp import DualValue, _fit, _rule
 from runtime.func.vmap import BatchedValue
 from runtime.levels import Value
-from runtime.rules.ops import INPLACE, OPS, op_of
+from runtime.rules.ops import INPLACE, op_of
 from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
 from runtime.tensor import ROOT
 
@@ -90,9 +90,8 @@ def _hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     try:
         for func, record in kept.items():
             RECORDS[func] = _with_hook(func, record, hook, only)
-        OPS.clear()  # what was compiled from the records
         _listeners.append(hook_tangents)
-        hook_tangents()
+        _forget()
         for function, layer in layers:
             layer.rule = partial(_per_sample, hook, function.__name__, only, layer.rule)
         yield
@@ -102,12 +101,18 @@ def _hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
         if hook_tangents in _listeners:
             _listeners.remove(hook_tangents)
         RECORDS.update(kept)
-        OPS.clear()
+        _forget()
+
+
+def _forget() -> None:
+    """What was worked out of the records is stale."""
+    for listener in tuple(_listeners):
+        listener()
 
 
 def _with_hook(func: Any, record: Record, hook: Hook, only: Rule | None) -> Record:
     name = _name(func)
-    changed: dict[str, Any] = {}
+    changed: dict[str, Any] = {"elementwise": False}  # a fault need not be elementwise where the rule is
     if record.vjp is not None and (only is None or only.part == "vjp"):
         changed["vjp"] = {key: _vjp(hook, name, record.vjp, key, only) for key in record.vjp}
     if record.batch is not None and (only is None or only.part == "batch"):
