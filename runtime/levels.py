@@ -57,12 +57,14 @@ class Value(torch.Tensor):
     """A tensor that belongs to one level.
 
     ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
-    ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.autograd.inplace``).
+    ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.autograd.views``);
+    ``_reshaped``: how often its sizes or strides have changed in place.
     """
 
     _level: Level
     _inner: torch.Tensor
     _view: Any = None
+    _reshaped: int = 0
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -191,7 +193,12 @@ def change_geometry(functional: Any, func: Any, target: Any, args: Any, kwargs: 
     state = dict(functional(target, *args, **kwargs).__dict__)
     if was_view is None:
         state.pop("_view", None)
-    with torch._C._DisableTorchDispatch():
-        func(target, *args, **kwargs)
+    _set_excluded(_VIEWS, True)  # the caller's own pass through the dispatcher counts this change
+    try:
+        with torch._C._DisableTorchDispatch():
+            func(target, *args, **kwargs)
+    finally:
+        _set_excluded(_VIEWS, False)
     target.__dict__.update(state)
+    target._reshaped += 1
     return target

@@ -37,6 +37,9 @@ class Tensor(GradValue):
 
     @property
     def requires_grad(self) -> bool:
+        view = self._view
+        if view is not None and view.generation != view.base._generation:
+            return bool(view.base.requires_grad)  # it will take its history from there, or refuse to when asked for it
         return self._req or edge_of(self) is not None
 
     @requires_grad.setter
@@ -115,9 +118,10 @@ class Tensor(GradValue):
             raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
         if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
             raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
+        if new.shape != self.shape or new.dtype is not self.dtype:
+            self._accumulator = None  # the next one knows the new shape and dtype
         self._inner.data = unwrap(new)
         _set_data(self, ROOT.wrap(self._inner, None))  # the shell, too, keeps its version counter and takes the new storage
-        self._accumulator = None  # the next one knows the new shape and dtype
 
     @data.deleter
     def data(self) -> None:

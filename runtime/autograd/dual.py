@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .. import foreach
 from ..errors import InplaceError, MissingRule
 from ..func.jvp import _fit, _rule
 from ..levels import GEOMETRY, Value
@@ -145,12 +146,12 @@ class DualRoot(GradLevel):
         """An in-place op: the tangent of the target is written in place as well, so that tangents alias as primals do."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
-            raise MissingRule(str(op.func), "jvp")
+            return foreach.run(op, args, kwargs)
         if not (isinstance(target, Value) and target._level is self):
             inplace.refuse(self, op.func)
         if op.base_name in GEOMETRY and op.functional is not None:
             return super().call(op.func, args, kwargs)
-        if op.base_name in inplace._METADATA:
+        if op.base_name in inplace.METADATA:
             if op.base_name != "detach_":
                 raise InplaceError(f"{op.func} changes the geometry of a tensor that has a tangent; use the out-of-place op")
             super().call(op.func, args, kwargs)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import EscapedValue
 from ..levels import Level, Value
-from . import inplace
+from . import inplace, views
 from .function_node import FunctionCtx, FunctionNode
 from .level import GradLevel, edge_of
 from .nodes import AccumulateGrad, Edge, Input
@@ -344,10 +344,10 @@ def _wrap_output(
     else:
         v = level.wrap(o, edge)
     if _grad_enabled():
-        bases = [a for a, x in zip(args, given, strict=True) if isinstance(a, Value) and a._level is level and inplace.aliases(o, x)]
+        bases = [a for a, x in zip(args, given, strict=True) if isinstance(a, Value) and a._level is level and views.aliases(o, x)]
         if bases:
             base = bases[0]._view.base if bases[0]._view is not None else bases[0]
-            v._view = inplace.View(base, (), "function")
+            v._view = views.View(base, (), "function")
     return v
 
 
@@ -364,7 +364,7 @@ def _rewrite(level: GradLevel, cls: Any, target: Any, edge: Edge, n_outputs: int
         )
     if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
         raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
-    inplace.check_write(f"{cls.__name__}.apply", target, old, True)
+    views.check_write(target, old, True)
     at = sum(isinstance(a, torch.Tensor) for a in args[:source])
     inplace.rebase(level, target, edge, at)
 

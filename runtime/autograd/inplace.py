@@ -1,8 +1,6 @@
-"""In-place ops and views at a grad level.
+"""In-place ops at a grad level.
 
 A mutation is carried out for real, on the inner tensor, so aliasing needs no bookkeeping; what this module keeps right is history.
-A view remembers its base and the view ops that lead to it. Writing to a view changes the base's history (``CopySlices``); every
-view of that base then finds that its generation is old and takes its history anew by replaying its view ops on the base.
 """
 
 from __future__ import annotations
@@ -11,58 +9,15 @@ from typing import Any
 
 import torch
 
+from .. import foreach
 from ..errors import InplaceError
 from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, unwrap_kwargs
 from ..rules.ops import Op
 from . import hooks
-from .accumulate import dense
-from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
+from .nodes import Edge, OpNode, inplace_class
+from .views import CopySlices, aliases, base_edge, check_write
 
 _grad_enabled = torch.is_grad_enabled
-
-
-class View:
-    """How a value follows its base. ``chain``: (func, arguments after self, kwargs, output number or None) per view op."""
-
-    __slots__ = ("base", "chain", "creation", "generation")
-
-    def __init__(self, base: Any, chain: tuple[Any, ...], creation: str) -> None:
-        self.base = base
-        self.chain = chain
-        self.generation = base._generation
-        self.creation = creation  # "" | "no_grad" | "multi" | "function"
-
-    def replay(self, base: Any) -> Any:
-        for func, rest, kwargs, which in self.chain:
-            base = func(base, *rest, **kwargs)
-            if which is not None:
-                base = base[which]
-        return base
-
-    def refresh(self, v: Any) -> None:
-        """Take the history of ``v`` from its base's present one."""
-        if self.creation == "function":
-            refuse_rebase(v, "its base or another view of its base has been modified inplace")
-        self.generation = self.base._generation
-        before = v._edge
-        with torch.enable_grad():
-            v._edge = self.replay(self.base)._edge
-        v._req = False
-        if v._retains and v._edge is not None:
-            hooks.follow(v, before)
-
-
-def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
-    source = args[0]
-    if not (isinstance(source, Value) and source._level is v._level):
-        return
-    step = ((op.func, tuple(args[1:]), kwargs, which),)
-    creation = "multi" if op.multi_view else "" if _grad_enabled() else "no_grad"
-    of = source._view
-    if of is None or getattr(source, "_req", False):  # a view that was made a leaf is where history begins
-        v._view = View(source, step, creation)
-    else:
-        v._view = View(of.base, of.chain + step, of.creation if of.creation == "function" else creation or of.creation)
 
 
 def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
@@ -75,16 +30,15 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if not (isinstance(target, Value) and target._level is level):
         refuse(level, op.func)
     if op.base_name in GEOMETRY and op.functional is not None:
-        return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+        return _change_geometry(op, target, args[1:], kwargs)
     inner, edges, at, spans, wanted = level.collect(op, args)
-    recording = edges is not None and _grad_enabled() and op.base_name not in _METADATA
-    special = _METADATA.get(op.base_name)
+    special = METADATA.get(op.base_name)
     if special is not None:
         return special(level, op, target, inner, edges, kwargs)
-    self_edge = edge_of(target)
+    recording = edges is not None and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
+    if recording or (target._view is not None and _grad_enabled()):
+        check_write(target, edge_of(target), recording)
     node: Any = None
-    if recording or (target._view is not None and target._view.creation == "no_grad" and _grad_enabled()):
-        check_write(op.func, target, self_edge, recording)
     if recording:
         functional = op.functional
         if functional is None or functional.record is None:
@@ -125,7 +79,7 @@ def rebase(level: Any, target: Any, edge: Edge, self_edge: int | None) -> None:
     view = target._view
     rewritten = target if view is None else view.base
     before = edge_of(rewritten)
-    rewritten._edge = edge if view is None else (CopySlices(level, before, rewritten, view, edge[0], self_edge), 0)
+    rewritten._edge = edge if view is None else (CopySlices(level, before, target, edge[0], self_edge), 0)
     rewritten._req = False
     rewritten._generation += 1
     if rewritten._retains:
@@ -141,109 +95,6 @@ def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
             s.version += 1
 
 
-def check_write(what: Any, target: Any, edge: Any, recording: bool) -> None:
-    """Mutations that history could not follow."""
-    if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)):
-        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-    view = target._view
-    if view is None:
-        return
-    if view.creation == "function":
-        refuse_rebase(target, "is being modified inplace")
-    from .level import edge_of
-
-    base_edge = edge_of(view.base)
-    if view.creation == "multi":
-        name = edge[0].name() if edge is not None else what
-        raise RuntimeError(
-            f"Output {edge[1] if edge else 0} of {name} is a view and is being modified inplace. This view is the output of a function "
-            "that returns multiple views. Such functions do not allow the output views to be modified inplace. "
-            "You should replace the inplace operation by an out-of-place one."
-        )
-    if view.creation == "no_grad" and (recording or base_edge is not None):
-        raise RuntimeError(
-            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use case is "
-            "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either "
-            "both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be "
-            "tracked)."
-        )
-    if base_edge is not None and isinstance(base_edge[0], (AccumulateGrad, Input)):
-        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
-
-
-def refuse_rebase(v: Any, what: str) -> None:
-    """``v`` came out of a custom Function as a view; history taken anew from its base would pass its derivative by."""
-    node, index = getattr(v, "_edge", None) or (None, 0)
-    name = node.name().removesuffix("Backward") if node is not None else "a custom Function"
-    raise RuntimeError(
-        f"Output {index} of {name} is a view and {what}. "
-        + (
-            "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
-            "modified inplace. You should replace the inplace operation by an out-of-place one."
-            if node is not None and len(node.metas) > 1
-            else "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle "
-            "view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This "
-            "behavior is forbidden. You can fix this by cloning the output of the custom Function."
-        )
-    )
-
-
-def aliases(a: Any, b: Any) -> bool:
-    """Whether two tensors share memory, at whatever level they are."""
-    while isinstance(a, Value):
-        a = a._inner
-    while isinstance(b, Value):
-        b = b._inner
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return False
-    if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
-        return a is b
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
-
-
-class CopySlices(Node):
-    """History of a base after a write to one of its views: the gradient passes everywhere but through the written part."""
-
-    namespace = AccumulateGrad.namespace
-    __slots__ = ("geometry", "inner_node", "others", "self_edge", "view")
-
-    def __init__(self, level: Any, base_edge: Any, base: Any, view: View, node: Node, self_edge: int | None) -> None:
-        self.others = tuple(i for i in range(len(node.edges)) if i != self_edge)
-        super().__init__(level, (base_edge, *(node.edges[i] for i in self.others)), ((base.shape, base.dtype),))
-        self.geometry = (base.shape, base.stride(), base.storage_offset())
-        self.view = View.__new__(View)
-        self.view.chain = view.chain  # the chain alone: the base itself would close a cycle
-        self.inner_node = node
-        self.self_edge = self_edge
-
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        from .engine import conform
-
-        g = grads[0]
-        shape, stride, _ = self.geometry
-        base = g.new_empty_strided(shape, stride) if dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
-        base = base.copy_(g)
-        part = self.view.replay(base)
-        inner_wanted = None
-        if wanted is not None:
-            inner_wanted = [False] * len(self.inner_node.edges)
-            for k, i in enumerate(self.others):
-                inner_wanted[i] = wanted[k + 1]
-            if self.self_edge is not None:
-                inner_wanted[self.self_edge] = wanted[0]
-        out = self.inner_node.apply([part.clone()], inner_wanted, create_graph)
-        if self.edges[0] is not None:
-            own = out[self.self_edge] if self.self_edge is not None else None
-            if own is None:
-                part.zero_()
-            else:
-                part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
-        return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
-
-    def release(self) -> None:
-        self.inner_node.release()
-
-
 def refuse(level: Any, what: Any) -> None:
     """A value of ``level`` is written into a tensor that does not belong to it and that could not carry its history."""
     raise InplaceError(
@@ -253,12 +104,41 @@ def refuse(level: Any, what: Any) -> None:
     )
 
 
+def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
+    """``_foreach_add_`` and its like: without history straight, with it as single ops."""
+    inner, edges, *_ = level.collect(op, args)
+    if edges is not None and _grad_enabled():
+        foreach.run(op, args, kwargs)
+    else:
+        level.outward(op, inner, unwrap_kwargs(level, kwargs))
+
+
+def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
+    """``t_`` and its like, which write nothing: the history goes on through the view op; views of the target stay where they are."""
+    from .level import edge_of
+
+    before = edge_of(target)
+    if _grad_enabled() and (before is not None or base_edge(target) is not None):
+        check_write(target, before, before is not None)
+    change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
+    if target._edge is not None and target._edge != before:
+        target._edge[0].__class__ = inplace_class(op)  # it was made by the view op, whose node has another name
+    if target._retains:
+        hooks.follow(target, before)
+    return target
+
+
 def reshell(v: Any) -> None:
     """After a change of the inner tensor's sizes, strides or storage, make the value's own shell follow."""
     inner = v._inner
+    v._reshaped += 1
     if type(inner) is torch.Tensor:  # the shell shares the storage: point it there, below dispatch
-        with torch._C._DisableTorchDispatch():
-            v.set_(inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
+        _set_excluded(_VIEWS, True)
+        try:
+            with torch._C._DisableTorchDispatch():
+                v.set_(inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
+        finally:
+            _set_excluded(_VIEWS, False)
         return
     fresh = v._level.wrap(inner, v._edge)
     state = dict(v.__dict__)
@@ -266,38 +146,45 @@ def reshell(v: Any) -> None:
     v.__dict__.update(state)
 
 
-def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
-    """``_foreach_add_`` and its like: without history, straight; with it, refused until they have records."""
-    inner, edges, *_ = level.collect(op, args)
-    if edges is not None and _grad_enabled():
-        raise InplaceError(f"{op.func} mutates a list of tensors of which some require grad; use the single-tensor op, or no_grad")
-    return level.outward(op, inner, unwrap_kwargs(level, kwargs))
-
-
 def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """Views of ``target`` keep the history that they have."""
     if target._view is not None:
         raise RuntimeError(
-            "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel, this is not allowed."
+            "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel (DDP) for training, and "
+            "gradient_as_bucket_view is set as True, gradients are views of DDP buckets, and hence detach_() cannot be called on these "
+            "gradients. To fix this error, please refer to the Optimizer.zero_grad() function in torch/optim/optimizer.py as the solution."
         )
     target._edge = None
     target._req = False
-    target._generation += 1
     return target
 
 
-def _metadata(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """Ops that change sizes or strides of ``self`` in place: on a value without history the inner tensor changes and the shell follows."""
+def _resize(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """``resize_`` and ``resize_as_``, in whatever grad mode."""
+    if target.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
+    return _replace(level, op, target, inner, kwargs)
+
+
+def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """``set_``: other memory, which has no history that the target could take over."""
+    from .level import edge_of
+
     if edges is not None and _grad_enabled():
-        raise InplaceError(f"{op.func} changes the geometry of a tensor that requires grad; use the out-of-place op")
-    level.outward(op, inner, unwrap_kwargs(level, kwargs))
+        check_write(target, edge_of(target), True)
+        raise InplaceError(f"{op.func} has no derivative; assign to .data, or do it in no_grad mode")
+    return _replace(level, op, target, inner, kwargs)
+
+
+def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
+    _set_excluded(_VIEWS, True)  # the caller's own pass through the dispatcher counts this mutation
+    try:
+        level.outward(op, inner, unwrap_kwargs(level, kwargs))
+    finally:
+        _set_excluded(_VIEWS, False)
     reshell(target)
-    target._accumulator = None  # the next one knows the new shape; as in torch, what was recorded before belongs to the old tensor
+    target._accumulator = None  # what arrives from now on has another shape
     return target
 
 
-_METADATA = {
-    "detach_": _detach_,
-    **dict.fromkeys(("resize_", "resize_as_", "set_"), _metadata),
-}
-
-__all__ = ["CopySlices", "View", "aliases", "check_write", "mark_view", "rebase", "refuse", "refuse_rebase", "reshell", "run"]
+METADATA = {"detach_": _detach_, "resize_": _resize, "resize_as_": _resize, "set_": _set}

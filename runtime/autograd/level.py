@@ -10,7 +10,7 @@ import torch
 
 from ..levels import _VIEWS, VALUES, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import DIFFERENTIABLE, FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from . import inplace
+from . import inplace, views
 from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
 from .saved import HOOKS
 
@@ -76,8 +76,8 @@ class GradLevel(Level):
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
         outer = self.outer_mode
-        if outer is None and op.kind is FUNCTIONAL:
-            _set_excluded(_VIEWS, True)  # how a kernel fills its own fresh result does not count as mutation of it
+        if outer is None and (op.kind is FUNCTIONAL or op.kind is OUT):
+            _set_excluded(_VIEWS, True)  # how a kernel fills its result is no mutation of it (out= is counted outside)
             try:
                 return op.run(inner, kwargs)
             finally:
@@ -149,7 +149,7 @@ class GradLevel(Level):
                 node.save(inner, kwargs, outs)
             v = self.wrap(outs, (node, 0))
             if op.kind is VIEW:
-                inplace.mark_view(v, op, args, kwargs)
+                views.mark_view(v, op, args, kwargs)
             return v
         if not isinstance(outs, (tuple, list)):
             return outs
@@ -164,7 +164,7 @@ class GradLevel(Level):
                 if differentiable or self.is_root or op.kind is VIEW:
                     o = self.wrap(o, (node, i) if differentiable else None)
                     if op.kind is VIEW:
-                        inplace.mark_view(o, op, args, kwargs, i)
+                        views.mark_view(o, op, args, kwargs, i)
             wrapped.append(o)
         return type(outs)(wrapped) if type(outs) in (list, tuple) else tuple(wrapped)
 
@@ -184,7 +184,7 @@ class GradLevel(Level):
             if self.is_root or view or outs.dtype in DIFFERENTIABLE:
                 v = self.wrap(outs, None)
                 if view and not op.nondiff:
-                    inplace.mark_view(v, op, args, kwargs)
+                    views.mark_view(v, op, args, kwargs)
                 return v
             return outs
         if isinstance(outs, (tuple, list)):
@@ -193,7 +193,7 @@ class GradLevel(Level):
                 if isinstance(o, torch.Tensor) and (self.is_root or op.kind is VIEW or o.dtype in DIFFERENTIABLE):
                     o = self.wrap(o, None)
                     if op.kind is VIEW:
-                        inplace.mark_view(o, op, args, kwargs, i)
+                        views.mark_view(o, op, args, kwargs, i)
                 wrapped.append(o)
             return type(outs)(wrapped) if type(outs) in (list, tuple) else tuple(wrapped)
         return outs
@@ -267,6 +267,9 @@ class GradValue(Value):
     @property
     def is_leaf(self) -> bool:  # type: ignore[override]
         return self.grad_fn is None
+
+    def detach_(self) -> Any:
+        return self._level.call(torch.ops.aten.detach_.default, (self,), {})
 
     @property
     def output_nr(self) -> int:  # type: ignore[override]

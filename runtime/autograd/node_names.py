@@ -10,6 +10,7 @@ import functools
 import re
 from collections import Counter
 from importlib.resources import files
+from typing import Any
 
 _ENTRY = re.compile(r"- name: (?P<name>\w+)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\) -> ")
 _FORMULA = re.compile(r"(?P<indent> +)(?P<targets>\w+(?:, *\w+)*): *(?P<formula>.*)")
@@ -53,6 +54,11 @@ def _differentiable(block: str, arguments: str) -> bool:
         elif here and found["formula"].strip() != "non_differentiable" and declared & set(re.split(r", *", found["targets"])):
             return True
     return False
+
+
+def op_name(node: Any) -> str:
+    """What torch's messages call the op of a node: its name without ``Backward0``."""
+    return re.sub(r"Backward\d*$", "", node.name())
 
 
 def node_name(base: str, overload: str) -> str:

@@ -7,6 +7,7 @@ tuples and instances of slotted classes are both covered by CPython's deallocati
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -306,6 +307,12 @@ class Undifferentiable(Node):
 
     def name(self) -> str:
         return "NotImplemented"
+
+
+@functools.cache
+def inplace_class(op: Op) -> type[OpNode]:
+    """``TBackward1`` for ``aten.t_``: of an in-place op that torch tells apart from its functional form."""
+    return type(node_name(op.base_name, op.func._overloadname), (OpNode,), {"__slots__": ()})
 
 
 def node_class(op: Op) -> type[OpNode]:

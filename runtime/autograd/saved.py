@@ -6,7 +6,6 @@ tensor is that of the argument or output it came from; the node knows it and pas
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from ..levels import Value
+from .node_names import op_name
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
@@ -50,13 +50,22 @@ class Saved:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self.version = tensor._version
+        try:
+            self.version = tensor._version
+        except RuntimeError:
+            if not tensor.is_inference():
+                raise
+            raise RuntimeError(
+                "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation "
+                "tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use "
+                "`torch.no_grad()` instead of `torch.inference_mode()`."
+            ) from None
 
     def check(self, edge: Any) -> torch.Tensor:
         """The tensor, if nothing has written to it since. ``edge``: its history, for the message."""
         t = self.tensor
         if t._version != self.version:
-            source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {_op_name(edge[0])},"
+            source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
                 f"[{_type_name(t)} {list(t.shape)}]{source} is at version {t._version}; expected version {self.version} instead. "
@@ -74,11 +83,6 @@ class Packed:
     def __init__(self, payload: Any, unpack: Unpack) -> None:
         self.payload = payload
         self.unpack = unpack
-
-
-def _op_name(node: Any) -> str:
-    """As torch's message does, without ``Backward0``."""
-    return re.sub(r"Backward\d*$", "", node.name())
 
 
 def _type_name(t: torch.Tensor) -> str:

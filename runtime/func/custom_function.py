@@ -25,7 +25,7 @@ from ..autograd.function import (
     run_forward,
 )
 from ..autograd.function_node import FunctionCtx
-from ..autograd.inplace import View, aliases
+from ..autograd.views import View, aliases
 from ..levels import Value
 from .functionalize import FunctionalLevel, FunctionalValue
 from .jvp import DualLevel, tangent_of

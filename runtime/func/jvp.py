@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..autograd.inplace import View, aliases, refuse, refuse_rebase
+from ..autograd.inplace import refuse
+from ..autograd.views import STALE, WRITTEN, View, aliases, refuse_rebase
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
@@ -37,7 +38,7 @@ def tangent_of(v: Any) -> Any:
     view = v._view
     if view is not None and view.generation != view.base._generation:
         if view.creation == "function":
-            refuse_rebase(v, "its base or another view of its base has been modified inplace")
+            refuse_rebase(v, STALE)
         view.generation = view.base._generation
         base = view.base._tangent
         v._tangent = None if base is None else view.replay(base)
@@ -173,7 +174,7 @@ class DualLevel(Level):
             v._generation += 1
             return
         if v._view.creation == "function":
-            refuse_rebase(v, "is being modified inplace")
+            refuse_rebase(v, WRITTEN)
         base = v._view.base
         old = base._tangent
         if t is None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import foreach
 from ..errors import BatchingError, MissingRule
 from ..levels import GEOMETRY, LAZY_BITS, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand, lined_up
@@ -162,10 +163,7 @@ class BatchLevel(Level):
     def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
-            for i in range(len(target)):  # _foreach ops: one tensor at a time
-                single = [a[i] if isinstance(a, (list, tuple)) and len(a) == len(target) else a for a in args]
-                getattr(torch.Tensor, op.base_name.removeprefix("_foreach_"))(*single, **kwargs)
-            return None
+            return foreach.run(op, args, kwargs)
         if not (isinstance(target, Value) and target._level is self):
             raise BatchingError(
                 f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in "

@@ -51,8 +51,9 @@ register(
     batch=lambda f, n, b, a, k: f(a[0], [n, *a[1]], [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]]),
     family="factory",
 )
+_OVERWRITTEN: dict[str, Any] = {"vjp": {"self": lambda g: torch.zeros_like(g)}, "jvp": {"self": lambda self_t: None}}
 for _name in ("zero", "fill.Scalar"):
-    register(_name, vjp={"self": lambda g: None}, jvp={"self": lambda self_t: None}, batch=batch.elementwise, family="inplace")
+    register(_name, batch=batch.elementwise, family="inplace", **_OVERWRITTEN)
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -62,7 +63,7 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 register(
     "fill.Tensor",
-    vjp={"self": lambda g: None, "value": lambda g: g.sum()},
+    vjp={"self": lambda g: torch.zeros_like(g), "value": lambda g: g.sum()},
     jvp={"self": lambda self_t: None, "value": lambda value_t: value_t},
     batch=_fill_batch,
     family="op",
@@ -70,6 +71,11 @@ register(
 random("rand_like randn_like", shape_only=True)
 random("randint_like randint_like.low_dtype", shape_only=True)
 random("bernoulli")
+random(
+    "uniform exponential geometric cauchy log_normal random random.to random.from normal_functional bernoulli.p bernoulli.Tensor",
+    shape_only=True,
+    **_OVERWRITTEN,
+)
 random(  # torch documents no pathwise gradient: it is zero
     "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor",
     batch.elementwise,

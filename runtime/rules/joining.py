@@ -24,7 +24,13 @@ def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 linear("clone", {"self": lambda g: g}, _copy_batch)
 linear("_to_copy", {"self": lambda g: g}, _copy_batch)
-linear("copy", {"src": lambda g: g, "self": lambda g: None}, batch.elementwise, family="inplace", extra={"overwrites": "self"})
+linear(
+    "copy",
+    {"src": lambda g: g, "self": lambda g: torch.zeros_like(g)},
+    batch.elementwise,
+    family="inplace",
+    extra={"overwrites": "self"},
+)
 
 # Joins
 
@@ -134,7 +140,7 @@ register(
 def _padding(name: str, rank: int) -> None:
     forward, backward = overload(name), overload(f"{name}_backward")
     linear(name, {"self": lambda g, self, padding: backward(g, self, padding)}, fold(rank))
-    linear(f"{name}_backward", {"grad_output": lambda g, padding: forward(g, padding), "self": lambda g: None}, fold(rank))
+    linear(f"{name}_backward", {"grad_output": lambda g, padding: forward(g, padding), "self": lambda g: torch.zeros_like(g)}, fold(rank))
 
 
 for _n in (1, 2, 3):

@@ -191,12 +191,25 @@ def _extent(size: Any, stride: Any) -> int:
     return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
+def _apart(size: Any, stride: Any) -> bool:
+    """Whether every element surely has a place of its own in memory."""
+    reach = 0
+    for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
+        if step <= reach:
+            return False
+        reach += (n - 1) * step
+    return True
+
+
 def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> torch.Tensor:
     """Add the cotangent up in a storage, read it with the input's geometry; memory that the input sees twice shares its sum."""
     shape, own_stride, own_offset = self_geometry
     offset = own_offset if storage_offset is None else storage_offset
     base = min(offset, own_offset)
     total = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)) - base
+    if _apart(size, stride) and _apart(shape, own_stride):
+        storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
+        return storage.as_strided(shape, own_stride, own_offset - base)
     storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
     if any(s == 0 and n > 1 for n, s in zip(shape, own_stride, strict=True)):

@@ -1,0 +1,232 @@
+"""Views at a grad level: how a value finds its base again, and what a write to it means for the base's history.
+
+A view remembers its base and the view ops that lead to it. Writing to a view changes the base's history (``CopySlices``); every
+view of that base then finds that its generation is old and takes its history anew from its base.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from ..errors import InplaceError
+from ..levels import Value
+from ..rules.ops import Op
+from . import hooks
+from .accumulate import dense
+from .node_names import op_name
+from .nodes import AccumulateGrad, Input, Node
+
+_as_strided = torch.ops.aten.as_strided.default
+_grad_enabled = torch.is_grad_enabled
+
+WRITTEN = "is being"
+STALE = "its base or another view of its base has been"
+
+
+class View:
+    """How a value follows its base. ``chain``: (func, arguments after self, kwargs, output number or None) per view op.
+
+    ``creation``: why a write to it may not be recorded: made in ``"no_grad"`` or ``"inference"`` mode, by an op with several views
+    (``"multi"``), by a custom Function (``"function"``); ``""`` where it may.
+    """
+
+    __slots__ = ("base", "chain", "creation", "generation", "reshaped")
+
+    def __init__(self, base: Any, chain: tuple[Any, ...], creation: str) -> None:
+        self.base = base
+        self.chain = chain
+        self.generation = base._generation
+        self.reshaped = base._reshaped
+        self.creation = creation
+
+    def path(self, v: Any) -> tuple[Any, ...]:
+        """``chain``, or where the base has changed its own geometry since, the step to the memory that ``v`` shows."""
+        base = self.base
+        if self.reshaped == base._reshaped:
+            return self.chain
+        if not _comparable(v, base):
+            self._lost()
+        return ((_as_strided, (v.shape, v.stride(), v.storage_offset() - base.storage_offset()), {}, None),)
+
+    def replay(self, t: Any) -> Any:
+        """The same view of ``t``, which has the geometry of the base (a tangent, say, whose memory may be laid out otherwise)."""
+        if self.reshaped != self.base._reshaped:
+            self._lost()
+        return replay(self.chain, t)
+
+    def _lost(self) -> NoReturn:
+        raise InplaceError(
+            f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), and the view cannot follow it at this "
+            "level; use the out-of-place op (t, transpose, squeeze, …)"
+        )
+
+    def refresh(self, v: Any) -> None:
+        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by the view ops again."""
+        if self.creation:
+            refuse_rebase(v, STALE)
+        base = self.base
+        self.generation = base._generation
+        before = v._edge
+        with torch.enable_grad():
+            if v._level.is_root and not torch._C._is_view_replay_enabled() and _comparable(v, base):
+                v._edge = _as_strided(base, v.shape, v.stride(), v.storage_offset())._edge
+            else:
+                v._edge = replay(self.path(v), base)._edge
+        v._req = False
+        if v._retains and v._edge is not None:
+            hooks.follow(v, before)
+
+
+def replay(chain: tuple[Any, ...], base: Any) -> Any:
+    for func, rest, kwargs, which in chain:
+        base = func(base, *rest, **kwargs)
+        if which is not None:
+            base = base[which]
+    return base
+
+
+def _comparable(v: Any, base: Any) -> bool:
+    """Whether sizes and strides alone say what of the memory of ``base`` the view ``v`` shows."""
+    a, b = v._inner, base._inner
+    return (
+        type(a) is torch.Tensor
+        and type(b) is torch.Tensor
+        and a.dtype is b.dtype
+        and a.layout is torch.strided
+        and a.is_conj() == b.is_conj()
+        and a.is_neg() == b.is_neg()
+    )
+
+
+def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
+    source = args[0]
+    if not (isinstance(source, Value) and source._level is v._level):
+        return
+    step = ((op.func, tuple(args[1:]), kwargs, which),)
+    creation = "multi" if op.multi_view else ""
+    if not _grad_enabled():
+        creation = "inference" if torch.is_inference_mode_enabled() else "no_grad"
+    of = source._view
+    if of is None:
+        v._view = View(source, step, creation)
+        return
+    creation = of.creation if of.creation == "function" else creation or of.creation
+    if getattr(source, "_req", False):  # a view that was made a leaf is where history begins
+        v._view = View(source, step, creation)
+    else:
+        v._view = View(of.base, of.path(source) + step, creation)
+        v._view.reshaped = of.base._reshaped
+
+
+def base_edge(v: Any) -> Any:
+    """Where the gradient of the base of a view goes; None for what is no view."""
+    from .level import edge_of
+
+    return None if v._view is None else edge_of(v._view.base)
+
+
+def check_write(target: Any, edge: Any, recording: bool) -> None:
+    """Refuses writes that history could not follow. ``edge``: the target's; ``recording``: the write itself has a gradient."""
+    view = target._view
+    of_base = base_edge(target)
+    if view is not None and view.creation and (recording or of_base is not None):
+        refuse_rebase(target, WRITTEN)
+    for e in (edge, of_base):
+        if e is not None and isinstance(e[0], (AccumulateGrad, Input)):
+            what = "a leaf" if view is None else "a view of a leaf"
+            raise RuntimeError(f"{what} Variable that requires grad is being used in an in-place operation.")
+
+
+_AMBIGUOUS = (
+    "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
+    "inplace either both inside the {} block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be "
+    "tracked)."
+)
+_REASONS = {
+    "no_grad": _AMBIGUOUS.format("no_grad"),
+    "inference": _AMBIGUOUS.format("inference_mode"),
+    "multi": "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
+    "modified inplace. You should replace the inplace operation by an out-of-place one.",
+    "function": "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle "
+    "view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This "
+    "behavior is forbidden. You can fix this by cloning the output of the custom Function.",
+}
+
+
+def refuse_rebase(v: Any, what: str) -> None:
+    """History of ``v`` would have to come from its base, which the way it was made does not allow. ``what``: WRITTEN or STALE."""
+    creation = v._view.creation
+    node, index = getattr(v, "_edge", None) or (None, 0)
+    if node is not None and len(node.metas) > 1:
+        creation = creation if creation in ("no_grad", "inference") else "multi"
+    mode, now = ("inference mode", "in normal mode") if creation == "inference" else ("no_grad mode", "with grad mode enabled")
+    by_mode = creation in ("no_grad", "inference")
+    if node is None:
+        text = f"A view was created in {mode} and {what} modified inplace {now}."
+    elif by_mode:
+        text = f"Output {index} of {op_name(node)} is a view of a view which was created in {mode} and {what} modified inplace {now}."
+    else:
+        text = f"Output {index} of {op_name(node)} is a view and {what} modified inplace."
+    raise RuntimeError(f"{text} {_REASONS[creation]}")
+
+
+def aliases(a: Any, b: Any) -> bool:
+    """Whether two tensors share memory, at whatever level they are."""
+    while isinstance(a, Value):
+        a = a._inner
+    while isinstance(b, Value):
+        b = b._inner
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
+        return a is b
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+class CopySlices(Node):
+    """History of a base after a write to one of its views: the gradient passes everywhere but through the written part."""
+
+    namespace = AccumulateGrad.namespace
+    __slots__ = ("chain", "geometry", "inner_node", "others", "self_edge")
+
+    def __init__(self, level: Any, of_base: Any, target: Any, node: Node, self_edge: int | None) -> None:
+        base = target._view.base
+        self.others = tuple(i for i in range(len(node.edges)) if i != self_edge)
+        super().__init__(level, (of_base, *(node.edges[i] for i in self.others)), ((base.shape, base.dtype),))
+        self.geometry = (base.shape, base.stride())
+        self.chain = target._view.path(target)  # without the base itself, which would close a cycle
+        self.inner_node = node
+        self.self_edge = self_edge
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        from .engine import conform
+
+        g = grads[0]
+        shape, stride = self.geometry
+        base = g.new_empty_strided(shape, stride) if dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
+        base = base.copy_(g)
+        part = replay(self.chain, base)
+        inner_wanted = None
+        if wanted is not None:
+            inner_wanted = [False] * len(self.inner_node.edges)
+            for k, i in enumerate(self.others):
+                inner_wanted[i] = wanted[k + 1]
+            if self.self_edge is not None:
+                inner_wanted[self.self_edge] = wanted[0]
+        out = self.inner_node.apply([part.clone()], inner_wanted, create_graph)
+        if self.edges[0] is not None:
+            own = out[self.self_edge] if self.self_edge is not None else None
+            if own is None:
+                part.zero_()
+            else:
+                part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
+        return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
+
+    def inputs(self) -> list[int | None]:
+        shown = self.inner_node.inputs()
+        return [0, *(None if i is None else self.others.index(i) + 1 for i in shown if i is None or i != self.self_edge)]
+
+    def release(self) -> None:
+        self.inner_node.release()
