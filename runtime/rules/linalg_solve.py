@@ -1,7 +1,7 @@
 """Inverses, solutions of linear systems and least squares.
 
 Formulas after M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation"
-(2008). They use the matrix itself, never a factorization that the op returns on the side: derivatives of the formula need to see it.
+(2008). They are by the matrix itself, never by a factorization that the op returns on the side: derivatives of the formula need to see it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .derive_linalg import (
     triangle,
     uncolumned,
 )
+from .factored import each_apart, many_columns, solve_factored
 from .record import register
 
 Pair = tuple[Any, Any]
@@ -55,29 +56,38 @@ register(
 # ---- general systems
 
 
-def _solve(a: torch.Tensor, b: torch.Tensor, left: bool = True) -> torch.Tensor:
-    """The solution for right-hand sides that are matrices; a singular matrix is the business of the forward op."""
-    solution: torch.Tensor = torch.linalg.solve_ex(a, b, left=left)[0]
-    return solution
-
-
-def _solve_vjp(g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, B_shape: Any, left: bool, needs: Any) -> Pair:
+def _solve_vjp(
+    g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, B_shape: Any, left: bool,
+    needs: Any,
+) -> Pair:  # fmt: skip
     vector = is_vector_rhs(A.shape, B_shape)
-    x, by_b = columns(result, vector), _solve(A.mH, columns(g, vector), left)
+    x, by_b = columns(result, vector), solve_factored(A, result1, result2, columns(g, vector), left, True)
     by_a = (-(by_b @ x.mH) if left else -(x.mH @ by_b)) if "A" in needs else None
     return by_a, uncolumned(by_b, vector)
 
 
-def _solve_jvp(A: torch.Tensor, A_t: Any, B_t: Any, B_shape: Any, result: torch.Tensor, left: bool) -> Any:
+def _solve_jvp(
+    A: torch.Tensor, A_t: Any, B_t: Any, B_shape: Any, result: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, left: bool
+) -> Any:
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
     change = None if A_t is None else (-(A_t @ x) if left else -(x @ A_t))
     rhs = added(change, None if B_t is None else columns(B_t, vector))
     assert rhs is not None
-    return uncolumned(_solve(A, rhs, left), vector), None, None, None
+    return uncolumned(solve_factored(A, result1, result2, rhs, left, False), vector), None, None, None
 
 
 def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """A batch of right-hand sides of one matrix is one right-hand side with more columns: the matrix is factored once."""
+    a, b = args[:2]
+    if not batched[0]:
+        vector = is_vector_rhs(a.shape, b.shape[1:])
+        rhs = columns(b, vector)
+        if rhs.dim() - 1 >= a.dim():
+            left = kwargs.get("left", True)
+            x, lu, pivots, info = func(a, many_columns(rhs, left), **kwargs)
+            lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
+            return uncolumned(each_apart(x, size, left), vector), lu, pivots, info.contiguous()
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     x, lu, pivots, info = func(a, b, **kwargs)
     shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)

@@ -1,11 +1,13 @@
 """Linear algebra against torch's engine; and against finite differences where torch's own forward mode is wrong."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from runtime import func
 from runtime.errors import BatchingError, MissingRule
@@ -254,3 +256,42 @@ def test_a_batch_reports_singular_matrices() -> None:
 def test_matrix_exp_of_a_batch_with_any_strides() -> None:
     a = torch.stack([_matrix(torch.float64, i) for i in range(4)]).reshape(2, 2, 3, 3)
     torch.testing.assert_close(func.vmap(torch.linalg.matrix_exp, 1, 1)(a), torch.linalg.matrix_exp(a))
+
+
+def factored(run: Any) -> tuple[Any, int]:
+    """What `run()` returns, and how many matrices ATen's kernels factored for it."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as measured:
+        result = run()
+    shapes = [e.input_shapes[0] for e in measured.events() if e.name == "aten::linalg_lu_factor_ex"]
+    return result, sum(math.prod(shape[:-2]) for shape in shapes)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: func.grad(lambda a, b: f(a, b).sin().sum(), (0, 1)),
+        lambda f: lambda a, b: func.jvp(f, (a, b), (b, a)),
+        lambda f: func.jacrev(f, (0, 1)),
+        lambda f: func.jacfwd(f, (0, 1)),
+        lambda f: func.hessian(f, (0, 1)),
+        lambda f: lambda a, b: func.vmap(f, (None, 0))(a, torch.stack([b, b + 1, b.mT])),
+        lambda f: lambda a, b: func.vmap(func.jacrev(f, (0, 1)), (None, 0))(a, torch.stack([b, b + 1])),
+    ],
+    ids=["grad", "jvp", "jacrev", "jacfwd", "hessian", "vmap", "vmap jacrev"],
+)
+def test_one_matrix_is_factored_once(transform: Any, left: bool) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 3, 3, dtype=torch.float64)
+
+    def solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        solution: torch.Tensor = torch.linalg.solve(a, b, left=left)
+        return solution
+
+    def inverse(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        inv: torch.Tensor = torch.linalg.inv(a)
+        return inv @ b if left else b @ inv
+
+    actual, matrices = factored(lambda: transform(solve)(a, b))
+    assert matrices == 1
+    torch.testing.assert_close(actual, transform(inverse)(a, b))

@@ -1,0 +1,98 @@
+"""What the tape keeps for the backward pass, against what torch's engine keeps; and that it lets go of all of it."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from benchmarks.memory import of_ops, of_programs, peak_of, resident, saved_by_runtime
+from benchmarks.programs import leaves, trainings
+
+# Ops that keep more than torch's engine, and why.
+KEEP_MORE = {
+    "ormqr": "differentiated through the product of its reflectors",
+    "linalg.householder_product": "a product of reflectors, each of them saved",
+    **dict.fromkeys(
+        (
+            *("cdist", "cholesky_inverse", "cholesky_solve", "lu_solve", "linalg.lu_solve", "aminmax", "as_strided_scatter"),
+            *("nn.functional.multi_margin_loss", "nn.functional.multilabel_margin_loss", "nn.functional.bilinear"),
+            *("nn.functional.ctc_loss", "nn.functional.pdist"),
+        ),
+        "differentiated through the ops that it is written with",
+    ),
+    "polar": "the angle is kept beside the result: from the result alone the derivative is wrong where the magnitude is not positive",
+}
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_programs_keep_no_more_than_under_torchs_engine() -> None:
+    compared = list(of_programs())
+    assert len(compared) == 11
+    assert [f"{name}: {mine} against {theirs}" for name, mine, theirs in compared if not mine.within(theirs)] == []
+
+
+def test_peaks_of_training_are_those_of_torchs_engine() -> None:
+    for p in trainings():
+        mine, theirs = peak_of(p, True), peak_of(p, False)
+        assert mine.peak <= 1.05 * theirs.peak and mine.kept <= 1.05 * theirs.kept, p.name
+
+
+def test_ops_keep_no_more_than_under_torchs_engine() -> None:
+    more: dict[str, str] = {}
+    compared = 0
+    for name, mine, theirs in of_ops():
+        compared += 1
+        if mine is not None and not mine.within(theirs):
+            more[name] = f"{mine} against {theirs}"
+    assert compared > 900
+    assert {name: text for name, text in more.items() if name not in KEEP_MORE} == {}
+    assert set(KEEP_MORE) <= set(more), "an op of the list keeps no more than torch's engine: take it out"
+
+
+def test_a_tensor_that_two_formulas_need_is_counted_as_one_storage() -> None:
+    x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    held = saved_by_runtime(lambda x: x * x, x)
+    assert (held.references, held.storages, held.bytes) == (2, 1, 8)
+
+
+def test_training_leaves_nothing_behind(without_collector: None) -> None:
+    """Reference counting alone frees every step's graph, saved tensors and gradients."""
+    for p in trainings():
+        x, parameters = leaves(p, True)
+        seen: list[weakref.ref[Any]] = []
+        for _ in range(3):
+            loss: Any = p.loss(x, *parameters)
+            seen += [weakref.ref(loss), weakref.ref(loss.grad_fn), weakref.ref(loss.grad_fn.next_functions[0][0])]
+            loss.backward()
+            seen += [weakref.ref(t.grad) for t in parameters]
+            del loss
+            for t in parameters:
+                t.grad = None
+        assert [ref() for ref in seen if ref() is not None] == [], p.name
+
+
+def test_a_graph_that_is_never_run_backward_is_freed(without_collector: None) -> None:
+    x = runtime.tensor([1.0], requires_grad=True)
+    kept = torch.ones(1)
+    alive = weakref.ref(kept)
+    out: Any = x * kept
+    del kept
+    assert alive() is not None
+    del out
+    assert alive() is None
+
+
+def test_resident_memory_stays_flat() -> None:
+    sizes = list(resident(300, 100))
+    assert sizes[-1] - sizes[0] < 2**20
