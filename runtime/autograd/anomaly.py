@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from .running import current_node
+
+_INSIDE = (str(Path(__file__).parent.parent), torch._ops.__file__)
 
 
 class _State:
@@ -73,7 +76,10 @@ class detect_anomaly:
 
 def remember(node: Any) -> None:
     """Note where ``node`` was made, and by which node if that happened during a backward pass."""
-    node.metadata["traceback_"] = traceback.format_stack()
+    stack = traceback.extract_stack()
+    while stack and stack[-1].filename.startswith(_INSIDE):
+        stack.pop()  # up to the line of the user's that called an op
+    node.metadata["traceback_"] = stack.format()
     parent = current_node()
     if parent is not None:
         node.metadata["parent_"] = parent

@@ -1,0 +1,150 @@
+"""Anomaly mode: the first NaN is found, and errors name the line of the forward pass. Torch's texts are the oracle."""
+
+import gc
+import re
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
+
+from .scenarios import OURS, same
+
+
+def warned(scenario: Any) -> Any:
+    """``scenario`` that returns its error with its warnings, without what depends on where torch keeps its sources."""
+
+    def run(lib: Any) -> Any:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                result = scenario(lib)
+            except Exception as error:
+                result = type(error).__name__, str(error)
+        return result, [re.sub(r" \(Triggered internally at .*\)$", "", str(w.message)) for w in caught]
+
+    return run
+
+
+def root_of_zero(lib: Any) -> Any:
+    x = lib.tensor([0.0, 1.0], requires_grad=True)
+    return x.sqrt() * 0
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_the_function_that_returned_nan_is_named_with_its_forward_call() -> None:
+    def scenario(lib: Any) -> Any:
+        with lib.autograd.detect_anomaly():
+            root_of_zero(lib).sum().backward()
+
+    result, texts = same(warned(scenario))
+    assert result == ["RuntimeError", "Function 'SqrtBackward0' returned nan values in its 0th output."]
+    assert texts[0].startswith("Anomaly Detection has been enabled.")
+    assert texts[1].startswith("Error detected in SqrtBackward0. Traceback of forward call that caused the error:")
+    assert texts[1].rstrip().endswith("return x.sqrt() * 0")
+
+
+def test_without_a_trace_of_the_forward_pass_it_says_so() -> None:
+    def scenario(lib: Any) -> Any:
+        y = root_of_zero(lib)
+        with lib.autograd.set_detect_anomaly(True):
+            y.sum().backward()
+
+    assert "No forward pass information available" in same(warned(scenario))[1][0]
+
+
+def test_nan_passes_where_it_is_not_checked() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([0.0], requires_grad=True)
+        with lib.autograd.set_detect_anomaly(True, check_nan=False):
+            (x.sqrt() * 0).backward()
+        return bool(x.grad.isnan().all())
+
+    assert same(warned(scenario)) == [True, []]
+
+
+def test_an_error_of_a_hook_comes_with_the_forward_call_too() -> None:
+    def scenario(lib: Any) -> Any:
+        with lib.autograd.set_detect_anomaly(True):
+            y = lib.tensor([1.0], requires_grad=True) * 2
+            y.register_hook(lambda g: 1 / 0)
+            y.backward()
+
+    result, texts = same(warned(scenario))
+    assert result[0] == "ZeroDivisionError" and "Error detected in MulBackward0" in texts[0]
+
+
+def test_a_node_made_by_a_backward_pass_tells_which_node_made_it() -> None:
+    def scenario(lib: Any) -> Any:
+        class Twice(lib.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                ctx.save_for_backward(x)
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                (x,) = ctx.saved_tensors
+                return Bad.apply(g * x)
+
+        class Bad(lib.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                raise ValueError("bad")
+
+        with lib.autograd.set_detect_anomaly(True):
+            x = lib.tensor([1.0], requires_grad=True)
+            (g,) = lib.autograd.grad(Twice.apply(x), x, create_graph=True)
+            g.backward()
+
+    def headings(lib: Any) -> Any:
+        """Without the frames: torch's traces go on into its own Python."""
+        result, texts = warned(scenario)(lib)
+        return result, [re.findall(r"^.*(?:Error detected|Previous calculation).*$", t, re.M) for t in texts]
+
+    result, _ = same(headings)
+    assert result == ["ValueError", "bad"]
+    ends = [t.rstrip().splitlines()[-1].strip() for t in warned(scenario)(OURS)[1]]
+    assert ends == ["return Bad.apply(g * x)", "(g,) = lib.autograd.grad(Twice.apply(x), x, create_graph=True)"]
+
+
+def test_the_mode_is_set_and_restored() -> None:
+    assert not is_anomaly_enabled()
+    with OURS.autograd.set_detect_anomaly(True, check_nan=False):
+        assert is_anomaly_enabled() and not is_anomaly_check_nan_enabled()
+        with OURS.autograd.set_detect_anomaly(False):
+            assert not is_anomaly_enabled() and is_anomaly_check_nan_enabled()
+        assert is_anomaly_enabled() and not is_anomaly_check_nan_enabled()
+    assert not is_anomaly_enabled() and is_anomaly_check_nan_enabled()
+    OURS.autograd.set_detect_anomaly(True)
+    assert is_anomaly_enabled()
+    OURS.autograd.set_detect_anomaly(False)
+    assert not is_anomaly_enabled()
+
+
+def test_traces_hold_no_graph() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with OURS.autograd.set_detect_anomaly(True):
+            x = OURS.tensor([1.0, 2.0], requires_grad=True)
+            (g,) = OURS.autograd.grad((x**3).sum(), x, create_graph=True)
+            gone = weakref.ref(g.grad_fn)
+            g.sum().backward()
+            del g
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_nothing_is_traced_while_the_mode_is_off() -> None:
+    assert (OURS.tensor([1.0], requires_grad=True) * 2).grad_fn.metadata == {}
+    with torch.no_grad(), OURS.autograd.set_detect_anomaly(True):
+        assert (OURS.tensor([1.0], requires_grad=True) * 2).grad_fn is None

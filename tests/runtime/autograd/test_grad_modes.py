@@ -1,0 +1,157 @@
+"""Grad modes and inference mode: as context managers, functions and decorators, and what they mean for tensors. Torch is the oracle."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+
+from .scenarios import OURS, same
+
+
+def leaf(lib: Any) -> Any:
+    return lib.tensor([1.0, 2.0], requires_grad=True)
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "enable_grad", "inference_mode"])
+def test_modes_are_context_managers_and_restore_what_was(mode: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        states = []
+        for outside in (True, False):
+            with lib.autograd.set_grad_enabled(outside):
+                with getattr(lib.autograd, mode)():
+                    states.append((x * 2).requires_grad)
+                states.append((x * 2).requires_grad)
+        return states
+
+    same(scenario)
+
+
+def test_set_grad_enabled_is_a_function_too() -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        lib.autograd.set_grad_enabled(False)
+        off = (x * 2).requires_grad
+        lib.autograd.set_grad_enabled(True)
+        return off, (x * 2).requires_grad
+
+    assert same(scenario) == [False, True]
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "enable_grad", "inference_mode"])
+def test_modes_decorate_functions_generators_coroutines_and_methods(mode: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        decorate = getattr(lib.autograd, mode)()
+
+        @decorate  # type: ignore[untyped-decorator]
+        def function() -> bool:
+            return bool((x * 2).requires_grad)
+
+        @decorate  # type: ignore[untyped-decorator]
+        def generator() -> Any:
+            got = yield (x * 2).requires_grad
+            yield got, (x * 2).requires_grad
+
+        @decorate  # type: ignore[untyped-decorator]
+        async def coroutine() -> bool:
+            return bool((x * 2).requires_grad)
+
+        class Owner:
+            @decorate  # type: ignore[untyped-decorator]
+            def method(self) -> bool:
+                return bool((x * 2).requires_grad)
+
+        steps = generator()
+        first = next(steps)
+        between = (x * 2).requires_grad
+        second = steps.send("sent")
+        return [function(), first, between, second, (x * 2).requires_grad, asyncio.run(coroutine()), Owner().method()]
+
+    same(scenario)
+
+
+def test_what_no_grad_makes_is_a_leaf_without_history() -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        with lib.autograd.no_grad():
+            y = x * 2
+            z = lib.tensor([1.0], requires_grad=True)
+        return y.is_leaf, y.requires_grad, y.grad_fn, z.requires_grad, (y * x).requires_grad
+
+    same(scenario)
+
+
+def test_hooks_and_rules_run_in_the_mode_of_the_pass() -> None:
+    def scenario(lib: Any) -> Any:
+        modes: list[bool] = []
+        x = leaf(lib)
+        y = x * x
+        y.register_hook(lambda g: modes.append(torch.is_grad_enabled()))
+        y.sum().backward(retain_graph=True)
+        lib.autograd.grad(y.sum(), x, create_graph=True)
+        with lib.autograd.no_grad():
+            lib.autograd.grad(y, x, lib.tensor([1.0, 1.0]), create_graph=True)
+        return modes, torch.is_grad_enabled()
+
+    assert same(scenario) == [[False, True, True], True]
+
+
+def test_tensors_of_inference_mode_say_so() -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        with lib.autograd.inference_mode():
+            made, got = lib.tensor([1.0], requires_grad=True), x * 2
+            inside = [
+                made.is_inference(),
+                got.is_inference(),
+                got.requires_grad,
+                got.grad_fn,
+                x.is_inference(),
+                made.view(1).is_inference(),
+            ]
+        return inside, (got + 1).is_inference(), got.clone().is_inference(), got.view(2).is_inference(), got.detach().is_inference()
+
+    same(scenario)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda lib, x, t: t.requires_grad_(),
+        lambda lib, x, t: t.add_(1),
+        lambda lib, x, t: t._version,
+        lambda lib, x, t: x + t,
+        lambda lib, x, t: (x + t).grad_fn.name(),
+        lambda lib, x, t: lib.autograd.grad((x + t).sum(), x),
+        lambda lib, x, t: x.clone().add_(t),
+        lambda lib, x, t: t.clone().requires_grad_().requires_grad,
+    ],
+)
+def test_tensors_of_inference_mode_outside_of_it(use: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        with lib.autograd.inference_mode():
+            t = x * 2
+        return use(lib, x, t)
+
+    same(scenario)
+
+
+def test_graphs_made_before_inference_mode_stay_whole() -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        y = x * 3
+        with lib.autograd.inference_mode():
+            _ = y * 2
+        y.sum().backward()
+        return x.grad, x.grad.is_inference()
+
+    assert same(scenario) == [[3.0, 3.0], False]
+
+
+def test_inference_mode_can_be_off() -> None:
+    x = leaf(OURS)
+    with OURS.autograd.inference_mode(False):
+        assert (x * 2).requires_grad and not torch.is_inference_mode_enabled()
