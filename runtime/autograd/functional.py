@@ -121,9 +121,7 @@ def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] 
     if not kept:
         return (None,) * len(inputs)
     given = None if cotangents is None else [cotangents[i] for i in kept]
-    found: tuple[Any, ...] = grad(
-        [outs[i] for i in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True
-    )
+    found: tuple[Any, ...] = grad([outs[i] for i in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True)
     return found
 
 
@@ -171,9 +169,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
             vs = None
     with torch.set_grad_enabled(create_graph or torch.is_grad_enabled()):
         pulled = _pull(outs, opened, vs, create_graph)
-        filled = _filled(
-            pulled, opened, _OUTPUT_INDEPENDENT if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None
-        )
+        filled = _filled(pulled, opened, _OUTPUT_INDEPENDENT if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None)
     return _returned(outs, is_tuple, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
 
 
@@ -198,9 +194,7 @@ def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         out = _scalar(func, "vhp", strict)(*opened)
         jacobian_ = _gradient(out, opened, strict)
         pulled = _pull(jacobian_, opened, vs, create_graph)
-        filled = _filled(
-            pulled, opened, _JACOBIAN_INDEPENDENT if strict else None, _HESSIAN_CONSTANT if strict and create_graph else None
-        )
+        filled = _filled(pulled, opened, _JACOBIAN_INDEPENDENT if strict else None, _HESSIAN_CONSTANT if strict and create_graph else None)
     return _returned((out,), False, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
 
 
@@ -289,9 +283,7 @@ def _rows_at_once(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, s
 
     found: Sequence[Any] = (None,) * len(inputs)
     if _tracked(out) and out.numel():
-        found = grad(
-            out, inputs, _one_hot(out), retain_graph=True, create_graph=create_graph, allow_unused=True, is_grads_batched=True
-        )
+        found = grad(out, inputs, _one_hot(out), retain_graph=True, create_graph=create_graph, allow_unused=True, is_grads_batched=True)
     return [
         x.detach().new_zeros((*out.shape, *x.shape)) if g is None else g.reshape((*out.shape, *x.shape))
         for g, x in zip(found, inputs, strict=True)
@@ -331,9 +323,7 @@ def _columns(func: Callable[..., Any], inputs: Any, strict: bool, vectorize: boo
         basis.append(full.reshape((sum(sizes), *x.shape)))
         start += n
     columns = vmap(push)(*basis)
-    blocks = [
-        [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), xs, strict=True)] for c in columns
-    ]
+    blocks = [[part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), xs, strict=True)] for c in columns]
     return _nested(blocks, many_outputs, isinstance(inputs, tuple))
 
 

@@ -7,6 +7,7 @@ from .functional_call import functional_call, replace_all_batch_norm_modules_, s
 from .functionalize import functionalize
 from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
+from .linearize import linearize
 from .vmap import vmap
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "jacfwd",
     "jacrev",
     "jvp",
+    "linearize",
     "replace_all_batch_norm_modules_",
     "stack_module_state",
     "vjp",

@@ -1,0 +1,115 @@
+"""``linearize``: the derivative of a function at a point, as a function of the tangents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..autograd.saved import Saved
+from ..levels import Value
+from .jvp import DualLevel, tangent_of
+
+
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """As ``torch.func.linearize``: ``func(*primals)``, and a function from tangents of ``primals`` to the tangent of that output.
+
+    ``func`` runs once, here. ``primals`` and the output may be pytrees of tensors. The returned function keeps the intermediate tensors
+    that derivatives depend on; it can be used any number of times and under further transforms (``vmap(jvp_fn)`` gives many tangents), and
+    raises a ``RuntimeError`` for tangents of another structure, shape or dtype, and when a tensor that it keeps was written to since.
+    """
+    flat, spec = pytree.tree_flatten(primals)
+    for p in flat:
+        if not isinstance(p, torch.Tensor):
+            raise RuntimeError(f"linearize(f, *primals): Expected all primals to be Tensors, got {type(p)}")
+    try:
+        output, push = _linearized(func, flat, spec, copying=False)
+    except _Overwritten:  # the program writes to what its derivative needs
+        output, push = _linearized(func, flat, spec, copying=True)
+
+    def jvp_fn(*tangents: Any) -> Any:
+        flat_t, t_spec = pytree.tree_flatten(tangents)
+        if t_spec != spec:
+            raise RuntimeError(f"Expected the tangents {t_spec} to have the same argspec as the primals {spec}")
+        for i, (p, t) in enumerate(zip(flat, flat_t, strict=True)):
+            if not isinstance(t, torch.Tensor):
+                raise RuntimeError(f"tangent:{i} in flattened pytree is not a Tensor but {type(t)}")
+            for what, mine, theirs in (("shape", t.shape, p.shape), ("dtype", t.dtype, p.dtype)):
+                if mine != theirs:
+                    raise RuntimeError(
+                        f"tangent:{i} with {what} {mine} in flattened pytree doesn't match the {what} {theirs} of the corresponding primal."
+                    )
+        return push(flat_t)
+
+    return output, jvp_fn
+
+
+class _Overwritten(Exception):
+    """A tensor that the recorded derivative uses was written to after it was recorded."""
+
+
+def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying: bool) -> tuple[Any, Callable[..., Any]]:
+    """Run ``func`` at a dual level whose tangents, and they alone, are values of a trace.
+
+    A rule's work on primals meets no value of the trace and is simply done; what it does with a tangent is written into the graph, with
+    the primals as constants. So the graph is the linear part of the program, nothing has to be separated afterwards, and as the constants
+    are tensors of the levels further out, they keep their derivatives. (Replaying the jvp rules themselves would do without a graph, but
+    would need views, in-place writes and custom Functions a second time.)
+    """
+    from ..aot.trace import Trace, module_of  # builds on this package
+
+    kept: dict[str, Saved] = {}
+
+    class LinearPart(Trace):
+        """Remembers the version of each constant: the graph means the value that it had when it was first used."""
+
+        def constant(self, t: torch.Tensor) -> Any:
+            known = super().constant(t.clone() if copying else t)
+            if known._node.op == "get_attr":
+                kept.setdefault(str(known._node.target), Saved(t))
+            return known
+
+    trace = LinearPart()
+    level = DualLevel()
+    results: list[Any] = []
+    moving: list[bool] = []  # which results have a tangent
+    try:
+        given = [level.wrap(p, trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
+        flat_out, out_spec = pytree.tree_flatten(func(*pytree.tree_unflatten(given, spec)))
+        tangents = []
+        for o in flat_out:
+            if not isinstance(o, torch.Tensor):
+                raise RuntimeError(f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}")
+            mine = isinstance(o, Value) and o._level is level
+            results.append(o._inner if isinstance(o, Value) and mine else o)
+            t = tangent_of(o) if mine else None
+            moving.append(t is not None)
+            if t is not None:
+                tangents.append(trace.lower_output(t))
+        trace.graph.output(tangents)
+    finally:
+        level.close()
+        trace.close()
+    trace.graph.eliminate_dead_code()
+    used = {node.target for node in trace.graph.nodes if node.op == "get_attr"}
+    kept = {name: saved for name, saved in kept.items() if name in used}
+    if not copying and any(saved.tensor._version != saved.version for saved in kept.values()):
+        raise _Overwritten
+    linear_part = module_of(trace.graph, {name: _detached(t) for name, t in trace.attributes.items() if name in used}, "LinearPart")
+
+    def push(tangents: list[Any]) -> Any:
+        for saved in kept.values() if not copying else ():
+            saved.check(None)
+        found = iter(linear_part(*tangents))
+        return pytree.tree_unflatten(
+            [next(found) if moves else torch.zeros_like(o) for o, moves in zip(results, moving, strict=True)], out_spec
+        )
+
+    return pytree.tree_unflatten(results, out_spec), push
+
+
+def _detached(t: torch.Tensor) -> torch.Tensor:
+    """A plain parameter as a plain tensor: torch's own autograd has no part in this."""
+    return t.detach() if t.requires_grad and not isinstance(t, Value) else t

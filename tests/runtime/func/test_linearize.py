@@ -1,0 +1,175 @@
+"""linearize: one run of the function, then its derivative applied to any number of tangents, under any transform."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import runtime
+from runtime import wrap
+from runtime.autograd import Function
+from runtime.func import functional_call, grad, jacfwd, jvp, linearize, vjp, vmap
+
+W = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
+X, T = torch.linspace(0.3, 1.2, 4, dtype=torch.float64), torch.linspace(1, -1, 4, dtype=torch.float64)
+
+
+def with_writes(x: Any) -> Any:
+    y = x.sin()
+    z = y * x
+    y.mul_(2)  # after its value entered the derivative of z
+    z[1:3] = y[:2] ** 2
+    z.t_().relu_()
+    return z * y
+
+
+def choice(x: Any) -> Any:
+    return x.exp() if bool((x > 0).all()) else -x
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "pointwise": lambda x: (x @ W).tanh() * x,
+    "several outputs": lambda x: {"a": x.sin(), "b": [x.sum(), W.sum()]},
+    "linear": lambda x: x @ W,
+    "identity": lambda x: x,
+    "views": lambda x: torch.cat([x[1:].flip(0), x.reshape(2, 2).t().reshape(-1)]).view(7, 1),
+    "writes": with_writes,
+    "index": lambda x: x[torch.tensor([0, 0, 2])].cumsum(0).sort().values,
+    "linalg": lambda x: torch.linalg.solve(W + torch.diag(x + 3), x),
+    "control flow": lambda x: choice(x) * 2 if x.sum() > 1 else x,
+    "dropout": lambda x: nn.functional.dropout(x, 0.5).exp(),
+    "inner transforms": lambda x: grad(lambda y: (y.sin() * x).sum())(x) + vmap(lambda a: a * x.sum())(x),
+    "constant": lambda x: W.sum(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_agrees_with_jvp(name: str) -> None:
+    f = PROGRAMS[name]
+    torch.manual_seed(0)
+    expected = jvp(f, (X,), (T,))
+    torch.manual_seed(0)
+    out, push = linearize(f, X)
+    torch.testing.assert_close((out, push(T)), expected)
+    torch.testing.assert_close(push(2 * T), torch.utils._pytree.tree_map(lambda t: 2 * t, expected[1]))
+
+
+class Seen(TorchDispatchMode):
+    """The ops that ran while it was entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func._schema.name.split("::")[1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_function_runs_once_and_pushing_does_only_what_is_linear() -> None:
+    calls = []
+
+    def f(x: Any) -> Any:
+        calls.append(1)
+        return (x.sin().exp() * x.cos()).sum()
+
+    _, push = linearize(f, X)
+    with Seen() as seen:
+        push(T)
+        push(X)
+    assert len(calls) == 1
+    assert "mul" in seen.names and not seen.names & {"sin", "cos", "exp"}
+
+
+def test_trees_and_several_primals() -> None:
+    def f(tree: Any, y: Any) -> Any:
+        return {"out": tree["a"] * y, "pair": (tree["b"][0].sum(), y)}
+
+    args, tangents = ({"a": X, "b": [T]}, X + T), ({"a": T, "b": [X]}, X)
+    out, push = linearize(f, *args)
+    torch.testing.assert_close((out, push(*tangents)), torch.func.jvp(f, args, tangents))
+
+
+def test_the_linear_function_nests() -> None:
+    f = PROGRAMS["pointwise"]
+    _, push = linearize(f, X)
+    jacobian = torch.func.jacfwd(f)(X)
+    torch.testing.assert_close(vmap(push, out_dims=1)(torch.eye(4, dtype=torch.float64)), jacobian)
+    torch.testing.assert_close(vjp(push, T)[1](X)[0], jacobian.t() @ X)
+    torch.testing.assert_close(jacfwd(push)(T), jacobian)
+    torch.testing.assert_close(linearize(push, T)[1](X), push(X))
+
+
+def test_linearize_nests_and_its_derivative_by_the_primals_is_the_second() -> None:
+    f = PROGRAMS["pointwise"]
+
+    def pushed(lib: Any) -> Any:
+        return lambda x: lib.linearize(f, x)[1](T).sin().sum() if lib is runtime.func else lib.jvp(f, (x,), (T,))[1].sin().sum()
+
+    torch.testing.assert_close(grad(pushed(runtime.func))(X), torch.func.grad(pushed(torch.func))(X))
+    torch.testing.assert_close(jvp(pushed(runtime.func), (X,), (T,)), torch.func.jvp(pushed(torch.func), (X,), (T,)))
+    xs = torch.stack([X, T])
+    torch.testing.assert_close(vmap(pushed(runtime.func))(xs), torch.func.vmap(pushed(torch.func))(xs))
+    w = wrap(X.clone(), True)
+    linearize(f, w)[1](T).sum().backward()
+    assert w.grad is not None
+    torch.testing.assert_close(runtime.unwrap(w.grad), torch.func.grad(lambda x: torch.func.jvp(f, (x,), (T,))[1].sum())(X))
+
+
+def test_modules_and_custom_functions() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Linear(4, 1)).double()
+    params = dict(net.named_parameters())
+    x = torch.randn(5, 4, dtype=torch.float64)
+    tangents = {k: torch.randn_like(v) for k, v in params.items()}
+
+    def call(params: Any) -> Any:
+        return functional_call(net, params, x)
+
+    out, push = linearize(call, params)
+    pushed = push(tangents)
+    assert not pushed.requires_grad
+    torch.testing.assert_close((out, pushed), jvp(call, (params,), (tangents,)))
+
+    class Triple(Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx: Any, t: Any) -> Any:
+            return 3 * t * ctx.saved_tensors[0]
+
+    torch.testing.assert_close(linearize(Triple.apply, X)[1](T), 3 * T * X)
+
+
+def test_a_write_to_what_it_keeps_is_an_error() -> None:
+    x = X.clone()
+    _, push = linearize(torch.sin, x)
+    push(T)
+    _, kept = linearize(lambda x: x * x, x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept(T)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: linearize(torch.sin, 3.0), "Expected all primals to be Tensors"),
+        (lambda: linearize(lambda x: 3, X), "Expected f to return only Tensors"),
+        (lambda: linearize(torch.sin, X)[1](T, T), "to have the same argspec as the primals"),
+        (lambda: linearize(torch.sin, X)[1](3), "tangent:0 in flattened pytree is not a Tensor"),
+        (lambda: linearize(torch.sin, X)[1](T[:2]), "tangent:0 with shape .* doesn't match the shape"),
+        (lambda: linearize(torch.sin, X)[1](T.float()), "tangent:0 with dtype torch.float32 .* doesn't match the dtype torch.float64"),
+    ],
+)
+def test_errors(call: Any, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        call()
