@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
 
 class MissingRule(NotImplementedError):
     """An op lacks the rule that a transform asked for; the message names the op, the rule and where to add it."""
@@ -22,3 +29,22 @@ class BatchingError(RuntimeError):
 
 class InplaceError(RuntimeError):
     """A mutation that cannot be tracked correctly; raised instead of computing wrong gradients."""
+
+
+_LIBRARIES = tuple(str(Path(where).parent) + "/" for where in (__file__, str(torch.__file__)))
+
+
+def users_frame() -> tuple[FrameType, int]:
+    """The nearest frame outside of this package and torch, and its level on the stack for a warning that the caller gives."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame, level = frame.f_back, level + 1
+    return frame, level
+
+
+def called_from() -> str:
+    """`` at FILE:LINE in FUNCTION: `SOURCE` ``: the line of the user's program that led here."""
+    frame, _ = users_frame()
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(file, line).strip()
+    return f" at {file}:{line} in {frame.f_code.co_name}{f': `{source}`' if source else ''}"

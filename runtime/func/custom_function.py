@@ -27,9 +27,10 @@ from ..autograd.function import (
 from ..autograd.function_node import FunctionCtx
 from ..autograd.views import View, aliases
 from ..levels import Value
+from .draws import DrawPerElement, Randomness
 from .functionalize import FunctionalLevel, FunctionalValue
 from .jvp import DualLevel, tangent_of
-from .vmap import BatchLevel, _DrawPerElement, _Randomness
+from .vmap import BatchLevel
 
 
 @rule(DualLevel)
@@ -92,7 +93,7 @@ def _outside_batch(level: BatchLevel) -> Iterator[None]:
             yield
         finally:
             torch._C._vmapmode_increment_nesting()
-    elif isinstance(mode, _DrawPerElement) and mode.level is level:
+    elif isinstance(mode, DrawPerElement) and mode.level is level:
         with _pop_mode_temporarily():
             yield
     else:
@@ -179,7 +180,7 @@ def _vectorized(cls: Any, in_dims: tuple[Any, ...], size: int, randomness: str) 
     def batch() -> Generator[BatchLevel]:
         level = BatchLevel(size, randomness)
         try:
-            with _Randomness(level):
+            with Randomness(level):
                 yield level
         finally:
             level.close()

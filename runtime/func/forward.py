@@ -1,4 +1,4 @@
-"""Forward-mode transforms: ``jvp`` and ``linearize``."""
+"""The forward-mode transform ``jvp``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import torch
 
 from ..levels import Value
 from . import trees
+from .grad import check_outputs
 from .jvp import DualLevel, tangent_of
 
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
     """As ``torch.func.jvp``: outputs and their tangents along ``tangents``."""
     if not isinstance(primals, tuple):
-        raise RuntimeError(
-            f"jvp(f, primals, tangents): Expected primals to be a tuple. E.g. it should be valid to call f(*primals). Got {type(primals)}"
-        )
+        raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
     flat, spec = trees.flatten(primals)
     flat_t, t_spec = trees.flatten(tangents)
     if spec != t_spec:
@@ -26,12 +25,19 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
             "tuple of 3 tensors, tangents also must be. "
             f"Got primals with structure {trees.torch_spec(spec)} and tangents with structure {trees.torch_spec(t_spec)}"
         )
+    if not flat:
+        raise RuntimeError("jvp(f, primals, tangents): Expected primals to contain at least one Tensor.")
+    for what, leaves in (("primals", flat), ("tangents", flat_t)):
+        for x in leaves:
+            if not isinstance(x, torch.Tensor):
+                raise RuntimeError(f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}")
+            if not (x.is_floating_point() or x.is_complex()):
+                raise ValueError(f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}")
     for p, t in zip(flat, flat_t, strict=True):
-        if not isinstance(p, torch.Tensor) or not isinstance(t, torch.Tensor):
-            raise RuntimeError(f"jvp(f, primals, tangents): Expected all primals and tangents to be Tensors, got {type(p)} and {type(t)}")
         if p.shape != t.shape:
             raise RuntimeError(
-                f"jvp(f, primals, tangents): a primal of shape {tuple(p.shape)} has a tangent of shape {tuple(t.shape)}; they must be equal"
+                "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
+                f"Tensor is of size {list(p.shape)} while the given forward gradient is of size {list(t.shape)}."
             )
     level = DualLevel()
     try:
@@ -43,19 +49,19 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
                 raise RuntimeError("jvp(f, primals, tangents): output of function f should be a tuple: (output, aux) if has_aux is True")
             outs, aux = outs
         flat_out, out_spec = trees.flatten(outs)
+        check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
         for o in flat_out:
-            if not isinstance(o, torch.Tensor):
-                raise RuntimeError(f"jvp(f, primals, tangents): Expected f to return only Tensors, got {type(o)}")
             mine = isinstance(o, Value) and o._level is level
             t = tangent_of(o) if mine else None
             inner = o._inner if isinstance(o, Value) and mine else o
             if t is None and strict:
-                raise RuntimeError("jvp(f, primals, tangents, strict=True): Output of f is independent of the input.")
+                raise RuntimeError(
+                    "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
+                    "This is not allowed with strict=True."
+                )
             results.append(inner)
             result_tangents.append(torch.zeros_like(inner) if t is None else t)
-        if not flat_out:
-            raise RuntimeError("jvp(f, primals, tangents): Expected f to return at least one Tensor")
         lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
     finally:
         level.close()

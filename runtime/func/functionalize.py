@@ -318,7 +318,11 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
     What ``func`` does to its arguments is done to them at the end, by one ``copy_`` each.
     """
     if remove not in ("mutations", "mutations_and_views"):
-        raise RuntimeError(f"functionalize(func, remove=...): remove must be 'mutations' or 'mutations_and_views', got {remove!r}")
+        raise RuntimeError(
+            f"functionalize(f, remove='mutations'): received invalid argument for remove={remove}. Valid options are: 'mutations' "
+            "(in-place and out= operators are replaced by their out-of-place equivalents), 'mutations_and_views' (aliasing operators are "
+            "replaced by their copying equivalents as well)."
+        )
 
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,19 @@ def _recorded(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _opened(level: GradLevel, tree: Any) -> Any:
-    return trees.map_tensors(level.input, tree)
+    """``tree`` with every leaf as an input of ``level``."""
+    if isinstance(tree, torch.Tensor):
+        return _input(level, tree)
+    leaves, spec = trees.flatten(tree)
+    return trees.unflatten([_input(level, x) for x in leaves], spec)
+
+
+def _input(level: GradLevel, x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
+    if not (x.is_floating_point() or x.is_complex()):
+        raise RuntimeError("only Tensors of floating point dtype can require gradients")
+    return level.input(x)
 
 
 def _lowered(level: GradLevel, tree: Any) -> Any:
@@ -48,12 +60,13 @@ def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 
-def _tensors(what: str, flat: list[Any]) -> None:
-    for t in flat:
-        if not isinstance(t, torch.Tensor):
-            raise RuntimeError(
-                f"{what}: Expected all {'outputs' if 'returned' in what else 'inputs'} to be Tensors, got unsupported type {type(t)}"
-            )
+def check_outputs(what: str, flat: list[Any]) -> None:
+    """The outputs of a function that is differentiated must be tensors, at least one."""
+    if not flat or (len(flat) == 1 and flat[0] is None):
+        raise RuntimeError(f"{what}: Expected f to be a function that has non-empty output (got output = {flat})")
+    for o in flat:
+        if not isinstance(o, torch.Tensor):
+            raise RuntimeError(f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(o)}")
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -69,11 +82,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             outs, aux = outs
             aux = _lowered(level, aux)
         flat, spec = trees.flatten(outs)
-        for t in flat:
-            if not isinstance(t, torch.Tensor):
-                raise RuntimeError(f"vjp(f, *primals): Expected f to be a function that has Tensor outputs, got {type(t)}")
-        if not flat:
-            raise RuntimeError("vjp(f, *primals): Expected f to be a function that has non-empty output")
+        check_outputs("vjp(f, *primals)", flat)
         results = trees.unflatten([v._inner if isinstance(v, Value) and v._level is level else v for v in flat], spec)
         inputs, in_spec = trees.flatten(given)
     finally:
@@ -88,13 +97,18 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 f"primal output: {pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
         for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
+            if not isinstance(g, torch.Tensor):
+                raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
             if g.shape != o.shape:
                 raise RuntimeError(
                     f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of {o.shape}."
                 )
-        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        found = iter(_pull(level, flat, flat_ct, tensors, retain_graph))
-        return trees.unflatten([next(found) if isinstance(x, torch.Tensor) else None for x in inputs], in_spec)
+            if g.is_complex() != o.is_complex():
+                raise RuntimeError(
+                    "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
+                    f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
+                )
+        return trees.unflatten(_pull(level, flat, flat_ct, inputs, retain_graph), in_spec)
 
     return (results, pullback, aux) if has_aux else (results, pullback)
 
@@ -117,22 +131,18 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
                     raise RuntimeError("grad_and_value(f)(*args): output of function f should be a tuple: (output, aux) if has_aux is True")
                 out, aux = out
             if not isinstance(out, torch.Tensor):
-                raise RuntimeError(
-                    f"grad_and_value(f)(*args): Expected f(*args) to return a single tensor, got {type(out)}"
-                    if not isinstance(out, (tuple, list))
-                    else "grad_and_value(f)(*args): Expected f(*args) to return a single scalar tensor, got a collection of outputs"
-                )
+                raise RuntimeError(f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}")
             if out.dim() != 0:
                 raise RuntimeError(
-                    "grad_and_value(f)(*args): Expected f(*args) to return a scalar tensor, got tensor with "
+                    "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got tensor with "
                     f"{out.dim()} dims. Maybe you wanted to use the vjp or jacrev APIs instead?"
                 )
+            if out.is_complex():
+                raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
             value = _lowered(level, out)
             selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
             inputs, spec = trees.flatten(selected)
-            tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-            found = iter(_pull(level, [out], [torch.ones_like(value)], tensors, False))
-            grads = trees.unflatten([next(found) if isinstance(x, torch.Tensor) else None for x in inputs], spec)
+            grads = trees.unflatten(_pull(level, [out], [torch.ones_like(value)], inputs, False), spec)
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
             level.close()
@@ -156,9 +166,11 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
     """Non-negative argument numbers; out-of-range and repeated ones are errors."""
     if type(argnums) is int and 0 <= argnums < n:
         return argnums
-    each = argnums if isinstance(argnums, tuple) else (argnums,)
-    if not all(isinstance(i, int) for i in each):
-        raise RuntimeError(f"argnum must be int or Tuple[int, ...], got: {type(argnums)}")
+    each: tuple[Any, ...] = argnums if isinstance(argnums, tuple) else (argnums,)
+    for i in each:
+        if not isinstance(i, int):
+            what = "argnum must be int" if isinstance(argnums, tuple) else "argnums must be int or Tuple[int, ...]"
+            raise RuntimeError(f"{what}, got: {type(i)}")
     if not each:
         raise RuntimeError("argnums must be non-empty")
     for i in each:
@@ -166,5 +178,5 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
             raise RuntimeError(f"Got argnum={i}, but only {n} positional inputs")
     fixed = tuple(i % n for i in each)
     if len(set(fixed)) != len(fixed):
-        raise RuntimeError(f"argnums elements must be unique, got {argnums}")
+        raise RuntimeError(f"argnums elements must be unique, got {fixed}")
     return fixed if isinstance(argnums, tuple) else fixed[0]

@@ -27,6 +27,13 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return out
 
 
+def _require_real(what: str, which: str, flat: list[Any]) -> None:
+    """A complex Jacobian has no one meaning: the derivative is linear over the reals only."""
+    for i, t in enumerate(flat):
+        if isinstance(t, torch.Tensor) and t.is_complex():
+            raise RuntimeError(f"{what}: Expected all {which} to be real but received complex tensor at flattened input idx: {i}")
+
+
 def _select(func: Any, args: Any, argnums: Any) -> tuple[Any, Any]:
     """``func`` as a function of the selected arguments alone, and those."""
     which = normalize_argnums(argnums, len(args))
@@ -50,12 +57,16 @@ def jacrev(
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
     """As ``torch.func.jacrev``: the Jacobian, a row at a time by the pullback."""
+    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
+        raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
+        _require_real("jacrev", "inputs", trees.flatten(chosen)[0])
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
         flat, spec = trees.flatten(outs)
+        _require_real("jacrev", "outputs", flat)
         rows = vmap(lambda *ct: pullback(trees.unflatten(list(ct), spec)), chunk_size=chunk_size)(*_basis(flat))
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
         return (result, aux[0]) if has_aux else result
@@ -90,6 +101,7 @@ def jacfwd(
     def transformed(*args: Any, **kwargs: Any) -> Any:
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         flat, spec = trees.flatten(chosen)
+        _require_real("jacfwd", "inputs", flat)
 
         def push(*tangents: Any) -> Any:
             outs, out_t, *aux = jvp(f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux)
@@ -98,6 +110,7 @@ def jacfwd(
         # outputs and aux do not depend on the batch of tangents; batched or not, the first element is right
         columns, _, *aux = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
         flat_c, out_spec = trees.flatten(columns)
+        _require_real("jacfwd", "outputs", flat_c)
         sizes = [x.numel() for x in flat]
         per_output = []
         for c in flat_c:

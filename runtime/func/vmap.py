@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -12,14 +10,13 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import foreach
-from ..errors import BatchingError, MissingRule
-from ..levels import GEOMETRY, LAZY_BITS, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
+from ..errors import BatchingError, MissingRule, called_from, users_frame
+from ..levels import GEOMETRY, VALUES, Level, Value, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand, lined_up
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
-from . import trees
+from . import draws, trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
 _policy = "warn"
@@ -39,6 +36,21 @@ class BatchedValue(Value):
     """A batch of tensors. ``_inner`` holds them along dimension 0; this value looks like one of them."""
 
     _level: BatchLevel
+
+    def __bool__(self) -> bool:
+        raise BatchingError(f"{_CONTROL_FLOW} bool() was asked{called_from()}")
+
+    def tolist(self) -> Any:
+        raise BatchingError(f"{_ITEM} tolist() was asked{called_from()}")
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise BatchingError(f"vmap: numpy() would leave the transform; compute with tensors instead. It was asked{called_from()}")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        raise RuntimeError(
+            "You are attempting to call Tensor.requires_grad_() inside of a function being transformed by vmap, where it has no effect. "
+            "Use the transforms (grad, vjp, jacrev, jacfwd, hessian), or call it outside of the function being transformed."
+        )
 
     @property
     def data(self) -> Any:
@@ -86,7 +98,7 @@ class BatchLevel(Level):
         if op.base_name == "equal":
             return self._equal(args)
         if op.base_name in _DATA_DEPENDENT:
-            raise BatchingError(_DATA_DEPENDENT[op.base_name])
+            raise BatchingError(f"{_DATA_DEPENDENT[op.base_name]} The op is {func}{called_from()}")
         record = op.record
         if record is None and op.composite and op.kind is not OUT:
             return func.decompose(*args, **kwargs)
@@ -99,7 +111,7 @@ class BatchLevel(Level):
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))
-        return self._random(op, args, kwargs)
+        return draws.draw(self, op, args, kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
         """Arguments with batched values as their physical tensors, and which those are (a tuple of flags for a list)."""
@@ -138,21 +150,6 @@ class BatchLevel(Level):
                 return answer
         raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
 
-    def _random(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
-        if self.randomness == "error":
-            raise RuntimeError(_RANDOM_ERROR)
-        physical, batched = self.physical(args)
-        kwargs = unwrap_kwargs(self, kwargs)
-        if self.randomness == "same":
-            if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
-                raise RuntimeError(
-                    f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' "
-                    "cannot do. Use randomness='different', or draw outside of vmap."
-                )
-            return op.func(*self._element(physical, batched, 0), **kwargs)
-        return self._wrapped(op.record.batch(op.func, self.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
-
     def _wrapped(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
             return self.wrap(result)
@@ -178,6 +175,8 @@ class BatchLevel(Level):
                 f"vmap: {op.func} changes the number of elements that its argument has, and elements of a batch share one storage. "
                 "Use new_empty or reshape instead."
             )
+        if draws.is_random(op, args, kwargs):
+            return draws.fill(self, op, args, kwargs)
         physical, batched = self.physical(args)
         kwargs = unwrap_kwargs(self, kwargs)
         record = op.record
@@ -194,10 +193,10 @@ class BatchLevel(Level):
             return target
         self._announce(op)
         for b in range(self.size):
-            op.func(*self._element(physical, batched, b), **kwargs)
+            op.func(*self.element(physical, batched, b), **kwargs)
         return target
 
-    def _element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
+    def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
         return [
             a[b] if f is True else [x[b] if g else x for x, g in zip(a, f, strict=True)] if f else a
             for a, f in zip(physical, batched, strict=True)
@@ -214,32 +213,28 @@ class BatchLevel(Level):
             warnings.warn(
                 f"{name} has no batch rule, so vmap runs it as a loop over {self.size} elements; "
                 "add one to its record in runtime/rules/ (docs/runtime.md shows how)",
-                stacklevel=_users_line(),
+                stacklevel=users_frame()[1],
             )
 
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
         """The last resort: run the op once per element and stack."""
+        random = draws.is_random(op, args, kwargs)
+        if random and self.randomness == "error":
+            raise RuntimeError(draws.ERROR)
         self._announce(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
-        results = [
-            op.func(*self._element(physical, batched, b), **dict(zip(kwargs, self._element(named, named_batched, b), strict=True)))
+        calls = [
+            (self.element(physical, batched, b), dict(zip(kwargs, self.element(named, named_batched, b), strict=True)))
             for b in range(self.size)
         ]
+        if random and self.randomness == "same":
+            results = draws.alike(op, calls)
+        else:
+            results = [op.func(*element, **options) for element, options in calls]
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results)
         return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
-
-
-def _users_line() -> int:
-    """The level on the stack, for a warning that the caller gives, of the nearest frame outside of this package and torch."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-_LIBRARIES = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, os.path.dirname(__file__)))
 
 
 def _straight(op: Op) -> Any:
@@ -254,13 +249,14 @@ _ITEM = (
     "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please try to rewrite "
     "what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please file a bug report."
 )
+_CONTROL_FLOW = (
+    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet; "
+    "use torch.where or a mask."
+)
 _DATA_DEPENDENT = {
     "_local_scalar_dense": _ITEM,
     "item": _ITEM,
-    "is_nonzero": (
-        "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet; "
-        "use torch.where or a mask."
-    ),
+    "is_nonzero": _CONTROL_FLOW,
     "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
     "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
 }
@@ -341,67 +337,11 @@ def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any
     try:
         inputs = [a if d is None else level.wrap(a.movedim(d, 0) if d else a) for a, d in zip(flat, dims, strict=True)]
         args = trees.unflatten(inputs, spec)
-        with _Randomness(level):
+        with draws.Randomness(level):
             outs = func(*args, **kwargs)
         return _unbatched(func, level, outs, out_dims)
     finally:
         level.close()
-
-
-class _Randomness:
-    """Random ops without a batched argument, which no level sees.
-
-    "error": the dispatcher's own vmap key makes them raise, at no cost to other ops. "different": a mode draws one per element.
-    """
-
-    def __init__(self, level: BatchLevel) -> None:
-        self.randomness = level.randomness
-        self.mode = _DrawPerElement(level) if level.randomness == "different" else None
-
-    def __enter__(self) -> None:
-        if self.randomness == "error":
-            torch._C._vmapmode_increment_nesting()
-        elif self.mode is not None:
-            self.mode.__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
-        if self.mode is not None:
-            self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
-        elif self.randomness == "error":
-            torch._C._vmapmode_decrement_nesting()
-            if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
-                raise RuntimeError(_RANDOM_ERROR) from error
-
-
-_RANDOM_ERROR = (
-    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness flags on vmap or "
-    "perform the randomness operation out of vmap"
-)
-
-
-class _DrawPerElement(TorchDispatchMode):
-    """Gives a random op without batched arguments (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
-
-    def __init__(self, level: BatchLevel) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.level = level
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for key in LAZY_BITS:  # as in Value.__torch_dispatch__: kernels must not read unconjugated memory
-            _set_excluded(key, False)
-        at = _RANDOM_FACTORIES.get(func._schema.name)
-        if at is None:
-            record = op_of(func).record
-            if record is not None and record.family == "random" and not any(isinstance(a, Value) for a in args):
-                # no argument is batched, so no level would see it (``torch.bernoulli(p)`` of a closed-over p)
-                args = [self.level.wrap(a.expand(self.level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args]
-            return func(*args, **(kwargs or {}))
-        if not isinstance(args[at], (list, tuple)):
-            at += 1  # randint(low, high, size)
-        return self.level.wrap(func(*args[:at], [self.level.size, *args[at]], *args[at + 1 :], **(kwargs or {})))
-
-
-_RANDOM_FACTORIES = {"aten::rand": 0, "aten::randn": 0, "aten::randint": 1}  # where the size stands
 
 
 def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
@@ -412,6 +352,11 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
         raise ValueError(
             f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
             f"out_dims has structure {trees.structure(out_dims)} but outputs has structure {trees.torch_spec(spec)}."
+        )
+    if not all(d is None or isinstance(d, int) for d in dims):
+        raise ValueError(
+            f"vmap({name}, ..., out_dims={out_dims}): `out_dims` must be an int, None or a python collection of ints representing where in "
+            "the outputs the vmapped dimension should appear."
         )
     results = []
     for o, d in zip(flat, dims, strict=True):

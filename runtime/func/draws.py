@@ -1,0 +1,130 @@
+"""What ``vmap(..., randomness=...)`` means for random ops: an error, one draw for all elements of the batch, or one for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..levels import LAZY_BITS, _set_excluded, innermost, unwrap_kwargs
+from ..rules.ops import INPLACE, Op, op_of
+
+ERROR = (
+    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness flags on vmap or "
+    "perform the randomness operation out of vmap"
+)
+
+
+def is_random(op: Op, args: Any, kwargs: Any) -> bool:
+    """Whether this call draws; an op with a ``training`` flag does so only in training."""
+    if torch.Tag.nondeterministic_seeded not in op.func.tags:
+        return False
+    at = op.positions.get("training", op.positions.get("train"))
+    return at is None or op.argument(at, args, kwargs) is not False
+
+
+def _refuse_same(op: Op) -> None:
+    raise RuntimeError(
+        f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' "
+        "cannot do. Use randomness='different', or draw outside of vmap."
+    )
+
+
+def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
+    if level.randomness == "error":
+        raise RuntimeError(ERROR)
+    physical, batched = level.physical(args)
+    kwargs = unwrap_kwargs(level, kwargs)
+    if level.randomness == "same":
+        if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
+            _refuse_same(op)
+        return op.func(*level.element(physical, batched, 0), **kwargs)
+    return level._wrapped(op.record.batch(op.func, level.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
+
+
+def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """``x.bernoulli_(p)`` and its like: what ``x`` held does not matter, what it is filled with is drawn as the caller of vmap chose."""
+    if level.randomness == "error":
+        raise RuntimeError(ERROR)
+    target, *parameters = args
+    parameters = [p.expand(target.shape) if isinstance(p, torch.Tensor) else p for p in parameters]
+    (inner, *parameters), batched = level.physical([target, *parameters])
+    if level.randomness == "different":
+        op.func(inner, *parameters, **kwargs)
+    elif any(batched[1:]):
+        _refuse_same(op)
+    else:
+        inner.copy_(op.func(inner.new_empty(target.shape), *parameters, **kwargs))
+    return target
+
+
+def alike(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
+    """The op once per element (arguments, options), each time from the same state of the generator."""
+    generator = calls[0][1].get("generator") or torch.default_generator
+    state = generator.get_state()
+    results = []
+    for element, options in calls:
+        generator.set_state(state)
+        results.append(op.func(*element, **options))
+    return results
+
+
+class Randomness:
+    """Random ops without a batched argument, which no level sees.
+
+    "error": the dispatcher's own vmap key makes them raise, at no cost to other ops. "different": a mode draws one per element.
+    """
+
+    def __init__(self, level: Any) -> None:
+        self.randomness = level.randomness
+        self.mode = DrawPerElement(level) if level.randomness == "different" else None
+
+    def __enter__(self) -> None:
+        if self.randomness == "error":
+            torch._C._vmapmode_increment_nesting()
+        elif self.mode is not None:
+            self.mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
+        if self.mode is not None:
+            self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
+        elif self.randomness == "error":
+            torch._C._vmapmode_decrement_nesting()
+            if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
+                raise RuntimeError(ERROR) from error
+
+
+class DrawPerElement(TorchDispatchMode):
+    """Gives a random op without batched arguments (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
+
+    def __init__(self, level: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.level = level
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for key in LAZY_BITS:  # as in Value.__torch_dispatch__: kernels must not read unconjugated memory
+            _set_excluded(key, False)
+        kwargs = kwargs or {}
+        level = self.level
+        found = innermost(args, None)
+        if torch.Tag.nondeterministic_seeded not in func.tags or (found is not None and found.number >= level.number):
+            return func(*args, **kwargs)
+        at = _FACTORIES.get(func._schema.name)
+        if at is not None:
+            if not isinstance(args[at], (list, tuple)):
+                at += 1  # randint(low, high, size)
+            return level.wrap(func(*args[:at], [level.size, *args[at]], *args[at + 1 :], **kwargs))
+        if op_of(func).kind is INPLACE:
+            raise RuntimeError(
+                f"vmap: Cannot ask for different inplace randomness on an unbatched tensor: {func} fills one that all elements of the "
+                "batch share. Make it from a batched tensor, with empty_like or new_empty, or use the out-of-place form."
+            )
+        if not any(isinstance(a, torch.Tensor) for a in args):
+            return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))  # randperm, normal(0.0, 1.0, size)
+        # no argument is batched, so no level would see it (``torch.bernoulli(p)`` of a closed-over p)
+        return func(*(level.wrap(a.expand(level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+
+_FACTORIES = {"aten::rand": 0, "aten::randn": 0, "aten::randint": 1}  # where the size stands

@@ -1,0 +1,90 @@
+"""vmap's randomness: an error, one draw for all elements, or one for each; whatever the random op and whoever its argument."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import runtime
+from runtime.errors import BatchingError
+from runtime.func import grad, vmap
+
+X = torch.ones(2, 200)
+SHARED = torch.full((200,), 0.5)
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "rand": lambda x: x + torch.rand(200),
+    "randint": lambda x: x + torch.randint(2, 9, (200,)),
+    "randperm": lambda x: x + torch.randperm(200),
+    "normal of a size": lambda x: x + torch.normal(0.0, 1.0, (200,)),
+    "rand_like": torch.rand_like,
+    "rand_like of what is shared": lambda x: x + torch.rand_like(SHARED),
+    "bernoulli of what is shared": lambda x: x + torch.bernoulli(SHARED),
+    "multinomial of what is shared": lambda x: torch.multinomial(SHARED, 20) + 0 * x[:20],
+    "bernoulli of the session's": lambda x: x + torch.bernoulli(runtime.wrap(SHARED)),
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "bernoulli_": lambda x: torch.empty_like(x).bernoulli_(0.5),
+    "bernoulli_ of a tensor": lambda x: torch.empty_like(x).bernoulli_(SHARED),
+    "uniform_": lambda x: x.clone().uniform_(2, 3),
+    "normal_": lambda x: x.clone().normal_(),
+    "exponential_": lambda x: x.clone().exponential_(),
+    "inside grad": lambda x: grad(lambda y: (y * torch.rand_like(y)).sum())(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+@pytest.mark.parametrize("name", DRAWS)
+def test_randomness_is_what_was_asked_for(name: str) -> None:
+    draw = DRAWS[name]
+    with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+        vmap(draw)(X)
+    for randomness, equal in (("same", True), ("different", False)):
+        first, second = runtime.unwrap(vmap(draw, randomness=randomness)(X))
+        assert torch.equal(first, second) is equal and len(first.unique()) > 1
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+@pytest.mark.parametrize("draw", [lambda x: F.rrelu(-x, training=True), torch.poisson, lambda x: torch.multinomial(x, 50)])
+def test_an_op_that_is_looped_over_draws_as_asked_too(draw: Any) -> None:
+    with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+        vmap(draw)(X)
+    first, second = vmap(draw, randomness="same")(X)
+    assert torch.equal(first, second)
+    first, second = vmap(draw, randomness="different")(X)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(vmap(F.rrelu)(-X), F.rrelu(-X))  # draws nothing, so it is no error
+
+
+def test_in_place_draws_follow_their_parameters() -> None:
+    p = torch.tensor([[0.1], [0.9]])
+    means = vmap(lambda x, p: x.clone().bernoulli_(p), randomness="different")(X, p).mean(1)
+    assert means[0] < 0.3 and means[1] > 0.7
+    with pytest.raises(RuntimeError, match="draws from distributions that differ between the elements"):
+        vmap(lambda x, p: x.clone().bernoulli_(p), randomness="same")(X, p)
+    with pytest.raises(RuntimeError, match="Cannot ask for different inplace randomness on an unbatched tensor"):
+        vmap(lambda x: torch.empty(200).uniform_() + x, randomness="different")(X)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda x: x.sum().item(), r"calling \.item\(\) on a Tensor.*aten\._local_scalar_dense\.default"),
+        (lambda x: float(x.sum()), r"calling \.item\(\) on a Tensor"),
+        (lambda x: x if x.sum() > 0 else -x, "data-dependent control flow"),
+        (lambda x: x.nonzero(), r"shape depends on the data.*aten\.nonzero\.default"),
+        (lambda x: x.tolist(), r"tolist\(\) was asked"),
+        (lambda x: x.numpy(), r"numpy\(\) would leave the transform"),
+    ],
+)
+def test_questions_about_elements_name_the_op_and_the_users_line(ask: Any, message: str) -> None:
+    line = ask.__code__.co_firstlineno
+    for f in (ask, lambda x: grad(lambda y: (ask(x), y.sum())[1])(x)):
+        with pytest.raises(BatchingError, match=rf"(?s){message}.* at .*test_draws\.py:{line} in <lambda>: `"):
+            vmap(f)(X)
+
+
+def test_requires_grad_has_no_meaning_under_vmap() -> None:
+    with pytest.raises(RuntimeError, match=r"attempting to call Tensor.requires_grad_\(\) inside of a function being transformed"):
+        vmap(lambda x: x.requires_grad_())(X)
