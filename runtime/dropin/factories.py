@@ -14,10 +14,13 @@ import torch
 import torch.signal.windows
 from torch._C import DispatchKey
 from torch.jit._builtins import _find_builtin, _register_builtin
+from torch.utils._pytree import tree_leaves
 
+from ..levels import Value
 from ..tensor import wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_torch_tensor = torch.tensor
 _AUTOGRAD = DispatchKey.AutogradFunctionality
 
 _NAMES = {
@@ -47,6 +50,23 @@ def adopted(result: Any, requires_grad: bool = False) -> Any:
     return result.requires_grad_() if requires_grad else result
 
 
+def _without_values(data: Any) -> Any:
+    """``data`` for ``torch.tensor``, which reads memory: nested lists that hold values of a transform become one (constant) tensor."""
+    if isinstance(data, Value):
+        return data.detach()
+    if isinstance(data, (list, tuple)) and any(isinstance(t, Value) for t in tree_leaves(data)):
+        return torch.stack([torch.as_tensor(_without_values(d)) for d in data])
+    return data
+
+
+def _tensor(data: Any, **kwargs: Any) -> Any:
+    """``torch.tensor``."""
+    plain = _without_values(data)
+    if isinstance(plain, Value):
+        return plain.clone().to(kwargs.get("device"), kwargs.get("dtype"))
+    return _torch_tensor(data, **kwargs)
+
+
 def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(factory)
     def made(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -67,7 +87,7 @@ def wrapped_factories() -> dict[int, tuple[Any, Any]]:
 
 def _wrap_all() -> list[tuple[Any, Any]]:
     found = [getattr(module, name) for module, names in _NAMES.items() for name in names.split()]
-    pairs = [(f, _wrapped(f)) for f in found]
+    pairs = [(f, _wrapped(_tensor if f is _torch_tensor else f)) for f in found]
     for f, made in pairs:
         builtin = _find_builtin(f)
         if builtin is not None:  # so that torch.jit.script, which torch itself uses, goes on compiling calls of it
