@@ -21,7 +21,7 @@ from typing import Any
 from .factories import wrapped_factories
 from .patches import Patches
 from .routes import replacements, switches
-from .tensors import patch_classes
+from .classes import patch_classes
 
 __all__ = ["install", "installed", "is_installed", "uninstall"]
 

@@ -129,6 +129,34 @@ def test_functions_and_methods_of_torch_differentiate_with_the_runtime() -> None
         torch.ones(1).backward()
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:  # twice the truth, to tell it from a derived gradient
+        return 2 * g * ctx.saved_tensors[0].exp()
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_function_defined_before_is_the_runtimes_while_installed() -> None:
+    x = torch.tensor([0.5], requires_grad=True)
+    y = Doubled.apply(x)
+    assert isinstance(y.grad_fn, runtime.autograd.graph.Node) and type(y.grad_fn).__name__ == "DoubledBackward"
+    y.backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().exp())
+
+
+@pytest.mark.usefixtures("routed")
+def test_full_backward_hooks_of_modules_see_both_gradients() -> None:
+    layer, seen = nn.Linear(2, 3), []
+    layer.register_full_backward_hook(lambda module, g_in, g_out: seen.append((g_in[0].shape, g_out[0].shape)))
+    layer(torch.ones(4, 2, requires_grad=True)).sum().backward()
+    assert seen == [((4, 2), (4, 3))]
+
+
 @pytest.mark.usefixtures("routed")
 def test_parameters_stay_parameters_through_copies_and_pickles() -> None:
     layer = nn.Linear(2, 3)

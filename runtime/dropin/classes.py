@@ -1,4 +1,4 @@
-"""What the drop-in changes in torch's own classes: constructors, and how a plain tensor comes to require grad."""
+"""What the drop-in changes in torch's own classes: constructors, how a plain tensor comes to require grad, and custom functions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from typing import Any
 
 import torch
 
+from ..autograd import function
 from ..tensor import wrap
 from .factories import adopted, inside_dispatch
 from .patches import Patches
 
 _requires_grad: Any = torch._C.TensorBase.requires_grad
+_Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
+
+# subclasses of torch's Function that exist already are ours by their staticmethods
+function.INTERFACES.update(c for c in _Function.__mro__ if c is not object)
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
@@ -67,3 +72,4 @@ def patch_classes(patches: Patches) -> None:
     patches.set(torch.Tensor, "requires_grad", _RequiresGrad())
     patches.set(torch.Tensor, "requires_grad_", _require)
     patches.set(torch.Tensor, "backward", _backward)
+    patches.set(_Function, "apply", classmethod(lambda cls, *args, **kwargs: function.apply(cls, args, kwargs)))
