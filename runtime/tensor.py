@@ -6,6 +6,7 @@ It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -238,6 +239,20 @@ class Tensor(GradValue):
             suffixes.append(f"tangent={tangent!r}")
         return _add_suffixes(text[:-1], suffixes, len("tensor("), force_newline=self._inner.is_sparse) if suffixes else text
 
+
+def _new(name: str) -> Callable[..., Any]:
+    """``Tensor.new_zeros`` and its like: torch's, with ``requires_grad`` meaning ours."""
+    native = getattr(torch.Tensor, name)
+
+    @functools.wraps(native)
+    def method(self: Tensor, *args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        return wrap(native(self, *args, **kwargs), requires_grad)
+
+    return method
+
+
+for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"):
+    setattr(Tensor, _name, _new(_name))
 
 _STATE = frozenset(
     ("_inner", "_level", "_edge", "_view", "_req", "_accumulator", "_generation", "_grad", "_hooks", "_post_accumulate", "_retains")

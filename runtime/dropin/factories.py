@@ -28,7 +28,8 @@ _NAMES = {
         "arange as_tensor asarray bartlett_window blackman_window empty empty_permuted empty_strided eye from_dlpack from_file from_numpy "
         "frombuffer full hamming_window hann_window kaiser_window linspace logspace normal ones rand randint randn randperm range "
         "scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor "
-        "tensor tril_indices triu_indices zeros"
+        "tensor tril_indices triu_indices zeros "
+        "empty_like full_like ones_like rand_like randint_like randn_like zeros_like"
     ),
     torch.fft: "fftfreq rfftfreq",
     torch.signal.windows: "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",

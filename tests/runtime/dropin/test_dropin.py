@@ -101,6 +101,23 @@ def test_what_a_program_makes_is_a_runtime_tensor(made: Any) -> None:
 
 
 @pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.randn_like(x, requires_grad=True),
+        lambda x: torch.zeros_like(x, requires_grad=True),
+        lambda x: x.new_ones(2, requires_grad=True),
+        lambda x: x.new_tensor([1.0, 2.0], requires_grad=True),
+        lambda x: x.new_full((2,), 3.0, requires_grad=True),
+    ],
+)
+def test_a_tensor_made_like_another_is_a_leaf_that_requires_grad(made: Any) -> None:
+    y = made(torch.ones(2))
+    y.sum().backward()
+    assert y.is_leaf and y.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.usefixtures("routed")
 def test_a_factory_makes_a_leaf_that_requires_grad() -> None:
     x = torch.full((3,), 2.0, requires_grad=True)
     (x * x).sum().backward()
