@@ -59,9 +59,7 @@ def pointwise_chain(size: str, length: int = 10) -> Program:
 def mlp(size: str) -> Program:
     """Three layers; a context vector enters the first beside the features."""
 
-    def outputs(
-        x: Tensor, context: Tensor, w0: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor
-    ) -> Tensor:
+    def outputs(x: Tensor, context: Tensor, w0: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
         hidden = torch.relu(F.linear(x, w1, b1) + F.linear(context, w0))
         hidden = torch.relu(F.linear(hidden, w2, b2))
         return F.linear(hidden, w3, b3)

@@ -32,6 +32,7 @@ from gen.targets.protocol import Target
 
 __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
 
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm")
     parser.add_argument("--target", default="runtime", help="implementation to run (default runtime)")

@@ -136,9 +136,7 @@ class Planted:
         honest, captured = self._captured(lambda: self.inner.export(f, args, dynamic=dynamic))
         return self._replay("", honest, captured)
 
-    def per_sample(
-        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
-    ) -> tuple[Tensor, ...]:
+    def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
         return self._outermost(lambda: self.inner.per_sample(f, batch, params, loss_reduction=loss_reduction, input_grad=input_grad))
 
     def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:

@@ -137,8 +137,8 @@ class DualRoot(GradLevel):
             if not isinstance(o, Value) or i in op.nondiff or not (o.is_floating_point() or o.is_complex()):
                 continue
             t = None if tangents is None else tangents[i]
-            if t is not None and op.kind is not VIEW:
-                t = laid_out_like(_fit(t, o), o._inner)
+            if op.kind is not VIEW:  # where the derivative vanishes, torch shows a tangent of zeros
+                t = torch.zeros_like(o.detach()) if t is None else laid_out_like(_fit(t, o), o._inner)
             if t is not None or op.kind is VIEW:
                 self.tangents.put(o._inner, t)
 

@@ -475,3 +475,12 @@ def test_a_batch_of_tangents_pushes_forward_under_vmap() -> None:
             return tangent((fw.make_dual(wrap(x), t).sin() * 2)[1:])
 
     close(unwrap(runtime.func.vmap(push)(tangents)), (tangents * 2 * x.cos())[:, 1:])
+
+
+def test_where_the_derivative_vanishes_the_tangent_is_zeros() -> None:
+    with fw.dual_level():
+        x = fw.make_dual(runtime.tensor([1.0, -2.5]), runtime.tensor([1.0, 1.0]))
+        for y in (x.floor(), torch.angle(x), torch.div(x, 2, rounding_mode="trunc")):
+            tangent = fw.unpack_dual(y).tangent
+            assert tangent is not None and tangent.tolist() == [0.0, 0.0]
+        assert fw.unpack_dual(x.detach()).tangent is None
