@@ -18,10 +18,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from .classes import patch_classes
 from .factories import wrapped_factories
 from .patches import Patches
 from .routes import replacements, switches
-from .classes import patch_classes
 
 __all__ = ["install", "installed", "is_installed", "uninstall"]
 
