@@ -28,7 +28,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, torch.Tensor):
         return _foreach(level, op, args, kwargs)
     if not (isinstance(target, Value) and target._level is level):
-        refuse(level, op.func)
+        return _write_to_foreign(level, op, args, kwargs)
     if op.base_name in GEOMETRY and op.functional is not None:
         return _change_geometry(op, target, args[1:], kwargs)
     inner, edges, at, spans, wanted = level.collect(op, args)
@@ -95,12 +95,27 @@ def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
             s.version += 1
 
 
+def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """A write into a tensor that is no value of ``level``: at level zero a plain tensor takes what has no history."""
+    inner, edges, *_ = level.collect(op, args)
+    if not level.is_root or (edges is not None and _grad_enabled()):
+        refuse(level, op.func)
+    level.outward(op, inner, unwrap_kwargs(level, kwargs))
+    return args[0]
+
+
 def refuse(level: Any, what: Any) -> None:
     """A value of ``level`` is written into a tensor that does not belong to it and that could not carry its history."""
+    if level.number == 0:
+        raise InplaceError(
+            f"{what} writes a tensor that requires grad into a plain torch tensor, which cannot carry its history. Make the buffer a "
+            "runtime tensor (runtime.wrap, new_zeros of one, or any factory under the drop-in), or detach what is written."
+        )
+    transform = "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place operation"
     raise InplaceError(
-        f"{what} writes a value of {level.what} into a tensor that does not belong to that transform, so the result could not be "
-        "differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, or pass it to the transformed function "
-        "as an input."
+        f"{transform} ({what}) that would mutate a captured Tensor: it writes a value of {level.what} into a tensor that does not belong "
+        "to that transform, so the result could not be differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, "
+        "or pass it to the transformed function as an input."
     )
 
 

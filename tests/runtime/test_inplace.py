@@ -218,3 +218,12 @@ def test_a_view_that_was_made_a_leaf_is_protected_like_other_leaves() -> None:
         leaf.mul_(2)
     with pytest.raises(RuntimeError, match=r"a view of a leaf Variable that requires grad is being used in an in-place operation"):
         leaf[:1].mul_(2)
+
+
+def test_a_plain_buffer_takes_what_has_no_history_and_refuses_what_has() -> None:
+    buffer = torch.zeros(3)
+    buffer[1:].copy_(runtime.tensor([1.0, 2.0]))
+    assert buffer.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(InplaceError, match="cannot carry its history"):
+        buffer.add_(runtime.tensor([1.0, 2.0, 3.0], requires_grad=True))
+    assert buffer.tolist() == [0.0, 1.0, 2.0]
