@@ -24,10 +24,11 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """An in-place op: mutate the inner tensor, then give the target its new history."""
     from .level import edge_of
 
-    target = args[0]
+    target: Any = args[0]
     if not isinstance(target, torch.Tensor):
         return _foreach(level, op, args, kwargs)
-    if not (isinstance(target, Value) and target._level is level):
+    own = isinstance(target, Value) and target._level is level
+    if not own:
         return _write_to_foreign(level, op, args, kwargs)
     if op.base_name in GEOMETRY and op.functional is not None:
         return _change_geometry(op, target, args[1:], kwargs)

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
+from ..autograd.engine import sum_to
 from ..autograd.function import (
     _EXTENDING,
     Function,
@@ -217,6 +218,7 @@ def _vectorized(cls: Any, in_dims: tuple[Any, ...], size: int, randomness: str) 
                 cls.setup_context(ctx.inner, tuple(values), outs if isinstance(output, tuple) else outs[0])
                 here, there = (*values, *outs), (*inputs, *whole)
                 ctx.inner.move_out(ctx, level, lambda t: next((x for v, x in zip(here, there, strict=True) if v is t), None))
+            ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
             ctx.out_dims = out_dims if isinstance(output, tuple) else (out_dims,)
 
         @staticmethod
@@ -226,7 +228,7 @@ def _vectorized(cls: Any, in_dims: tuple[Any, ...], size: int, randomness: str) 
                 result = backward_of(cls)(ctx.inner.move_in(ctx, level), *given)
                 each = result if isinstance(result, tuple) else (result,)
                 return tuple(
-                    _gradient(level, r, in_dims[i] if i < len(in_dims) else None) if isinstance(r, torch.Tensor) else r
+                    _gradient(level, r, in_dims[i], ctx.shapes[i]) if isinstance(r, torch.Tensor) and i < len(in_dims) else r
                     for i, r in enumerate(each)
                 )
 
@@ -252,8 +254,10 @@ def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
     return t._inner if isinstance(t, Value) and t._level is level else t.expand(level.size, *t.shape)
 
 
-def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None) -> torch.Tensor:
-    """The gradient of an input: per element where that was batched, else the sum over the batch."""
+def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
+    """The gradient of an input of (logical) ``shape``: per element where that was batched, else the sum over the batch."""
+    if shape is not None and g.shape != shape and len(shape) <= g.dim():
+        g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
     whole = _at_front(level, g)
     return whole if dim == 0 else whole.sum(0)
 

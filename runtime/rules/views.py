@@ -237,10 +237,13 @@ def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_off
 def _as_strided_tangent(self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> Any:
     """A tangent may lie otherwise in memory than its primal, whose geometry the arguments speak of."""
     shape, own_stride, own_offset = self_geometry
-    if self_t.stride() != own_stride or self_t.storage_offset() != own_offset:
-        self_t = self_t.new_empty_strided(shape, own_stride).copy_(self_t)
-        storage_offset = None if storage_offset is None else storage_offset - own_offset
-    return self_t.as_strided(size, stride, storage_offset)
+    if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
+        return self_t.as_strided(size, stride, storage_offset)
+    offset = own_offset if storage_offset is None else storage_offset
+    base, end = min(offset, own_offset), max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
+    storage = self_t.new_zeros(end - base)  # memory that the primal does not see does not move
+    storage.as_strided(shape, own_stride, own_offset - base).copy_(self_t)
+    return storage.as_strided(size, stride, offset - base)
 
 
 register("as_strided", vjp={"self": _as_strided_back}, jvp={"self": _as_strided_tangent}, batch=_as_strided_batch, family="view")

@@ -340,3 +340,25 @@ def test_subclasses_of_torchs_class_serve_once_it_is_known_as_an_interface(monke
     for style in (Styles.with_ctx, Styles.with_setup):
         out = function.apply(style(torch.autograd.Function), (x, x, 2), {})
         torch.testing.assert_close(unwrap(runtime.autograd.grad(out.sum(), x)[0]), 3 * unwrap(x) ** 2)
+
+
+def test_a_generated_vmap_rule_undoes_broadcasting_within_an_element() -> None:
+    class Product(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * y
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> Any:
+            x, y = ctx.saved_tensors
+            return g * y, g * x
+
+    x, y = torch.randn(2, 3, 4), torch.randn(2, 4)
+    _, pullback = runtime.func.vjp(runtime.func.vmap(Product.apply), x, y)
+    torch.testing.assert_close(pullback(torch.ones(2, 3, 4))[1], x.sum(1))

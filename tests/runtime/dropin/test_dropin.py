@@ -160,7 +160,7 @@ class Doubled(torch.autograd.Function):
 @pytest.mark.usefixtures("routed")
 def test_a_function_defined_before_is_the_runtimes_while_installed() -> None:
     x = torch.tensor([0.5], requires_grad=True)
-    y = Doubled.apply(x)
+    y = Doubled.apply(x)  # type: ignore[no-untyped-call]
     assert isinstance(y.grad_fn, runtime.autograd.graph.Node) and type(y.grad_fn).__name__ == "DoubledBackward"
     y.backward()
     torch.testing.assert_close(x.grad, 2 * x.detach().exp())
@@ -169,7 +169,11 @@ def test_a_function_defined_before_is_the_runtimes_while_installed() -> None:
 @pytest.mark.usefixtures("routed")
 def test_full_backward_hooks_of_modules_see_both_gradients() -> None:
     layer, seen = nn.Linear(2, 3), []
-    layer.register_full_backward_hook(lambda module, g_in, g_out: seen.append((g_in[0].shape, g_out[0].shape)))
+
+    def hook(module: nn.Module, g_in: Any, g_out: Any) -> None:
+        seen.append((g_in[0].shape, g_out[0].shape))
+
+    layer.register_full_backward_hook(hook)
     layer(torch.ones(4, 2, requires_grad=True)).sum().backward()
     assert seen == [((4, 2), (4, 3))]
 
