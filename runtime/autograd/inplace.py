@@ -24,9 +24,9 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """An in-place op: mutate the inner tensor, then give the target its new history."""
     from .level import edge_of
 
-    target: Any = args[0]
-    if not isinstance(target, torch.Tensor):
+    if not isinstance(args[0], torch.Tensor):
         return _foreach(level, op, args, kwargs)
+    target: Any = args[0]
     own = isinstance(target, Value) and target._level is level
     if not own:
         return _write_to_foreign(level, op, args, kwargs)
