@@ -137,6 +137,8 @@ class BatchLevel(Level):
         result = run_elementwise(formula, physical)
         # no more dimensions than an element has: it does not depend on what is batched
         rank = next(a.dim() for a, b in zip(physical, batched, strict=True) if b)
+        if isinstance(result, tuple):
+            return tuple(self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r for r in result)
         return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result
 
     def _equal(self, args: Any) -> bool:
