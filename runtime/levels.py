@@ -58,13 +58,14 @@ class Value(torch.Tensor):
 
     ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
     ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.autograd.views``);
-    ``_reshaped``: how often its sizes or strides have changed in place.
+    ``_reshaped``: how often its sizes or strides have changed in place; ``_geometry``: what :func:`shell` made it of.
     """
 
     _level: Level
     _inner: torch.Tensor
     _view: Any = None
     _reshaped: int = 0
+    _geometry: tuple[Any, ...] | None = None
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -146,12 +147,18 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
     """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions."""
-    layout = inner.layout
-    shape = inner.shape[hidden:] if hidden else inner.shape
-    # arguments by position, and strides left to ATen where it can find them: a third faster
-    if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
-        return _make_wrapper(cls, shape, None, None, None, inner.dtype, layout, inner.device)
-    return _make_wrapper(cls, shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+    # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
+    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None  # type: ignore[attr-defined]
+    if geometry is None:
+        layout = inner.layout
+        shape = inner.shape[hidden:] if hidden else inner.shape
+        if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
+            geometry = (shape, None, None, None, inner.dtype, layout, inner.device)
+        else:
+            geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+    v = _make_wrapper(cls, *geometry)
+    v._geometry = geometry
+    return v
 
 
 def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:

@@ -255,7 +255,10 @@ for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
     setattr(Tensor, _name, _new(_name))
 
 _STATE = frozenset(
-    ("_inner", "_level", "_edge", "_view", "_req", "_accumulator", "_generation", "_grad", "_hooks", "_post_accumulate", "_retains")
+    (
+        *("_inner", "_level", "_geometry", "_view"),
+        *("_edge", "_req", "_accumulator", "_generation", "_grad", "_hooks", "_post_accumulate", "_retains"),
+    )
 )
 ROOT = GradLevel(Tensor, root=True)
 Tensor._level = ROOT

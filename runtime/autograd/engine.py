@@ -51,7 +51,8 @@ def conform(g: torch.Tensor, meta: Any, node: Node | None, index: int) -> torch.
 
 class GraphTask:
     """One call of the engine. ``node`` is the one that runs; ``ends`` the edges whose cotangents are asked for, with the positions
-    of the results (None: the pass is for all leaves); ``should_run`` the nodes on a path to them."""
+    of the results (None: the pass is for all leaves); ``should_run`` the nodes on a path to them; ``needs_all``
+    says that these are all that can be reached."""
 
     __slots__ = (
         "__weakref__",
@@ -64,6 +65,7 @@ class GraphTask:
         "id",
         "keep_graph",
         "level",
+        "needs_all",
         "node",
         "results",
         "should_run",
@@ -82,6 +84,7 @@ class GraphTask:
         self.start: list[Node] = []
         self.count: dict[Node, int] = {}
         self.should_run: set[Node] | None = None
+        self.needs_all = False
         self.ends: dict[Node, list[tuple[int, int]]] | None = None
         self.results: list[Any] = [None] * len(captures or ())
         if captures is not None:
@@ -93,24 +96,36 @@ class GraphTask:
     def plan(self) -> None:
         """Count how many edges lead to each node that can be reached, and find the nodes from which some end can be reached."""
         count = self.count = dict.fromkeys(self.start, 0)
-        users: dict[Node, list[Node]] | None = None if self.ends is None else {}
+        ends = self.ends
+        only_ends = ends is not None  # whether every path runs out at an end, and nowhere else
         stack = list(count)
         while stack:
             node = stack.pop()
+            last = True
             for edge in node.edges:
                 if edge is not None:
+                    last = False
                     following = edge[0]
                     if following in count:
                         count[following] += 1
                     else:
                         count[following] = 1
                         stack.append(following)
-                    if users is not None:
-                        users.setdefault(following, []).append(node)
-        if self.ends is None or users is None:
+            if only_ends and last is not (node in ends):  # type: ignore[operator]
+                only_ends = False
+        if ends is None:
             return
+        if only_ends:  # as in every transform of a function by all its inputs
+            self.should_run = set(count) if self.accumulate else set(count).difference(ends)
+            self.needs_all = True
+            return
+        users: dict[Node, list[Node]] = {}
+        for node in count:
+            for edge in node.edges:
+                if edge is not None:
+                    users.setdefault(edge[0], []).append(node)
         # with accumulate=True the ends themselves run, too: leaves, and as in torch the nodes of other inputs
-        stack = [node for node in self.ends if node in count]
+        stack = [node for node in ends if node in count]
         self.should_run = set(stack) if self.accumulate else set()
         while stack:
             for node in users.get(stack.pop(), ()):
@@ -164,13 +179,13 @@ class GraphTask:
                 continue
             edges = node.edges
             mask: list[bool] | None = None
-            if should_run is not None:
+            if should_run is not None and not self.needs_all:
                 for e in edges:
                     if e is not None and e[0] not in should_run and e[0] not in ends:  # type: ignore[operator]
                         mask = [e is not None and (e[0] in should_run or e[0] in ends) for e in edges]  # type: ignore[operator]
                         break
             outs: Sequence[Any]
-            if isinstance(node, OpNode) and not any(g is not None for g in grads):
+            if grads[0] is None and isinstance(node, OpNode) and not any(g is not None for g in grads):
                 outs = (None,) * len(edges)
             else:
                 outs = node.apply(grads, mask, create_graph)

@@ -159,7 +159,7 @@ def reshell(v: Any) -> None:
     fresh = v._level.wrap(inner, v._edge)
     state = dict(v.__dict__)
     torch.utils.swap_tensors(v, fresh)
-    v.__dict__.update(state)
+    v.__dict__.update(state | {"_geometry": v._geometry})
 
 
 def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:

@@ -26,6 +26,7 @@ from .node_names import WITHOUT_NUMBER, node_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
 
 _sequence = itertools.count()
+_TENSORS = frozenset((Saved, Packed, list))  # as what a slot keeps tensors
 LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
 
 Edge = tuple["Node", int]
@@ -231,13 +232,16 @@ class OpNode(Node):
         g = grads[0]
         values += (self.plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
-        elementwise = self.op.record.elementwise  # type: ignore[union-attr]
+        batch = type(g) in VALUES and self.op.record.elementwise  # type: ignore[union-attr]
+        at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in self.plan.steps:
             if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
                 continue
             # a batch of cotangents: an elementwise formula runs once on all of it, instead of a dispatch for each of its ops
-            result = run_elementwise(formula, pick(values)) if elementwise and asks_g and type(g) in VALUES else formula(*pick(values))
-            if single:
+            result = run_elementwise(formula, pick(values)) if batch and asks_g else formula(*pick(values))
+            if single and not spans:
+                out[at[targets[0]]] = result
+            elif single:
                 self._place(out, targets[0], result)
             elif result is not None:
                 for t, r in zip(targets, result, strict=True):
@@ -262,8 +266,10 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Give up saved tensors. A node that keeps none can run again, as in torch."""
-        if any(type(s) in (Saved, Packed, list) for s in self.saved or ()):
-            self.saved = None
+        for s in self.saved or ():
+            if type(s) in _TENSORS:
+                self.saved = None
+                break
 
     def inputs(self) -> Sequence[int | None]:
         found: list[int | None] = []

@@ -14,7 +14,7 @@ import torch
 from .. import foreach
 from ..errors import BatchingError, MissingRule, called_from, users_frame
 from ..levels import GEOMETRY, VALUES, Level, Value, change_geometry, run_elementwise, shell, unwrap_kwargs
-from ..rules.derive_batch import elementwise, expand, lined_up
+from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from . import draws, trees
 
@@ -87,12 +87,13 @@ class BatchLevel(Level):
         if rule is None:
             rule = op.batch = _straight(op)
         if rule:
-            physical, batched = self.physical(args)
             if kwargs:
                 kwargs = unwrap_kwargs(self, kwargs)
-            if rule is elementwise and (len(physical) == 1 or lined_up(physical, batched)):
-                result = op.run(physical, kwargs)
+            lined_up = self.line_up(args)[0] if rule is elementwise else None
+            if lined_up is not None:
+                result = op.run(lined_up, kwargs)
             else:
+                physical, batched = self.physical(args)
                 result = rule(func, self.size, batched, physical, kwargs)
             return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
         if op.base_name == "equal":
@@ -130,13 +131,33 @@ class BatchLevel(Level):
                     flags[i] = mine
         return out, tuple(flags)
 
+    def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
+        """Physical arguments that broadcast as they are, and the rank of the batched ones: all have the same, and no other tensor has
+        more dimensions than an element. ``None`` where that is not so, and where the elements are 0-d and other tensors take part:
+        two 0-d tensors promote each other, a vector and a 0-d tensor do not."""
+        out = []
+        rank = widest = -1
+        for a in args:
+            kind = type(a)
+            if kind in VALUES and a._level is self:
+                a = a._inner
+                r = a.dim()
+                if r != rank:
+                    if rank >= 0:
+                        return None, rank
+                    rank = r
+            elif isinstance(a, torch.Tensor):
+                widest = max(widest, a.dim())
+            elif kind is list or kind is tuple:
+                return None, rank
+            out.append(a)
+        return (out if widest < rank and (rank > 1 or widest < 0) else None), rank
+
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        physical, batched = self.physical(args)
-        if not lined_up(physical, batched):
+        physical, rank = self.line_up(args)
+        if physical is None:
             return formula(*args)
-        result = run_elementwise(formula, physical)
-        # no more dimensions than an element has: it does not depend on what is batched
-        rank = next(a.dim() for a, b in zip(physical, batched, strict=True) if b)
+        result = run_elementwise(formula, physical)  # of lower rank: it does not depend on what is batched
         if isinstance(result, tuple):
             return tuple(self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r for r in result)
         return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result

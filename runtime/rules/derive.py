@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import derive_batch
-from .record import Formula, Record, asking, parameters, register
+from .record import Formula, Record, asking, declare, parameters, register
 
 
 def conj(x: Any) -> Any:
@@ -34,8 +34,8 @@ def pointwise(names: str, *, nondiff: Any = (), **partials: Formula) -> Record:
         def forward(t: Any, *values: Any, partial: Formula = partial) -> Any:
             return t * partial(*values)
 
-        vjp[name] = asking("g", *asks)(backward)
-        jvp[name] = asking(f"{name}_t", *asks)(forward)
+        vjp[name] = declare(backward, "g", *asks)
+        jvp[name] = declare(forward, f"{name}_t", *asks)
     return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=True, nondiff=nondiff, family="pointwise")
 
 

@@ -24,21 +24,6 @@ def _category(dtype: torch.dtype) -> int:
     return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
-def lined_up(args: Any, batched: Any) -> bool:
-    """Whether physical arguments broadcast as they are: no tensor has more logical dimensions than a batched one."""
-    rank = widest = -1
-    for a, b in zip(args, batched, strict=True):
-        if b is True:
-            r = a.dim() - 1
-            if r != rank:
-                if rank >= 0:
-                    return False
-                rank = r
-        elif isinstance(a, torch.Tensor):
-            widest = max(widest, a.dim())
-    return widest <= rank and (rank > 0 or widest < 0)  # two 0-d tensors promote each other, a vector and a 0-d tensor do not
-
-
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Broadcasting ops: line the batch dimensions up in front of the widest argument."""
     if len(args) == 1:

@@ -39,7 +39,11 @@ elementwise("add.Scalar sub.Scalar", {"self": lambda g: g}, {"self": lambda self
 pointwise("rsub.Scalar", self=lambda alpha: -alpha)
 
 # products and quotients
-pointwise("mul.Tensor", self=lambda other: other, other=lambda self: self)
+elementwise(
+    "mul.Tensor",
+    {"self": lambda g, other: g * conj(other), "other": lambda g, self: g * conj(self)},
+    {"self": lambda self_t, other: self_t * other, "other": lambda other_t, self: self * other_t},
+)
 pointwise("mul.Scalar", self=lambda other: other)
 elementwise(
     "div.Tensor",

@@ -107,6 +107,12 @@ def parameters(formula: Formula) -> tuple[str, ...]:
     return tuple(inspect.signature(formula).parameters)
 
 
+def declare(formula: Formula, *names: str) -> Formula:
+    """As :func:`asking`, of a function that serves under one declaration only: without another call in between."""
+    formula.asks = names  # type: ignore[attr-defined]
+    return formula
+
+
 def asking(*names: str) -> Callable[[Formula], Formula]:
     """Declare what the parameters of a formula are, by position, where its own signature does not say so."""
 
@@ -114,8 +120,7 @@ def asking(*names: str) -> Callable[[Formula], Formula]:
         def named(*values: Any) -> Any:  # a new function: one formula may serve under several declarations
             return formula(*values)
 
-        named.asks = names  # type: ignore[attr-defined]
-        return named
+        return declare(named, *names)
 
     return mark
 
