@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import torch
 
 from .derive import conj, linear
 from .record import register
 
-aten = torch.ops.aten
+
+def _specified(pattern: torch.Tensor) -> torch.Tensor:
+    """A dense mask of the elements that a sparse tensor specifies."""
+    return torch.ones(pattern.shape, device=pattern.device).sparse_mask(pattern.detach()).to_dense() != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     """The part of a dense cotangent that a sparse tensor specifies."""
-    specified = torch.ones(pattern.shape, device=pattern.device).sparse_mask(pattern.detach()).to_dense()
-    return torch.where(specified != 0, g, 0)
+    return torch.where(_specified(pattern), g, 0)
 
 
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
@@ -34,10 +36,22 @@ register(
 )
 
 
-def _mm_reduce_back(g: Any, self: Any, other: Any, reduce: str, result1: Any, needs: Any) -> tuple[Any, Any]:
-    wanted = ["self" in needs, "other" in needs]
-    grad_self, grad_other = aten._sparse_mm_reduce_impl_backward(self, g, other, reduce, result1, wanted)
-    return grad_self.to_dense() if wanted[0] else None, grad_other if wanted[1] else None
+def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each result is a reduction over the specified elements of a row times those of a column; none of them: zero.
+
+    ATen's own backward kernel reads the places of the extrema, which the forward one writes for tensors of torch's engine only.
+    """
+    dense, specified = self.to_dense(), _specified(self)
+    count = specified.sum(1, keepdim=True)
+    if reduce in ("sum", "mean"):
+        out = dense @ other
+        out = out / count.clamp(min=1) if reduce == "mean" else out
+    else:
+        each = dense.unsqueeze(2) * other
+        none = -math.inf if reduce == "amax" else math.inf
+        each = torch.where(specified.unsqueeze(2), each, none)
+        out = torch.where(count > 0, each.amax(1) if reduce == "amax" else each.amin(1), 0)
+    return out, count.new_empty(0)
 
 
-register("_sparse_mm_reduce_impl", vjp={("self", "other"): _mm_reduce_back}, nondiff=(1,))
+register("_sparse_mm_reduce_impl", decomposition=_mm_reduce)
