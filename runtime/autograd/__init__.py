@@ -7,6 +7,7 @@ from torch.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_g
 from . import graph as graph
 from .anomaly import detect_anomaly, set_detect_anomaly
 from .function import Function
+from .gradcheck import gradcheck, gradgradcheck
 from .reverse import backward, grad
 from .variable import Variable
 
@@ -19,6 +20,8 @@ __all__ = [
     "forward_ad",
     "functional",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "inference_mode",
     "no_grad",
     "set_detect_anomaly",

@@ -27,6 +27,20 @@ from .level import GradLevel, edge_of
 _enabled = torch._C._is_fwd_grad_enabled
 
 
+class fwd_grad_enabled:
+    """Turns forward mode on or off, until the end of the ``with`` block if there is one."""
+
+    def __init__(self, mode: bool) -> None:
+        self.before = _enabled()
+        torch._C._set_fwd_grad_enabled(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        torch._C._set_fwd_grad_enabled(self.before)
+
+
 class Tangents:
     """The tangents of one dual level. A cleared or foreign entry counts for nothing, so a tensor that outlives the level is its primal."""
 
@@ -101,7 +115,7 @@ class DualRoot(GradLevel):
             return out
         out = super().call(func, args, kwargs)
         ts = _rule(op)(op, [self.bare(a) for a in args], tangents, kwargs, self.bare(out))
-        self._put_all(op, out, _unshared(ts, tangents))
+        self._put_all(op, out, unshared(ts, tangents))
         return out
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
@@ -166,10 +180,11 @@ class DualRoot(GradLevel):
             tangents = [_apart(t, own) for t in tangents]  # what the tape saves of them must not be written to
         super().call(op.func, args, kwargs)
         t = None if functional.nondiff else _rule(functional)(functional, before, tangents, kwargs, self.bare(target))
-        self._assign(target, None if t is None else _fit(t, target), tangents)
+        self.assign(target, None if t is None else _fit(t, target), tangents)
         return target
 
-    def _assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
+    def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
+        """``target`` was written to, and ``t`` is now its tangent, which may be one of ``inputs``."""
         tangents = self.tangents
         own = tangents.of(target)
         if own is not None:
@@ -177,7 +192,7 @@ class DualRoot(GradLevel):
         elif t is not None:
             view = target._view
             if view is None or hasattr(target._inner, "_dual"):
-                tangents.put(target._inner, laid_out_like(_unshared(t, inputs), target._inner))
+                tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
                 return
             base = view.base
             of_base = empty_like_laid_out(t, base._inner)  # made from t, so that it is batched where t is
@@ -212,10 +227,10 @@ def _apart(a: Any, written: Any) -> Any:
     return a
 
 
-def _unshared(t: Any, inputs: list[Any]) -> Any:
+def unshared(t: Any, inputs: list[Any]) -> Any:
     """Tangents with memory of their own: they are written in place, so no two values may have the same."""
     if isinstance(t, (tuple, list)):
-        return [_unshared(x, inputs) for x in t]
+        return [unshared(x, inputs) for x in t]
     if t is None or not isinstance(t, Value):
         return t
     flat = [x for group in inputs for x in (group if isinstance(group, list) else (group,)) if x is not None]
@@ -258,4 +273,4 @@ def laid_out_like(t: Any, p: torch.Tensor) -> Any:
     return empty_like_laid_out(t, p).copy_(t)
 
 
-__all__ = ["DualRoot", "Tangents", "laid_out_like"]
+__all__ = ["DualRoot", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..levels import Value
-from .dual import DualRoot, laid_out_like
+from .dual import DualRoot, laid_out_like, unshared
 from .function import position_of, record, rule
 
 _enabled = torch._C._is_fwd_grad_enabled
@@ -31,8 +31,8 @@ def _push(level: DualRoot, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
                 source = position_of(o, args)
                 if source is not None and position_of(o, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], t)
-                elif t is not None:
-                    _check_view(v, t, args, tangents)
+                elif t is not None and not _check_view(v, t, args, tangents):
+                    t = unshared(t, tangents)
                 if isinstance(v, Value) and v._level is level and ctx.differentiates(o):
                     level.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
     finally:
@@ -57,11 +57,11 @@ def _check_write(before: Any, version: int | None, t: Any) -> None:
         )
 
 
-def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) -> None:
-    """The tangent of a view of an input must be a view of that input's tangent."""
+def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) -> bool:
+    """Whether ``v`` is a view of an input: then its tangent must be a view of that input's tangent."""
     view = getattr(v, "_view", None)
     if view is None or view.creation != "function":
-        return
+        return False
     found = t._view if isinstance(t, Value) else None
     if found is None:
         raise RuntimeError("A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning a view.")
@@ -71,3 +71,4 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
         if found.base is not (given if given._view is None else given._view.base):
             what = "the given grad input" if a._view is None else "the same base as the given grad input"
             raise RuntimeError(f"A custom Function is returning a view but the jvp is not returning a view of {what}.")
+    return True

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import torch
 
 from ..levels import Value
-from . import dual_function as dual_function
-from .dual import DualRoot, Tangents, laid_out_like
+from . import dual_function as dual_function  # enters the rule of Functions
+from .dual import DualRoot, Tangents, fwd_grad_enabled, laid_out_like
 from .level import GradLevel
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
 
 _current_level = -1
 _is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
+_set_fwd_grad_enabled = fwd_grad_enabled
 
 
 class UnpackedDualTensor(NamedTuple):
@@ -65,20 +66,6 @@ class dual_level:
 
     def __exit__(self, *exc: object) -> None:
         exit_dual_level()
-
-
-class _set_fwd_grad_enabled:
-    """Turns forward mode on or off, until the end of the ``with`` block if there is one."""
-
-    def __init__(self, mode: bool) -> None:
-        self.before = _is_fwd_grad_enabled()
-        torch._C._set_fwd_grad_enabled(mode)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: object) -> None:
-        torch._C._set_fwd_grad_enabled(self.before)
 
 
 def _checked_level(level: int | None, what: str) -> int:

@@ -14,6 +14,7 @@ import torch
 
 from ..levels import Value
 from . import forward_ad
+from .reverse import grad
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -115,8 +116,6 @@ def _input_direction(v: Any, function: str, create_graph: bool, inputs: Any, ope
 
 def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool) -> tuple[Any, ...]:
     """Gradients of ``inputs``, None where none arrives; outputs without history (or None) send nothing."""
-    from . import grad
-
     kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
     if not kept:
         return (None,) * len(inputs)
@@ -279,8 +278,6 @@ def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: b
 
 
 def _rows_at_once(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
-    from . import grad
-
     found: Sequence[Any] = (None,) * len(inputs)
     if _tracked(out) and out.numel():
         found = grad(out, inputs, _one_hot(out), retain_graph=True, create_graph=create_graph, allow_unused=True, is_grads_batched=True)

@@ -198,7 +198,6 @@ V, PAIR = rand(3, seed=2), (rand(3, seed=2), rand(2, seed=3))
         ("jacobian", (FIRST, (X, Y)), {"strict": True}),
         ("jacobian", (LINEAR, X), {"strict": True, "create_graph": True}),
         ("jacobian", (lambda x: x * 1j, X), {}),
-        ("jacobian", (lambda x: x.sum(), torch.arange(3)), {}),
         ("hessian", (CUBES, X), {}),
         ("hessian", (lambda x: (x.sum(),), X), {}),
         ("hessian", (FIRST, [X, Y]), {}),
@@ -251,3 +250,8 @@ def test_forward_mode_needs_vectorize() -> None:
 def test_a_function_that_writes_its_input_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad is being used in an in-place operation"):
         functional.jacobian(lambda x: x.mul_(2), wrap(X.clone()))
+
+
+def test_integers_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"only Tensors of floating point .* can require gradients"):
+        functional.jacobian(lambda x: x.sum(), wrap(torch.arange(3)))

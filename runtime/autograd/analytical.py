@@ -1,0 +1,80 @@
+"""Jacobians by the tape and by dual tensors, in the orientation of ``numerical``: (elements of the input, elements of the output)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from . import forward_ad
+from .numerical import plain
+from .reverse import grad
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """What a function returned, as a tuple of tensors."""
+    outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    for o in outs:
+        if not isinstance(o, torch.Tensor):
+            raise TypeError(f"gradcheck: func must return a tensor or a sequence of tensors, but there is a {type(o).__name__} among them")
+    return outs
+
+
+def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
+    """Plain gradients of ``inputs``, None where none arrives."""
+    found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
+    return [None if g is None else plain(g) for g in found]
+
+
+def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
+    """The Jacobian of ``out`` by each input, a column per backward pass, and whether all gradients had the input's dtype."""
+    columns: list[list[torch.Tensor]] = [[] for _ in inputs]
+    same_dtype = True
+    shape = out.shape
+    for k in range(out.numel()):
+        cotangent = torch.zeros(out.numel(), dtype=out.dtype, device=out.device)
+        cotangent[k] = 1
+        for x, g, column in zip(inputs, pull(out, inputs, cotangent.reshape(shape)), columns, strict=True):
+            same_dtype = same_dtype and (g is None or g.dtype == x.dtype)
+            column.append(torch.zeros(x.numel(), dtype=x.dtype, device=x.device) if g is None else g.reshape(-1))
+    jacobians = [
+        torch.stack(column, 1) if column else torch.zeros(x.numel(), 0, dtype=x.dtype) for column, x in zip(columns, inputs, strict=True)
+    ]
+    return jacobians, same_dtype
+
+
+def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[tuple[Any, Any]]:
+    """(primal, tangent or None) of each output of ``func``, the inputs numbered in ``tangents`` being dual tensors."""
+    with forward_ad.dual_level():
+        args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
+        for i, t in tangents.items():
+            args[i] = forward_ad.make_dual(args[i], t)
+        unpacked = [forward_ad.unpack_dual(o) for o in as_tuple(func(*args))]
+        return [(u.primal, u.tangent) for u in unpacked]
+
+
+def pushed(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[torch.Tensor]:
+    """The plain output tangents, zeros where there is none."""
+    return [torch.zeros_like(plain(p)) if t is None else plain(t) for p, t in push(func, inputs, tangents)]
+
+
+def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]:
+    """A zero tangent for each input numbered in ``at``."""
+    return {i: torch.zeros_like(plain(inputs[i])) for i in at}
+
+
+def forward(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int], i: int, outputs: Sequence[int]) -> list[torch.Tensor]:
+    """The Jacobians of the numbered outputs by the real input ``i``, a row per forward pass in which all inputs of ``at`` are dual."""
+    x = inputs[i]
+    still = at_rest(inputs, at)
+    rows = []
+    for k in range(x.numel()):
+        direction = torch.zeros(x.numel(), dtype=x.dtype, device=x.device)
+        direction[k] = 1
+        found = pushed(func, inputs, {**still, i: direction.reshape(x.shape)})
+        rows.append([found[o].reshape(-1) for o in outputs])
+    if not rows:
+        found = pushed(func, inputs, still)
+        return [found[o].new_zeros(0, found[o].numel()) for o in outputs]
+    return [torch.stack(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,128 @@
+"""What must hold of a derivative besides its value: it vanishes with its cotangent, missing ones are zero, and it can be batched."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import analytical
+from .engine import execute
+from .level import edge_of
+from .numerical import plain
+from .reverse import grad
+
+_UNDEFINED = 'Please look at "Notes about undefined output gradients" in "tools/autograd/derivatives.yaml"'
+_BATCHED = (
+    "gradcheck or gradgradcheck failed while testing batched gradient computation. vmap runs over the derivative, so every op in it needs "
+    "a batching rule and may not look at values; python -m runtime coverage lists the rules that there are. Call gradcheck with {}=False "
+    "to leave this check out."
+)
+
+
+class GradcheckError(RuntimeError):
+    """A derivative is wrong, or was not computed as it must be."""
+
+
+def _all_zero(grads: Sequence[Any]) -> bool:
+    return all(g is None or not plain(g).any() for g in grads)
+
+
+def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Derivatives are linear: of a zero cotangent they make zeros, of the type and shape of the inputs."""
+    grads = grad(outs, inputs, [torch.zeros_like(plain(o)) for o in outs], retain_graph=True, allow_unused=True)
+    if not _all_zero(grads):
+        raise GradcheckError("backward not multiplied by grad_output")
+    for i, (x, g) in enumerate(zip(inputs, grads, strict=True)):
+        if g is not None and (g.dtype, g.device, g.layout, g.shape) != (x.dtype, x.device, x.layout, x.shape):
+            raise GradcheckError(
+                f"the gradient of input {i} is incorrect: dtype {g.dtype}, {g.device}, {g.layout}, size {list(g.shape)}, of an input of "
+                f"dtype {x.dtype}, {x.device}, {x.layout}, size {list(x.shape)}"
+            )
+
+
+def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """A backward pass to which some or all outputs send nothing gives nothing, or zeros, for what depends on them alone."""
+    groups = [list(outs)] + ([[o] for o in outs] if len(outs) > 1 else [])
+    for group in groups:
+        try:
+            found = execute(
+                group[0]._level,
+                [(edge_of(o), None) for o in group],
+                [edge_of(x) for x in inputs],
+                create_graph=False,
+                keep_graph=True,
+                accumulate=False,
+            )
+        except Exception as error:
+            warnings.warn(
+                "Backwards compatibility: New undefined gradient support checking feature is enabled by default, but it may break existing "
+                'callers of this function. If this is true for you, you can call this function with "check_undefined_grad=False" to '
+                "disable the feature",
+                stacklevel=2,
+            )
+            raise GradcheckError(f"Expected backward function to handle undefined output grads. {_UNDEFINED}") from error
+        if not _all_zero(found):
+            raise GradcheckError(
+                f"Expected all input grads to be undefined or zero when all output grads are undefined or zero. {_UNDEFINED}"
+            )
+
+
+def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
+    """An input without tangent is one with a zero tangent."""
+    for i in at:
+        others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
+        without = analytical.push(func, inputs, others)
+        zeros = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
+        for k, ((_, a), (_, b)) in enumerate(zip(without, zeros, strict=True)):
+            same = _all_zero((a, b)) if a is None or b is None else torch.equal(plain(a), plain(b))
+            if not same:
+                raise GradcheckError(
+                    f"Mismatch in tangent values for output with index: {k} when input: {plain(inputs[i])} has an undefined tangent value. "
+                    f"Got: {a} but expected: {b}"
+                )
+
+
+def batched_cotangents(out: Any, inputs: Sequence[Any], number: int) -> None:
+    """vmap of the backward pass equals a loop of it."""
+    cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
+    expected = [analytical.pull(out, inputs, g) for g in cotangents]
+    try:
+        found = grad(out, inputs, torch.stack(cotangents), retain_graph=True, allow_unused=True, is_grads_batched=True)
+    except RuntimeError as error:
+        raise GradcheckError(f"While computing batched gradients, got: {error}\n\n{_BATCHED.format('check_batched_grad')}") from error
+    for i, g in enumerate(found):
+        want = [e[i] for e in expected]
+        if g is not None or want[0] is not None:
+            _same(number, i, g, want, inputs[i], "check_batched_grad")
+
+
+def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) -> None:
+    """vmap of the forward pass over tangents of input ``i`` equals a loop of it."""
+    from ..func import vmap
+
+    tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
+
+    def one(t: Any) -> tuple[Any, ...]:
+        return tuple(torch.zeros_like(p) if d is None else d for p, d in analytical.push(func, inputs, {i: t}))
+
+    expected = [analytical.pushed(func, inputs, {i: t}) for t in tangents]
+    try:
+        found = vmap(one)(torch.stack(tangents))
+    except RuntimeError as error:
+        advice = _BATCHED.format("check_batched_forward_grad")
+        raise GradcheckError(f"While computing batched gradients, got: {error}\n\n{advice}") from error
+    for k, t in enumerate(found):
+        _same(k, i, t, [e[k] for e in expected], None, "check_batched_forward_grad")
+
+
+def _same(output: int, i: int, found: Any, expected: Sequence[Any], like: Any, option: str) -> None:
+    want = torch.stack([torch.zeros_like(plain(like)) if e is None else e for e in expected])
+    got = torch.zeros_like(want) if found is None else plain(found)
+    if not torch.allclose(got, want):
+        raise GradcheckError(
+            f"For output {output} and input {i}, the batched derivative is not a batch of the derivatives:\n"
+            f"expected: {want}\ngot: {got}\n\n{_BATCHED.format(option)}"
+        )
