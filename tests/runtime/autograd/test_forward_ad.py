@@ -484,3 +484,41 @@ def test_where_the_derivative_vanishes_the_tangent_is_zeros() -> None:
             tangent = fw.unpack_dual(y).tangent
             assert tangent is not None and tangent.tolist() == [0.0, 0.0]
         assert fw.unpack_dual(x.detach()).tangent is None
+
+
+# ---- custom Functions
+
+
+class Scaled(runtime.autograd.Function):
+    """``x * k``, whose tangent and gradient are made by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, k: float) -> Any:
+        ctx.k = k
+        return x * k
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.k, None
+
+    @staticmethod
+    def jvp(ctx: Any, t: Any, k: Any) -> Any:
+        return t if ctx.k == 1 else t * ctx.k
+
+
+def test_a_function_gives_its_own_tangents_and_the_tape_records_them(level: None) -> None:
+    x, v = wrap(rand(2), requires_grad=True), wrap(rand(2, seed=1), requires_grad=True)
+    y = Scaled.apply(fw.make_dual(x, v), 3.0)
+    close(unwrap(tangent(y).detach()), 3 * unwrap(v.detach()))
+    close(unwrap(grad(tangent(y).sum(), v)[0]), torch.full((2,), 3.0, dtype=torch.float64))
+    (g,) = grad((y * y).sum(), x)
+    close(unwrap(g), 18 * unwrap(x.detach()))
+    close(unwrap(tangent(g)), 18 * unwrap(v.detach()))
+
+
+def test_a_jvp_that_returns_what_it_was_given_shares_nothing(level: None) -> None:
+    d = dual(rand(2), torch.ones(2, dtype=torch.float64))
+    y = Scaled.apply(d, 1.0)
+    y *= 5
+    close(unwrap(tangent(d)), torch.ones(2, dtype=torch.float64))
+    close(unwrap(tangent(y)), torch.full((2,), 5.0, dtype=torch.float64))
