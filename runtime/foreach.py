@@ -25,11 +25,11 @@ def run(op: Op, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _maximum(target: Any, other: Any) -> None:
-    target.copy_(torch.maximum(target, torch.as_tensor(other, dtype=target.dtype)))
+    target.copy_(torch.maximum(target.clone(), torch.as_tensor(other, dtype=target.dtype)))
 
 
 def _minimum(target: Any, other: Any) -> None:
-    target.copy_(torch.minimum(target, torch.as_tensor(other, dtype=target.dtype)))
+    target.copy_(torch.minimum(target.clone(), torch.as_tensor(other, dtype=target.dtype)))
 
 
 _BY_COPY = {"maximum_": _maximum, "minimum_": _minimum}

@@ -139,6 +139,8 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
     change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
         target._edge[0].__class__ = inplace_class(op)  # it was made by the view op, whose node has another name
+    if before is not None:
+        target._generation += 1
     if target._retains:
         hooks.follow(target, before)
     return target

@@ -172,8 +172,12 @@ class SavedTensor:
         t = restore(self._node.level, s, self._edge)
         return present(self._node.level, t, self._edge)
 
-    def register_hooks(self, pack_hook: Pack, unpack_hook: Unpack) -> None:
+    def register_hooks(self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None) -> None:
         """Keep ``pack_hook(tensor)`` in place of the tensor, and use ``unpack_hook`` of that in the backward pass. At most once."""
+        if not (callable(pack_hook) and callable(unpack_hook)):
+            raise TypeError(
+                f"register_hooks(): incompatible function arguments: two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
+            )
         self._require_kept(
             "Calling register_hooks on a saved tensor after it has been freed. Saved intermediate values of the graph are freed when you "
             "call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or "
@@ -186,10 +190,6 @@ class SavedTensor:
             raise RuntimeError(
                 "Calling register_hooks on a saved tensor whose hooks have already been set. "
                 "Hint: only one pair of hooks is allowed at a time."
-            )
-        if not (callable(pack_hook) and callable(unpack_hook)):
-            raise TypeError(
-                f"register_hooks(): incompatible function arguments: two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
             )
         level = self._node.level
         self._slots[self._index] = pack(level, s.check(self._edge), self._edge, pack_hook, unpack_hook)

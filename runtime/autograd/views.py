@@ -6,6 +6,7 @@ view of that base then finds that its generation is old and takes its history an
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NoReturn
 
 import torch
@@ -215,7 +216,9 @@ class CopySlices(Node):
                 inner_wanted[i] = wanted[k + 1]
             if self.self_edge is not None:
                 inner_wanted[self.self_edge] = wanted[0]
-        out = self.inner_node.apply([part.clone()], inner_wanted, create_graph)
+        # recorded, a saved result leads to the node that made it, and then that node shall be freed on its own
+        node = copy.copy(self.inner_node) if create_graph else self.inner_node
+        out = node.apply([part.clone()], inner_wanted, create_graph)
         if self.edges[0] is not None:
             own = out[self.self_edge] if self.self_edge is not None else None
             if own is None:

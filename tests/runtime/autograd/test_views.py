@@ -1,0 +1,459 @@
+"""Views, and writes through them: flags, history, versions and errors are torch's, which is the oracle of every claim here."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import unwrap
+
+
+def _torch_leaf(*shape: int) -> Any:
+    return torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=torch.float64).reshape(shape).clone().requires_grad_()
+
+
+def _our_leaf(*shape: int) -> Any:
+    return runtime.wrap(_torch_leaf(*shape).detach(), True)
+
+
+TORCH = SimpleNamespace(leaf=_torch_leaf, tensor=torch.tensor, grad=torch.autograd.grad, plain=lambda t: t)
+OURS = SimpleNamespace(leaf=_our_leaf, tensor=runtime.tensor, grad=runtime.autograd.grad, plain=runtime.wrap)
+Scenario = Callable[[Any], Any]
+
+
+def shown(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return unwrap(x).detach().tolist(), x.dtype
+    return [shown(y) for y in x] if isinstance(x, (list, tuple)) else x
+
+
+def outcome(scenario: Scenario, lib: Any) -> Any:
+    """What ``scenario`` returns, or the text of its RuntimeError."""
+    try:
+        return shown(scenario(lib))
+    except RuntimeError as e:
+        return str(e)
+
+
+def same(scenario: Scenario, *, error: bool = False) -> None:
+    expected = outcome(scenario, TORCH)
+    assert isinstance(expected, str) is error
+    assert outcome(scenario, OURS) == expected
+
+
+def name(t: Any) -> str | None:
+    return None if t.grad_fn is None else t.grad_fn.name()
+
+
+def gradients(lib: Any, y: Any, *xs: Any) -> Any:
+    return lib.grad(y.sum(), xs, allow_unused=True)
+
+
+# ---- flags
+
+
+def test_views_know_their_base_and_detached_tensors_have_none() -> None:
+    def scenario(lib: Any) -> Any:
+        y = lib.leaf(4, 3) * 1
+        views = [y[0], y[1:], y.t(), y.view(12), y[1:][0].view(3, 1), y.unbind()[1]]
+        others = [y, y.clone(), y.detach(), y.data, y.detach()[0].detach()]
+        return [(v._is_view(), v._base is y) for v in views], [(t._is_view(), t._base is None) for t in others]
+
+    same(scenario)
+
+
+def test_versions_count_each_write_once_and_are_shared_with_views() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0, 3.0])
+        seen = []
+        v, d, e = x[1:], x.detach(), x.data
+        other = lib.tensor([0.0, 0.0])
+
+        def out(into: Any) -> Any:
+            return torch.mul(other, 2, out=into)
+
+        writes: list[Any] = [
+            lambda: x.add_(1), lambda: v.mul_(2), lambda: d.zero_(), lambda: e.fill_(3), lambda: x.copy_(x * 2), lambda: x.t_(),
+            lambda: out(x[1:]), lambda: x.unsqueeze_(0), lambda: x.squeeze_(0), lambda: x.resize_(2), lambda: x.set_(other),
+            lambda: torch._foreach_add_([x], 1.0), lambda: x.uniform_(),
+        ]  # fmt: skip
+        for write in writes:
+            write()
+            seen.append((x._version, v._version, d._version, e._version))
+        return seen, other._version, (x.mm(x.t()) if x.dim() == 2 else x * 2)._version
+
+    same(scenario)
+
+
+# ---- history
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, y: y[0].mul_(2),
+        lambda x, y: y.view(16)[3:7].copy_(x[0]),
+        lambda x, y: y.t()[1].add_(x[2]),
+        lambda x, y: y.diagonal().mul_(x[0]),
+        lambda x, y: y.unfold(0, 2, 2).mul_(2),
+        lambda x, y: y.unsqueeze(0).squeeze(0)[1, 1:].sub_(x[0, :3]),
+        lambda x, y: y[1:].copy_(y[:-1].clone()),
+        lambda x, y: y[0][1].zero_(),
+        lambda x, y: y[1:3][1][2:].exp_(),
+        lambda x, y: y.__setitem__(slice(1, 3), x[:2] * 2),
+        lambda x, y: y.__setitem__(y.detach() > 5, 0.5),
+        lambda x, y: y.view(2, 8).t()[2].index_add_(0, torch.tensor([0]), x[0, :1]),
+        lambda x, y: y[2].masked_fill_(y.detach()[2] > 10, 1.5),
+        lambda x, y: y[3].uniform_().mul_(0),
+        lambda x, y: [y[i].mul_(y[(i + 1) % 4].detach().clone()) for i in range(4)],
+        lambda x, y: [y[:, i].sub_(x[i]) for i in range(4)],
+    ],
+)
+def test_a_write_to_a_view_is_a_write_to_its_base_and_to_its_other_views(write: Callable[[Any, Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(4, 4)
+        y = x * 1
+        before, after = y[1:], y.view(16)[2:9]
+        write(x, y)
+        z = (y * y).sum() + (before.sin() * 3).sum() + after.cos().sum()
+        return y, before, after, name(y), name(before), gradients(lib, z, x)
+
+    same(scenario)
+
+
+def test_second_derivatives_through_writes_to_views() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2, 3)
+        y = (x / 3).sin()
+        y[:, 1].mul_(x[:, 0])
+        y[0].sub_(x[1])
+        y.view(6)[1:].exp_()
+        (g,) = lib.grad((y * y).sum(), x, create_graph=True)
+        return gradients(lib, g * g, x)
+
+    expected, found = outcome(scenario, TORCH), outcome(scenario, OURS)
+    torch.testing.assert_close(torch.tensor(found[0][0]), torch.tensor(expected[0][0]))
+
+
+@pytest.mark.parametrize(
+    "reshape",
+    [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).unsqueeze_(1), lambda y: y.as_strided_((4,), (1,))],
+)
+def test_views_stay_where_they_are_when_their_base_changes_its_geometry(reshape: Callable[[Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2, 2)
+        y = x * 1
+        row = y[0]
+        reshape(y)
+        flags = [name(y), y._is_view(), row._base is y]
+        row.mul_(10)
+        y.mul_(3)
+        return flags, row, y, name(row), gradients(lib, (row * row).sum() + y.sum(), x)
+
+    same(scenario)
+
+
+def test_a_view_may_change_its_own_geometry() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2, 3)
+        y = x * 1
+        v = y[:, :2]
+        v.t_()
+        flags = [name(v), v._base is y]
+        v[0].mul_(5)
+        return flags, name(y), name(v), gradients(lib, (y * y).sum() + v.sum(), x)
+
+    same(scenario)
+
+
+def test_history_begins_with_what_is_written_into_a_plain_tensor() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3)
+        buffer = lib.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).double()
+        row, other = buffer[1], buffer[0]
+        row.mul_(x)
+        return buffer.requires_grad, other.requires_grad, name(buffer), name(row), gradients(lib, buffer * buffer, x)
+
+    same(scenario)
+
+
+def test_complex_views() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.plain(torch.tensor([1 + 2j, 3 - 1j])).requires_grad_()
+        y = x * 1
+        y.real.mul_(3)
+        torch.view_as_real(y)[0].add_(1)
+        y.conj().mul_(2j)
+        return name(y), gradients(lib, (y * y.conj()).real, x)
+
+    same(scenario)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, y: y.copy_(x[0]),
+        lambda x, y: y.copy_(x[0, :1]),
+        lambda x, y: y.zero_(),
+        lambda x, y: y.fill_(x[0, 0]),
+        lambda x, y: y.index_put_((torch.tensor([0, 1]),), x[0]),
+        lambda x, y: y.index_put_((torch.tensor([0, 0]),), x[0], accumulate=True),
+        lambda x, y: y.scatter_(0, torch.tensor([[0, 1, 0]]), x[:1]),
+        lambda x, y: y.masked_fill_(y.detach() > 2, x[1, 1]),
+        lambda x, y: y.masked_scatter_(y.detach() > 2, x * 2),
+        lambda x, y: y.normal_().mul_(0),
+        lambda x, y: y.index_copy_(0, torch.tensor([1]), x[:1]).index_fill_(1, torch.tensor([0]), 2.0),
+    ],
+)
+def test_writes_of_whole_tensors(write: Callable[[Any, Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x, start = lib.leaf(2, 3), lib.leaf(2, 3)
+        y = start * 1
+        write(x, y)
+        return y, gradients(lib, y * y, x, start)
+
+    same(scenario)
+
+
+def test_numbers_without_gradient_take_no_history() -> None:
+    def scenario(lib: Any) -> Any:
+        counts = lib.tensor([0, 0, 0])
+        counts.copy_(lib.leaf(3))
+        return counts, counts.requires_grad
+
+    same(scenario)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a, b, x: torch._foreach_add_([a, b], 1.0),
+        lambda a, b, x: torch._foreach_mul_([a, b], [2.0, 3.0]),
+        lambda a, b, x: torch._foreach_sub_([a, b], [x, x * 2], alpha=3),
+        lambda a, b, x: torch._foreach_mul_([a, b], x[0]),
+        lambda a, b, x: torch._foreach_addcmul_([a, b], [x, x], [x, x.sin()], 0.5),
+        lambda a, b, x: torch._foreach_addcdiv_([a, b], [x, x], [x, x.exp()], [0.5, 2.0]),
+        lambda a, b, x: torch._foreach_lerp_([a, b], [x, x * 2], 0.25),
+        lambda a, b, x: torch._foreach_exp_([a]),
+        lambda a, b, x: torch._foreach_maximum_([a, b], [x + 1, x - 1]),
+        lambda a, b, x: torch._foreach_clamp_max_([a, b], 2.5),
+        lambda a, b, x: torch._foreach_zero_([a]),
+    ],
+)
+def test_foreach_ops_in_place(write: Callable[[Any, Any, Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x, y = lib.leaf(3), lib.leaf(3)
+        a, b = x * 1, y * 2
+        write(a, b, x)
+        return gradients(lib, a * a + b * b * b, x, y)
+
+    same(scenario)
+
+
+# ---- refusals
+
+
+def _no_grad_view(y: Any) -> Any:
+    with torch.no_grad():
+        return y[1:]
+
+
+def _inference_view(y: Any) -> Any:
+    with torch.inference_mode():
+        return y[1:]
+
+
+REFUSED: dict[str, Scenario] = {
+    "leaf": lambda lib: lib.leaf(3).add_(1),
+    "leaf_geometry": lambda lib: lib.leaf(3, 2).t_(),
+    "leaf_as_strided": lambda lib: lib.leaf(4).as_strided_((2,), (2,)),
+    "leaf_set": lambda lib: lib.leaf(2).set_(lib.tensor([1.0]).double()),
+    "leaf_view": lambda lib: lib.leaf(3)[0].add_(1),
+    "leaf_view_of_view": lambda lib: lib.leaf(3, 2)[0][1].add_(1),
+    "leaf_item": lambda lib: lib.leaf(3).__setitem__(0, 1.0),
+    "leaf_split": lambda lib: lib.leaf(4).split(2)[0].add_(1),
+    "leaf_foreach": lambda lib: torch._foreach_add_([lib.leaf(2)], 1.0),
+    "leaf_that_is_a_view": lambda lib: lib.tensor([1.0, 2.0])[1:].requires_grad_().mul_(2),
+    "leaf_no_grad_view": lambda lib: _no_grad_view(lib.leaf(3)).mul_(2),
+    "split": lambda lib: (lib.leaf(4) * 1).split(2)[0].mul_(2),
+    "unbind": lambda lib: (lib.leaf(4) * 1).unbind()[1].mul_(2),
+    "view_of_split": lambda lib: (lib.leaf(4, 2) * 1).chunk(2)[1][0].mul_(2),
+    "split_plain": lambda lib: lib.tensor([1.0, 2.0, 3.0, 4.0]).double().split(2)[0].mul_(lib.leaf(2)),
+    "no_grad_view": lambda lib: _no_grad_view(lib.leaf(3) * 1).mul_(2),
+    "no_grad_view_plain": lambda lib: _no_grad_view(lib.tensor([1.0, 2.0, 3.0]).double()).mul_(lib.leaf(2)),
+    "view_of_no_grad_view": lambda lib: _no_grad_view(lib.tensor([1.0, 2.0, 3.0])).requires_grad_()[:1].mul_(2),
+    "inference_view": lambda lib: _inference_view(lib.leaf(3) * 1).mul_(2),
+    "expanded": lambda lib: (lib.leaf(1, 3) * 1).expand(4, 3).mul_(2),
+    "too_small": lambda lib: (lib.leaf(1) * 1).add_(lib.leaf(3)),
+    "resize": lambda lib: lib.leaf(3).resize_(2),
+    "resize_made": lambda lib: (lib.leaf(3) * 1).resize_(2),
+    "resize_as": lambda lib: lib.leaf(3).resize_as_(lib.tensor([1.0])),
+    "detach_view": lambda lib: (lib.leaf(3) * 1)[0].detach_(),
+    "out": lambda lib: torch.mul(lib.leaf(2), 2, out=lib.tensor([0.0, 0.0]).double()),
+    "out_leaf": lambda lib: torch.add(lib.tensor([0.0, 0.0]).double(), 1, out=lib.leaf(2)),
+    "requires_grad_false": lambda lib: (lib.leaf(3) * 1).requires_grad_(False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_history_could_not_follow_is_refused(case: str) -> None:
+    same(REFUSED[case], error=True)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [_no_grad_view, _inference_view, lambda y: y.split(2)[0], lambda y: y.unbind()[1]],
+    ids=("no_grad", "inference", "split", "unbind"),
+)
+def test_views_that_may_not_follow_their_base_say_so_when_asked(view: Callable[[Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        y = lib.leaf(4) * 1
+        v = view(y)
+        y.mul_(2)
+        assert v.requires_grad
+        return v.grad_fn
+
+    same(scenario, error=True)
+
+
+def test_inference_tensors_cannot_be_saved() -> None:
+    def scenario(lib: Any) -> Any:
+        with torch.inference_mode():
+            y = lib.tensor([1.0, 2.0]).double() * 1
+        return lib.leaf(2) * y
+
+    same(scenario, error=True)
+
+
+# ---- what is allowed
+
+
+def test_without_grad_mode_leaves_and_their_views_may_be_written() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(4)
+        with torch.no_grad():
+            x.add_(1)
+            x[0].mul_(5)
+            x.view(2, 2)[1].sub_(1)
+            x.split(2)[0].mul_(2)
+            x[1:].copy_(x[:3] * 2)
+        return x, x._version, x.is_leaf, x.requires_grad, gradients(lib, x * x, x)
+
+    same(scenario)
+
+
+def test_detaching_in_place_leaves_views_their_history() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3)
+        y = x * 1
+        v = y[1:]
+        y.detach_()
+        leaf = lib.leaf(3).detach_()
+        return y.requires_grad, y.is_leaf, v.requires_grad, name(v), leaf.requires_grad, gradients(lib, v * v, x)
+
+    same(scenario)
+
+
+def test_a_view_that_is_made_a_leaf_has_a_gradient_of_its_own() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0, 3.0])
+        v = x[1:].requires_grad_()
+        return v.is_leaf, v._is_view(), x.requires_grad, gradients(lib, v * v, v)
+
+    same(scenario)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        lambda lib: lib.tensor([5.0, 6.0]).double(),
+        lambda lib: lib.tensor([5.0, 6.0, 7.0]).double(),
+        lambda lib: lib.tensor([5.0, 6.0, 7.0]),
+        lambda lib: lib.leaf(3),
+    ],
+    ids=("same", "shape", "dtype", "leaf"),
+)
+def test_assigning_data_replaces_the_tensor_under_a_leaf(new: Callable[[Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2)
+        x.data = new(lib)
+        return x, x.requires_grad, x.is_leaf, x._version, gradients(lib, x * x, x)
+
+    same(scenario)
+
+
+def test_assigning_data_of_the_same_kind_leaves_what_was_recorded_before() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2)
+        y = x * x
+        x.data = lib.tensor([7.0, 8.0]).double()
+        return gradients(lib, y, x)
+
+    same(scenario)
+
+
+def test_set_and_swap_without_grad_mode() -> None:
+    def scenario(lib: Any) -> Any:
+        x, y = lib.leaf(2), lib.tensor([7.0, 8.0, 9.0])
+        with torch.no_grad():
+            x.set_(lib.tensor([3.0, 4.0, 5.0]).double())
+        found = x, x.requires_grad, gradients(lib, x * x, x)
+        torch.utils.swap_tensors(x, y)
+        return found, x, y, x.requires_grad, y.requires_grad, gradients(lib, y * y, y)
+
+    same(scenario)
+
+
+def test_the_gradient_may_be_zeroed_and_is_added_to_in_place() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2)
+        (x * x).sum().backward()
+        kept = x.grad
+        kept.zero_()
+        (x * x * x).sum().backward()
+        mine = lib.leaf(2).detach()
+        x.grad = mine
+        (x * x).sum().backward()
+        return kept, x.grad, x.grad is mine
+
+    same(scenario)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda x: x, lambda x: torch.ones(1, dtype=torch.float64), lambda x: torch.ones(2, dtype=torch.float64, device="meta")],
+    ids=("itself", "shape", "device"),
+)
+def test_what_cannot_be_a_gradient(wrong: Callable[[Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2)
+        x.grad = wrong(x)
+
+    same(scenario, error=True)
+
+
+@pytest.mark.parametrize("on_view", [False, True])
+def test_custom_functions_that_write(on_view: bool) -> None:
+    def scenario(lib: Any) -> Any:
+        base = torch.autograd.Function if lib is TORCH else runtime.autograd.Function
+
+        class Double(base):  # type: ignore[misc,valid-type]
+            @staticmethod
+            def forward(ctx: Any, a: Any) -> Any:
+                ctx.mark_dirty(a)
+                return a.mul_(2)
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * 2
+
+        x = lib.leaf(3)
+        y = x * 1
+        target = y[1:] if on_view else y
+        out = Double.apply(target)
+        return out is target, name(y), name(target), gradients(lib, y * y, x)
+
+    same(scenario)
