@@ -219,7 +219,7 @@ class Tensor(GradValue):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (self._inner, self.requires_grad, self._attributes())
+        return rebuild, (self._inner, self.requires_grad, self._attributes())
 
     def _attributes(self) -> dict[str, Any]:
         """What users and ``nn.Parameter`` have set on this tensor."""
@@ -275,7 +275,7 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
     return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
 
 
-def _rebuild(inner: torch.Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
+def rebuild(inner: torch.Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
     """A pickled tensor."""
     new = wrap(inner, requires_grad)
     new.__dict__.update(attributes)

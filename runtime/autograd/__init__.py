@@ -9,10 +9,12 @@ from .anomaly import detect_anomaly, set_detect_anomaly
 from .function import Function
 from .gradcheck import gradcheck, gradgradcheck
 from .reverse import backward, grad
+from .saved import SavedTensor
 from .variable import Variable
 
 __all__ = [
     "Function",
+    "SavedTensor",
     "Variable",
     "backward",
     "detect_anomaly",

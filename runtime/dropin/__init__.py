@@ -18,6 +18,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from ..tensor import rebuild
 from .classes import patch_classes
 from .factories import wrapped_factories
 from .patches import Patches
@@ -44,6 +47,7 @@ def install() -> None:
         for owner, name, value in switches():
             patches.set(owner, name, value)
         patch_classes(patches)
+        patches.enter(torch.serialization.safe_globals([rebuild]))  # so that torch.load takes what torch.save wrote
     except BaseException:
         patches.undo()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,11 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
+        self._entered = contextlib.ExitStack()
+
+    def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
+        """Enter a context that :meth:`undo` leaves."""
+        self._entered.enter_context(manager)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """``owner.name = value``, where owner is a module or a class."""
@@ -38,6 +44,7 @@ class Patches:
                     self.set(module, name, found[1])
 
     def undo(self) -> None:
+        self._entered.close()
         for owner, name, old in reversed(self._done):
             if old is _ABSENT:
                 delattr(owner, name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..autograd import anomaly, engine, running, saved
+from ..autograd import anomaly, engine, nodes, running, saved
 from ..func.vmap import fallback_policy
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
@@ -68,9 +68,8 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C, "_current_graph_task_execution_order", engine.execution_order),
         (torch._C, "_current_autograd_node", running.current_node),
         (torch._C, "_will_engine_execute_node", engine.will_execute),
-        (torch._C._autograd, "SavedTensor", saved.SavedTensor),
-        (torch.autograd, "SavedTensor", saved.SavedTensor),
         (torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: saved.HOOKS.disabled is None),
+        (torch._C._functions, "AccumulateGrad", nodes.AccumulateGrad),
         (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: fallback_policy("warn" if on else "raise") and None),
         (torch._C._functorch, "_is_vmap_fallback_enabled", _vmap_fallback_enabled),
     ]
