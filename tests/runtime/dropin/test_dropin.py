@@ -52,7 +52,7 @@ def test_leaving_restores_what_was_replaced(name: str) -> None:
 
 def test_every_attribute_of_torchs_modules_is_restored_even_after_an_exception() -> None:
     def same(value: Any) -> Any:
-        return frozenset(value) if isinstance(value, set) else id(value)  # torch.serialization restores its set by a copy
+        return frozenset(value) if type(value) is set else id(value)  # torch.serialization restores its set by a copy
 
     def state() -> dict[str, dict[str, Any]]:
         loaded = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("torch", "functorch") and hasattr(m, "__dict__")}
