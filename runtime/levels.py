@@ -30,12 +30,14 @@ class Level:
     ``number`` grows with every level ever entered, so the larger of two numbers is the inner one.
     """
 
-    __slots__ = ("__weakref__", "alive", "number")
+    __slots__ = ("__weakref__", "adopted", "alive", "number")
     what = "transform"
+    adopted: list[Any] | None  # plain tensors that became values of this level, see ``runtime.autograd.adopt``
 
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.alive = True
+        self.adopted = None
 
     def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen call of which some argument is a value of this level and none is of a level further in."""
@@ -47,6 +49,10 @@ class Level:
 
     def close(self) -> None:
         """The transform has returned: its values may no longer be used."""
+        if self.adopted is not None:
+            from .autograd.adopt import give_back
+
+            give_back(self)
         self.alive = False
 
     def __repr__(self) -> str:

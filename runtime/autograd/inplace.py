@@ -97,26 +97,27 @@ def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
 
 
 def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
-    """A write into a tensor that is no value of ``level``: at level zero a plain tensor takes what has no history."""
+    """A write into a tensor that is no value of ``level``: it takes what has no history as it is, and becomes one for what has some."""
     inner, edges, *_ = level.collect(op, args)
-    if not level.is_root or (edges is not None and _grad_enabled()):
-        refuse(level, op.func)
+    if edges is not None and _grad_enabled():
+        from .adopt import adopt
+
+        return run(level, op, [adopt(level, args[0], op.func), *args[1:]], kwargs)
     level.outward(op, inner, unwrap_kwargs(level, kwargs))
     return args[0]
 
 
 def refuse(level: Any, what: Any) -> None:
     """A value of ``level`` is written into a tensor that does not belong to it and that could not carry its history."""
-    if level.number == 0:
-        raise InplaceError(
-            f"{what} writes a tensor that requires grad into a plain torch tensor, which cannot carry its history. Make the buffer a "
-            "runtime tensor (runtime.wrap, new_zeros of one, or any factory under the drop-in), or detach what is written."
-        )
-    transform = "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place operation"
+    advice = (
+        "Make the buffer with new_zeros, zeros_like or clone of an input, or pass it to the transformed function as an input"
+        if level.number
+        else "Make the buffer a runtime tensor (runtime.wrap, new_zeros of one, any factory under the drop-in), or detach what is written"
+    )
     raise InplaceError(
-        f"{transform} ({what}) that would mutate a captured Tensor: it writes a value of {level.what} into a tensor that does not belong "
-        "to that transform, so the result could not be differentiated. Make the buffer with new_zeros, zeros_like or clone of an input, "
-        "or pass it to the transformed function as an input."
+        f"{what} writes a value of {level.what if level.number else 'the session that requires grad'} into a tensor that does not belong "
+        "there and cannot take on its history: a captured Tensor of another transform, or one of which other views exist (their history "
+        f"would be lost). {advice}."
     )
 
 

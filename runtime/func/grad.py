@@ -52,11 +52,10 @@ def _edge(level: GradLevel, v: Any) -> Any:
     return edge_of(v) if isinstance(v, Value) and v._level is level else None
 
 
-def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list[Any], keep: bool) -> list[Any]:
-    """Cotangents of ``inputs``; zeros where none arrives."""
-    roots = [(e, g) for o, g in zip(outs, cotangents, strict=True) if (e := _edge(level, o)) is not None]
-    captures = [_edge(level, x) for x in inputs]
-    found = execute(level, roots, captures, create_graph=False, keep_graph=keep, accumulate=False)
+def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list[Any], ends: list[Any], keep: bool) -> list[Any]:
+    """Cotangents of ``inputs``, whose edges are ``ends``; zeros where none arrives. ``outs``: the edges of the outputs."""
+    roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None]
+    found = execute(level, roots, ends, create_graph=False, keep_graph=keep, accumulate=False)
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 
@@ -85,6 +84,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         check_outputs("vjp(f, *primals)", flat)
         results = trees.unflatten([v._inner if isinstance(v, Value) and v._level is level else v for v in flat], spec)
         inputs, in_spec = trees.flatten(given)
+        edges, ends = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]
     finally:
         level.close()
 
@@ -108,7 +108,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                     "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
                     f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
                 )
-        return trees.unflatten(_pull(level, flat, flat_ct, inputs, retain_graph), in_spec)
+        return trees.unflatten(_pull(level, edges, flat_ct, inputs, ends, retain_graph), in_spec)
 
     return (results, pullback, aux) if has_aux else (results, pullback)
 
@@ -142,7 +142,9 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             value = _lowered(level, out)
             selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
             inputs, spec = trees.flatten(selected)
-            grads = trees.unflatten(_pull(level, [out], [torch.ones_like(value)], inputs, False), spec)
+            grads = trees.unflatten(
+                _pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, [_edge(level, x) for x in inputs], False), spec
+            )
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
             level.close()

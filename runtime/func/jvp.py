@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ..autograd.inplace import refuse
 from ..autograd.views import STALE, WRITTEN, View, aliases, refuse_rebase
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
@@ -143,7 +142,7 @@ class DualLevel(Level):
         if not isinstance(target, torch.Tensor):
             raise MissingRule(str(op.func), "jvp")
         if not (isinstance(target, Value) and target._level is self):
-            refuse(self, op.func)
+            return self._write_to_foreign(op, args, kwargs)
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
@@ -166,6 +165,16 @@ class DualLevel(Level):
             t = kept.copy_(t)
         self._set_tangent(v, t)
         return target
+
+    def _write_to_foreign(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
+        primals, _, found = self._split(op, args)
+        if found:
+            from ..autograd.adopt import adopt
+
+            return self._inplace(op, [adopt(self, args[0], op.func), *args[1:]], kwargs)
+        op.func(*primals, **unwrap_kwargs(self, kwargs))
+        return args[0]
 
     def _set_tangent(self, v: Any, t: Any) -> None:
         """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values."""
