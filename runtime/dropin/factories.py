@@ -21,7 +21,7 @@ from ..tensor import wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _torch_tensor = torch.tensor
-_AUTOGRAD = DispatchKey.AutogradFunctionality
+_ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot  # not an autograd key: inference mode switches those off in a user's program, too
 
 _NAMES = {
     torch: (
@@ -39,7 +39,7 @@ _NAMES = {
 
 def inside_dispatch() -> bool:
     """Whether this is running below autograd: within the handling of an ATen call rather than in a user's program."""
-    return bool(_excluded(_AUTOGRAD))
+    return bool(_excluded(_ABOVE_PYTHON))
 
 
 def adopted(result: Any, requires_grad: bool = False) -> Any:
