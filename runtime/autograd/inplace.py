@@ -18,6 +18,10 @@ from .nodes import Edge, OpNode, inplace_class
 from .views import CopySlices, aliases, base_edge, check_write
 
 _grad_enabled = torch.is_grad_enabled
+_INFERENCE = (
+    "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal tensor before doing "
+    "inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
+)
 
 
 def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
@@ -55,6 +59,8 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
                 saved[i] = level.kept(inner[i])  # the formula wants the value from before
     shares_counter = type(inner[0]) is torch.Tensor
     if shares_counter:
+        if inner[0].is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError(_INFERENCE)  # the kernel that would refuse is the one switched off below
         # the shell shares its version counter, and the caller's own pass through the dispatcher counts this mutation
         _set_excluded(_VIEWS, True)
         try:

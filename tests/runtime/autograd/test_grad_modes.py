@@ -119,6 +119,9 @@ def test_tensors_of_inference_mode_say_so() -> None:
 @pytest.mark.parametrize(
     "use",
     [
+        lambda lib, x, t: x * t,
+        lambda lib, x, t: x.clone().mul_(t),
+        lambda lib, x, t: t.view(2).add_(1),
         lambda lib, x, t: t.requires_grad_(),
         lambda lib, x, t: t.add_(1),
         lambda lib, x, t: t._version,
