@@ -15,6 +15,7 @@ from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, un
 from ..rules.ops import Op
 from . import hooks
 from .nodes import Edge, OpNode, inplace_class
+from .saved import HOOKS, Saved
 from .views import CopySlices, aliases, base_edge, check_write
 
 _grad_enabled = torch.is_grad_enabled
@@ -72,9 +73,10 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if node is None:
         return target
     if isinstance(node, OpNode):
-        node.save(saved, kwargs, inner[0])
         if shares_counter:
-            _expect_next_version(node, inner[0])
+            _save_rising(node, saved, kwargs, inner[0])
+        else:
+            node.save(saved, kwargs, inner[0])
     rebase(level, target, (node, 0), at.get(0))
     return target
 
@@ -93,10 +95,16 @@ def rebase(level: Any, target: Any, edge: Edge, self_edge: int | None) -> None:
         hooks.follow(rewritten, before)
 
 
-def _expect_next_version(node: OpNode, result: torch.Tensor) -> None:
+def _save_rising(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
     """A saved result of an in-place op is mutated once more in the version count, by the dispatcher on the way out."""
-    from .saved import Saved
-
+    if HOOKS.stack:
+        HOOKS.rising = result
+        try:
+            node.save(args, kwargs, result)
+        finally:
+            HOOKS.rising = None
+    else:
+        node.save(args, kwargs, result)
     for s in node.saved or ():
         if isinstance(s, Saved) and s.tensor is result:
             s.version += 1

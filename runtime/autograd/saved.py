@@ -26,9 +26,11 @@ Unpack = Callable[[Any], torch.Tensor]
 
 
 class _Hooks(threading.local):
-    """Default hooks of this thread; the innermost pair is the one that applies. ``disabled``: the message of who forbids them."""
+    """Default hooks of this thread; the innermost pair is the one that applies. ``disabled``: the message of who forbids them.
+    ``rising``: while the result of an in-place op is packed, that tensor, whose version the dispatcher still counts up on the way out."""
 
     def __init__(self) -> None:
+        self.rising: torch.Tensor | None = None
         self.stack: list[tuple[Pack, Unpack]] = []
         self.disabled: str | None = None
 

@@ -20,7 +20,7 @@ import torch
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.level import edge_of
 from ..autograd.running import RUNNING
-from ..autograd.saved import Saved, present, restore, save
+from ..autograd.saved import HOOKS, Saved, present, restore, save
 from ..levels import Value
 from .debug import OpLog
 from .state import Surroundings
@@ -173,6 +173,8 @@ class Frame:
                 run[position] = Saved(t._inner if isinstance(t, Value) else t)
             if self.early_stop and len(seen) == expected:
                 raise _Stop(self)
+            if position in run and run[position].tensor is HOOKS.rising:
+                run[position].version += 1
             return t.detach()
 
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}

@@ -95,14 +95,19 @@ class _KernelMode(TorchDispatchMode):
         if innermost(args, kwargs) is not None:
             with self:
                 return Value.__torch_dispatch__(func, types, args, kwargs)
-        schema = func._schema
-        if func in SAC_IGNORED_OPS or schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
-            return func(*args, **kwargs)  # to run again is right for writes, and free for views
+        if func in SAC_IGNORED_OPS:
+            return func(*args, **kwargs)
         self.calls[func] += 1
         return self.kernel(func, (func, self.calls[func]), args, kwargs)
 
     def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
         raise NotImplementedError
+
+
+def _runs_again(func: Any) -> bool:
+    """Ops that are not worth to be saved, whatever the policy says: to run again is right for writes, and free for views."""
+    schema = func._schema
+    return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
 
 
 class _FirstRun(_KernelMode):
@@ -114,7 +119,7 @@ class _FirstRun(_KernelMode):
         out = func(*args, **kwargs)
         wish = self.policy(SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs)
         offload = wish in _OFFLOADED
-        if wish is True or wish in _SAVED or offload:
+        if (wish is True or wish in _SAVED or offload) and not _runs_again(func):
             self.results.kept[call] = tree_map(lambda t: _Kept(t, offload) if isinstance(t, torch.Tensor) else t, out)
         return out
 

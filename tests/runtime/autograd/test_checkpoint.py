@@ -121,6 +121,15 @@ class TestGradients:
 
         equal_gradients(wrapped(g), g)
 
+    def test_writes_within_the_checkpointed_function(self) -> None:
+        def g(x: Any) -> Any:
+            y = (x * 2).add_(x)
+            y[1:].exp_()
+            return torch.relu_(y * x) + (y * 3).sigmoid_()
+
+        equal_gradients(wrapped(g), g)
+        equal_gradients(wrapped(wrapped(g)), g)
+
     def test_keyword_and_other_arguments(self) -> None:
         def g(k: int, a: Any, *, b: Any, h: Function) -> Any:
             return h(k * a * b.exp()), "text"
@@ -423,9 +432,12 @@ class TestSelective:
             seen.append((str(op), len(args), type(context.op_output) is torch.Tensor, context.is_recompute))
             return CheckpointPolicy.PREFER_RECOMPUTE
 
-        y = once(lambda x: (x * 2).sin().exp(), leaf(), context_fn=functools.partial(create_selective_checkpoint_contexts, policy))
+        y = once(
+            lambda x: (x * 2).sin().view(3, 1).exp_(), leaf(), context_fn=functools.partial(create_selective_checkpoint_contexts, policy)
+        )
         y.sum().backward()
-        assert seen == [("aten.mul.Tensor", 2, True, False), ("aten.sin.default", 1, True, False), ("aten.exp.default", 1, True, False)]
+        last = [("aten.view.default", 2, True, False), ("aten.exp_.default", 1, True, False)]
+        assert seen == [("aten.mul.Tensor", 2, True, False), ("aten.sin.default", 1, True, False), *last]
 
     def test_results_serve_one_pass(self) -> None:
         def scenario(lib: Any) -> None:
