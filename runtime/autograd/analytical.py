@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import forward_ad
-from .numerical import plain
+from .numerical import one_hots, plain
 from .reverse import grad
 
 
@@ -31,15 +31,12 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
     """The Jacobian of ``out`` by each input, a column per backward pass, and whether all gradients had the input's dtype."""
     columns: list[list[torch.Tensor]] = [[] for _ in inputs]
     same_dtype = True
-    shape = out.shape
-    for k in range(out.numel()):
-        cotangent = torch.zeros(out.numel(), dtype=out.dtype, device=out.device)
-        cotangent[k] = 1
-        for x, g, column in zip(inputs, pull(out, inputs, cotangent.reshape(shape)), columns, strict=True):
+    for cotangent in one_hots(out):
+        for x, g, column in zip(inputs, pull(out, inputs, cotangent), columns, strict=True):
             same_dtype = same_dtype and (g is None or g.dtype == x.dtype)
-            column.append(torch.zeros(x.numel(), dtype=x.dtype, device=x.device) if g is None else g.reshape(-1))
+            column.append(plain(x).new_zeros(x.numel()) if g is None else g.reshape(-1))
     jacobians = [
-        torch.stack(column, 1) if column else torch.zeros(x.numel(), 0, dtype=x.dtype) for column, x in zip(columns, inputs, strict=True)
+        torch.stack(column, 1) if column else plain(x).new_zeros(x.numel(), 0) for column, x in zip(columns, inputs, strict=True)
     ]
     return jacobians, same_dtype
 
@@ -69,10 +66,8 @@ def forward(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int], 
     x = inputs[i]
     still = at_rest(inputs, at)
     rows = []
-    for k in range(x.numel()):
-        direction = torch.zeros(x.numel(), dtype=x.dtype, device=x.device)
-        direction[k] = 1
-        found = pushed(func, inputs, {**still, i: direction.reshape(x.shape)})
+    for direction in one_hots(x):
+        found = pushed(func, inputs, {**still, i: direction})
         rows.append([found[o].reshape(-1) for o in outputs])
     if not rows:
         found = pushed(func, inputs, still)

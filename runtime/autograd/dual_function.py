@@ -69,6 +69,6 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
         if given is None or (a is not view.base and (a._view is None or a._view.base is not view.base)):
             continue
         if found.base is not (given if given._view is None else given._view.base):
-            what = "the given grad input" if a._view is None else "the same base as the given grad input"
+            what = "the given grad input" if given._view is None else "the same base as the given grad input"
             raise RuntimeError(f"A custom Function is returning a view but the jvp is not returning a view of {what}.")
     return True

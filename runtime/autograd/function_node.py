@@ -148,6 +148,8 @@ class FunctionNode(Node, FunctionCtx):
 
     def push(self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
         """The tangents of ``outs`` by the user's ``jvp``, checked."""
+        if self.saved_for_forward is None:
+            self.saved_for_forward = ()  # what was saved for backward alone is not for jvp
         if self.materialize_grads:
             tangents = [torch.zeros_like(p) if t is None and _floating(p) else t for p, t in zip(primals, tangents, strict=True)]
         result = self._forward_cls.jvp(self, *tangents)

@@ -184,7 +184,7 @@ def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
     real = x.dtype.to_real()
     found = []
     for _ in range(2 if x.is_complex() else 1):
-        v = torch.rand(x.numel(), dtype=real, generator=draw)
+        v = plain(torch.rand(x.numel(), dtype=real, generator=draw))
         found.append((v / v.norm() if v.numel() else v).to(x.device))
     return found
 
@@ -234,7 +234,7 @@ def _fast_reverse(problem: _Problem, outs: Sequence[Any], options: _Options) -> 
     moved = [numerical.vector_product(problem.evaluate, x, u, options.eps) for x, u in zip(wrt, us, strict=True)]
     for k, (o, v) in enumerate(zip(outs, vs, strict=True)):
         rows, again = (
-            [torch.zeros_like(plain(x)) if g is None else g for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)]
+            [plain(x).new_zeros(x.shape) if g is None else g for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)]
             for _ in range(2)
         )
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):

@@ -60,7 +60,7 @@ def along(outputs: Outputs, x: Any, direction: torch.Tensor, eps: float, where: 
 def one_hots(x: Any) -> Iterator[torch.Tensor]:
     """For each element of ``x`` a tensor of its shape that is one there and zero elsewhere."""
     for index in product(*map(range, x.shape)):
-        step = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        step = plain(x).new_zeros(x.shape)
         step[index] = 1
         yield step
 

@@ -205,6 +205,8 @@ class CopySlices(Node):
         from .engine import conform
 
         g = grads[0]
+        if g is None:
+            return (None,) * len(self.edges)
         shape, stride = self.geometry
         base = g.new_empty_strided(shape, stride) if dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
         base = base.copy_(g)

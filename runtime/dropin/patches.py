@@ -24,7 +24,8 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """``owner.name = value``, where owner is a module or a class."""
-        self._done.append((owner, name, vars(owner).get(name, _ABSENT)))
+        old = type(owner) if name == "__class__" else vars(owner).get(name, _ABSENT)
+        self._done.append((owner, name, old))
         setattr(owner, name, value)
 
     def replace_everywhere(self, table: Mapping[int, tuple[Any, Any]]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..autograd import anomaly, engine, nodes, running, saved
-from ..func.vmap import fallback_policy
+from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
+from ..func.vmap import fallback_policy, vmap
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {
@@ -58,9 +58,24 @@ def _vmap_fallback_enabled() -> bool:
     return policy != "raise"
 
 
+class _ForwardAD(ModuleType):
+    """``torch.autograd.forward_ad`` with the number of our dual level, which ours keeps in a variable of its module as well."""
+
+    @property
+    def _current_level(self) -> int:
+        return forward_ad._current_level
+
+
+def _legacy_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
+    """``torch._vmap_internals._vmap``, with which torch batches gradients outside of ``torch.func``."""
+    return vmap(func, in_dims, out_dims)
+
+
 def switches() -> list[tuple[Any, str, Any]]:
     """Single attributes of torch that stand for a setting or for the state of ours."""
     return [
+        (importlib.import_module("torch.autograd.forward_ad"), "__class__", _ForwardAD),
+        (importlib.import_module("torch._vmap_internals"), "_vmap", _legacy_vmap),
         (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),
         (torch, "is_anomaly_enabled", anomaly.is_anomaly_enabled),
         (torch, "is_anomaly_check_nan_enabled", anomaly.is_anomaly_check_nan_enabled),

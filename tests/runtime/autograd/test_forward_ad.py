@@ -522,3 +522,26 @@ def test_a_jvp_that_returns_what_it_was_given_shares_nothing(level: None) -> Non
     y *= 5
     close(unwrap(tangent(d)), torch.ones(2, dtype=torch.float64))
     close(unwrap(tangent(y)), torch.full((2,), 5.0, dtype=torch.float64))
+
+
+def test_jvp_sees_what_was_saved_for_it_alone(level: None) -> None:
+    seen = []
+
+    class Copy(runtime.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            seen.append(len(ctx.saved_tensors))
+            return g
+
+        @staticmethod
+        def jvp(ctx: Any, t: Any) -> Any:
+            seen.append(len(ctx.saved_tensors))
+            return t
+
+    Copy.apply(fw.make_dual(wrap(rand(2), requires_grad=True), wrap(rand(2)))).sum().backward()
+    assert seen == [0, 1]

@@ -66,6 +66,16 @@ def test_right_derivatives_pass_in_both_modes(f: Callable[..., Any], inputs: Any
 
 
 @FAST
+def test_a_write_to_a_view_passes_without_a_cotangent_too(fast_mode: bool) -> None:
+    def f(x: Any) -> Any:
+        y = x.clone()
+        y[0].mul_(y[1])
+        return y
+
+    assert gradcheck(f, X, fast_mode=fast_mode, check_forward_ad=True)
+
+
+@FAST
 @pytest.mark.parametrize(
     ("f", "inputs"),
     [

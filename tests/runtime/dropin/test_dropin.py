@@ -170,6 +170,19 @@ def test_a_function_defined_before_is_the_runtimes_while_installed() -> None:
 
 
 @pytest.mark.usefixtures("routed")
+def test_forward_mode_and_its_level_are_the_runtimes() -> None:
+    forward_ad: Any = torch.autograd.forward_ad
+    with dropin.installed():
+        x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        with forward_ad.dual_level():
+            assert forward_ad._current_level == 0
+            t = forward_ad.unpack_dual(forward_ad.make_dual(x, torch.ones(2, dtype=torch.float64)) ** 2).tangent
+            assert isinstance(t, runtime.Tensor) and t.tolist() == [2.0, 2.0]
+        assert torch.autograd.gradcheck(lambda x: x.sin(), x, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.functional.jacobian(lambda x: x**2, x).tolist() == [[2.0, 0.0], [0.0, 2.0]]
+    assert forward_ad._current_level == -1 and type(forward_ad) is type(torch)
+
+
 def test_full_backward_hooks_of_modules_see_both_gradients() -> None:
     layer, seen = nn.Linear(2, 3), []
 
