@@ -169,7 +169,6 @@ def test_a_function_defined_before_is_the_runtimes_while_installed() -> None:
     torch.testing.assert_close(x.grad, 2 * x.detach().exp())
 
 
-@pytest.mark.usefixtures("routed")
 def test_forward_mode_and_its_level_are_the_runtimes() -> None:
     forward_ad: Any = torch.autograd.forward_ad
     with dropin.installed():
@@ -183,6 +182,7 @@ def test_forward_mode_and_its_level_are_the_runtimes() -> None:
     assert forward_ad._current_level == -1 and type(forward_ad) is type(torch)
 
 
+@pytest.mark.usefixtures("routed")
 def test_full_backward_hooks_of_modules_see_both_gradients() -> None:
     layer, seen = nn.Linear(2, 3), []
 
