@@ -178,19 +178,51 @@ def _lu_solve(LU: torch.Tensor, pivots: torch.Tensor, B: torch.Tensor, *, left: 
     return solve_triangular(LU, half, upper=True)
 
 
-register("cholesky_solve", decomposition=_cholesky_solve, batch=leading(2, 2), family="linalg")
-register("cholesky_inverse", decomposition=_cholesky_inverse, batch=trailing, family="linalg")
-register("linalg_lu_solve", decomposition=_lu_solve, family="linalg")
-
-
-def _ldl_solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
     return func(*lined_up((2, 1, 2), size, (True,) * 3, physical), **kwargs)
 
 
+def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
+    """From the gradient by A = L·Lᴴ, or Uᴴ·U, to that by the factor."""
+    both, factor = by_a + by_a.mH, triangle(factor, upper)
+    return triangle(factor @ both if upper else both @ factor, upper)
+
+
+def _cholesky_solve_vjp(g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any) -> Pair:
+    by_b = torch.cholesky_solve(g, input2, upper)
+    return by_b, _by_cholesky_factor(-(by_b @ result.mH), input2, upper) if "input2" in needs else None
+
+
+def _cholesky_inverse_vjp(g: torch.Tensor, self: torch.Tensor, upper: bool, result: torch.Tensor) -> torch.Tensor:
+    return _by_cholesky_factor(-(result @ g @ result), self, upper)
+
+
+def _lu_solve_vjp(
+    g: torch.Tensor, LU: torch.Tensor, pivots: torch.Tensor, left: bool, adjoint: bool, result: torch.Tensor, needs: Any
+) -> tuple[Any, Any, Any]:
+    by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
+    if "LU" not in needs:
+        return None, None, by_b
+    factors = (by_b, result.mH) if left else (result.mH, by_b)
+    by_a = -(factors[0] @ factors[1])
+    by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ (by_a.mH if adjoint else by_a)
+    lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
+    return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
+
+
+register(
+    "cholesky_solve",
+    vjp={("self", "input2"): _cholesky_solve_vjp},
+    decomposition=_cholesky_solve,
+    batch=leading(2, 2),
+    family="linalg",
+)
+register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, decomposition=_cholesky_inverse, batch=trailing, family="linalg")
+register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, decomposition=_lu_solve, batch=_by_pivots_batch, family="linalg")
 # no derivative is known to torch either; without a rule the runtime says so
 register("linalg_ldl_factor_ex", batch=trailing, family="linalg")
-register("linalg_ldl_solve", batch=_ldl_solve_batch, family="linalg")
+register("linalg_ldl_solve", batch=_by_pivots_batch, family="linalg")
 
 
 # ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid where the rank is locally constant

@@ -11,6 +11,8 @@ from . import derive_batch as batch
 from .derive import conj, multilinear
 from .record import register
 
+aten = torch.ops.aten
+
 
 def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
     """``t·factor``, without a multiplication by one."""
@@ -147,7 +149,19 @@ def _trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: A
     return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
 
 
-register("_trilinear", decomposition=_trilinear)
+def _third(a: Any, b: Any, c: Any, *dims: Any) -> Any:
+    return aten._trilinear(conj(a), conj(b), conj(c), *dims)
+
+
+multilinear(
+    "_trilinear",
+    {
+        "i1": lambda g, i2, i3, expand1, expand2, expand3, sumdim: _third(conj(g), i2, i3, sumdim, expand2, expand3, expand1),
+        "i2": lambda g, i1, i3, expand1, expand2, expand3, sumdim: _third(i1, conj(g), i3, expand1, sumdim, expand3, expand2),
+        "i3": lambda g, i1, i2, expand1, expand2, expand3, sumdim: _third(i1, i2, conj(g), expand1, expand2, sumdim, expand3),
+    },
+    decomposition=_trilinear,
+)
 multilinear(
     "linalg_cross",
     {

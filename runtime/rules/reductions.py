@@ -8,6 +8,7 @@ import torch
 
 from . import derive_batch as batch
 from .derive import conj, linear, nondifferentiable
+from .derive_linalg import leading
 from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
 from .record import register
 from .scans import exclusive_product
@@ -71,7 +72,16 @@ reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
 reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
 reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False)
 reduction("nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False)
-register("aminmax", decomposition=_aminmax, family="reduction")
+def _aminmax_vjp(gs: Any, self: torch.Tensor, dim: int | None, keepdim: bool, result0: torch.Tensor, result1: torch.Tensor) -> Any:
+    parts = [
+        restored(g, self.dim(), dim, keepdim) * _shared(self, restored(extreme, self.dim(), dim, keepdim), dim)
+        for g, extreme in zip(gs, (result0, result1), strict=True)
+        if g is not None
+    ]
+    return sum(parts[1:], parts[0]) if parts else None
+
+
+register("aminmax", vjp={"self": _aminmax_vjp}, decomposition=_aminmax, family="reduction")
 selecting("max.dim min.dim median.dim nanmedian.dim", batch.along(1))
 selecting("mode", along_default(1))
 selecting("kthvalue", along_default(2))
@@ -118,7 +128,18 @@ for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
     register(_name, decomposition=_norm, family="reduction")
 register("norm.ScalarOpt_dtype", decomposition=lambda self, p, *, dtype: _norm(self, p, dtype=dtype), family="reduction")
 register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
-register("dist", decomposition=lambda self, other, p=2: aten.linalg_vector_norm(self - other, p), family="reduction")
+
+
+def _dist(self: torch.Tensor, other: torch.Tensor, p: Any = 2) -> Any:
+    return aten.linalg_vector_norm(self - other, p)
+
+
+def _dist_vjp(g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: Any, result: torch.Tensor) -> Any:
+    part = g * conj(_norm_partial(self - other, result, p, None))
+    return part, -part
+
+
+register("dist", vjp={("self", "other"): _dist_vjp}, decomposition=_dist, family="reduction")
 
 
 def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
@@ -152,18 +173,67 @@ def _real(t: torch.Tensor) -> Any:
 register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decomposition=_renorm, family="reduction")
 
 
+# ---- distances between rows. The differences of all pairs are never saved: ATen's backward kernels take the rows and the distances
+
+
 def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None = None) -> Any:
     return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
 
 
+def _cdist_backward(grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor) -> Any:
+    """The distances are functions of the rows, and are computed again so that derivatives see it."""
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    distance = aten.linalg_vector_norm(apart, p, [-1], True)
+    return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
+
+
+def _cdist_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any) -> Any:
+    first = second = None
+    if "x1" in needs:
+        first = aten._cdist_backward(g.contiguous(), x1, x2, p, result)
+    if "x2" in needs:
+        second = aten._cdist_backward(g.mT.contiguous(), x2, x1, p, result.mT.contiguous())
+    return first, second
+
+
+def _euclidean_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor) -> Any:
+    ratio = (g / result).masked_fill(result == 0, 0)
+    turned = ratio.mT
+    return x1 * ratio.sum(-1, keepdim=True) - ratio @ x2, x2 * turned.sum(-1, keepdim=True) - turned @ x1
+
+
+def _pairs(self: torch.Tensor) -> Any:
+    return torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
+
+
 def _pdist(self: torch.Tensor, p: float = 2.0) -> Any:
-    i, j = torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
+    i, j = _pairs(self)
     return aten.linalg_vector_norm(self.index_select(0, i) - self.index_select(0, j), p, [-1])
 
 
-register("_cdist_forward", decomposition=_cdist, family="reduction")
-register("_euclidean_dist", decomposition=lambda x1, x2: _cdist(x1, x2, 2.0), family="reduction")
-register("_pdist_forward", decomposition=_pdist, family="reduction")
+def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor) -> Any:
+    i, j = _pairs(self)
+    apart = self.index_select(0, i) - self.index_select(0, j)
+    part = grad.unsqueeze(-1) * _norm_partial(apart, aten.linalg_vector_norm(apart, p, [-1], True), p, [-1])
+    return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
+
+
+register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, decomposition=_cdist, batch=leading(2, 2), family="reduction")
+register("_cdist_backward", decomposition=_cdist_backward, family="reduction")
+register(
+    "_euclidean_dist",
+    vjp={("x1", "x2"): _euclidean_vjp},
+    decomposition=lambda x1, x2: _cdist(x1, x2, 2.0),
+    batch=leading(2, 2),
+    family="reduction",
+)
+register(
+    "_pdist_forward",
+    vjp={"self": lambda g, self, p, result: aten._pdist_backward(g.contiguous(), self, p, result)},
+    decomposition=_pdist,
+    family="reduction",
+)
+register("_pdist_backward", decomposition=_pdist_backward, family="reduction")
 
 
 # ---- variances: the correction defaults to one
