@@ -22,6 +22,7 @@ from .autograd.nodes import AccumulateGrad, Node
 from .levels import Value
 
 _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_OWN_DTYPE: Any = object()
 _NOT_A_LEAF = (
     "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
     "autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf "
@@ -33,6 +34,7 @@ class Tensor(GradValue):
     """A ``torch.Tensor`` whose gradients are computed by this package's engine."""
 
     _grad: Any = None
+    _grad_dtype: Any = _OWN_DTYPE
     _hooks: hooks.Hooks | None = None  # of a leaf; those of other tensors live on the node that made them
     _post_accumulate: hooks.Hooks | None = None
 
@@ -89,8 +91,12 @@ class Tensor(GradValue):
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
             if value is self:
                 raise RuntimeError("can't assign Variable as its own grad")
-            if value.dtype is not self.dtype:
-                raise RuntimeError(f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with dtype '{self.dtype}'")
+            dtype = self.dtype_of_grad()
+            if dtype is not None and value.dtype is not dtype:
+                raise RuntimeError(
+                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with grad_dtype '{dtype}'. The gradient must "
+                    "match the tensor's grad_dtype (defaults to the tensor's dtype)."
+                )
             if value.device.type != self.device.type:
                 raise RuntimeError(
                     f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
@@ -108,6 +114,33 @@ class Tensor(GradValue):
     @grad.deleter
     def grad(self) -> None:
         self._grad = None
+
+    @property
+    def grad_dtype(self) -> torch.dtype | None:
+        """The dtype that gradients of this leaf are cast to; None casts nothing. As ``torch.Tensor.grad_dtype``."""
+        if not self.is_leaf:
+            raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
+        return self.dtype_of_grad()
+
+    @grad_dtype.setter
+    def grad_dtype(self, dtype: torch.dtype | None) -> None:
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise RuntimeError(f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}")
+        if not self.is_leaf:
+            raise RuntimeError("grad_dtype can only be set on leaf tensors.")
+        if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
+            raise RuntimeError(
+                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with dtype '{self._grad.dtype}'. Please clear the "
+                "gradient (.grad = None) before changing grad_dtype, or ensure the new grad_dtype matches the existing gradient's dtype."
+            )
+        self._grad_dtype = dtype
+        end = self._accumulator() if self._accumulator is not None else None
+        if end is not None:
+            end.metas = ((self.shape, dtype),)
+
+    def dtype_of_grad(self) -> torch.dtype | None:
+        """``grad_dtype`` without a look at the history, for who makes the end of it."""
+        return self.dtype if self._grad_dtype is _OWN_DTYPE else self._grad_dtype
 
     @property
     def data(self) -> Any:
@@ -257,7 +290,7 @@ for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
 _STATE = frozenset(
     (
         *("_inner", "_level", "_geometry", "_view"),
-        *("_edge", "_req", "_accumulator", "_generation", "_grad", "_hooks", "_post_accumulate", "_retains"),
+        *("_edge", "_req", "_accumulator", "_generation", "_grad", "_grad_dtype", "_hooks", "_post_accumulate", "_retains"),
     )
 )
 ROOT = GradLevel(Tensor, root=True)

@@ -96,8 +96,8 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
 
 
 def _obeys(g: Any, variable: Any) -> bool:
-    """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»)."""
-    if g.layout is not torch.strided:
+    """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
+    if g.layout is not torch.strided or not torch._C._is_grad_layout_enforcement_enabled():
         return True
     contiguous: bool = g.is_contiguous()
     if variable.layout is not torch.strided or (contiguous and variable.is_contiguous()):

@@ -41,7 +41,7 @@ def conform(g: torch.Tensor, meta: Any, node: Node | None, index: int) -> torch.
                 f"but expected shape compatible with {list(shape)}"
             )
         g = sum_to(g, shape)
-    if g.dtype is not dtype:
+    if dtype is not None and g.dtype is not dtype:  # a leaf may take gradients of any dtype
         if g.dtype.is_complex and not dtype.is_complex:
             g = torch.real(g)
         if g.dtype is not dtype:

@@ -137,7 +137,7 @@ class AccumulateGrad(Node):
     __slots__ = ("lock", "variable")
 
     def __init__(self, level: Level, variable: Any) -> None:
-        super().__init__(level, (), ((variable.shape, variable.dtype),))
+        super().__init__(level, (), ((variable.shape, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable
         self.lock = threading.RLock()

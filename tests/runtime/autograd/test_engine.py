@@ -505,3 +505,50 @@ def test_a_pass_on_another_thread_is_its_own() -> None:
     y.register_hook(hook)
     y.backward()
     assert ids[0] == -1 and ids[1] >= 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, None], ids=str)
+def test_leaves_may_ask_for_gradients_of_another_dtype(dtype: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        y = x * 2
+        before = str(x.grad_dtype)
+        x.grad_dtype = dtype
+        (y + x * 3).sum().backward()
+        (g,) = lib.autograd.grad((x * 3).sum(), x)
+        found = [before, str(x.grad_dtype), str(x.grad.dtype), x.grad, str(g.dtype)]
+        x.grad = None
+        x.grad = torch.zeros(2, dtype=dtype or torch.float16)
+        return found
+
+    same(scenario)
+
+
+def test_the_dtype_of_gradients_belongs_to_leaves_and_is_settled_before_the_first() -> None:
+    x = leaf(1.0)
+    with pytest.raises(RuntimeError, match="can only be accessed on leaf tensors"):
+        _ = (x * 2).grad_dtype
+    with pytest.raises(RuntimeError, match="can only be set on leaf tensors"):
+        (x * 2).grad_dtype = torch.float64
+    with pytest.raises(RuntimeError, match=r"must be a torch\.dtype or None, but got int"):
+        x.grad_dtype = 3
+    x.sum().backward()
+    with pytest.raises(RuntimeError, match="already a gradient with dtype"):
+        x.grad_dtype = torch.float64
+    with pytest.raises(RuntimeError, match="attempting to assign a gradient with dtype"):
+        x.grad = torch.zeros(1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+def test_the_layout_of_gradients_need_not_be_enforced(enforced: bool) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        with lib.autograd.enforce_grad_layout_policy(enforced):
+            x.exp().backward(torch.ones(2, 2).t() * torch.ones(2, 2).t())
+            (x.t() * lib.tensor([1.0, 2.0])).t().sum().backward()
+        y = lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        with lib.autograd.enforce_grad_layout_policy(enforced):
+            (y.t() * lib.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
+        return x.grad.stride(), y.grad.stride(), y.grad
+
+    same(scenario)

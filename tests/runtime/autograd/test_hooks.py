@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch.utils.hooks import RemovableHandle
 
+import runtime.dropin
+
 from .scenarios import OURS, same
 
 
@@ -386,3 +388,31 @@ def test_retaining_gradients_makes_no_cycle(without_collector: None) -> None:
     del y
     assert gone() is None
     loss.backward()
+
+
+def test_backward_hooks_of_modules_work_under_the_drop_in() -> None:
+    def run() -> Any:
+        seen: list[Any] = []
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+        with torch.no_grad():
+            for i, p in enumerate(model.parameters()):
+                p.copy_(torch.arange(p.numel()).reshape(p.shape) / 7 - i / 5)
+
+        def double(module: Any, grad_outputs: Any) -> Any:
+            return tuple(g * 2 for g in grad_outputs)
+
+        def note(module: Any, grad_inputs: Any, grad_outputs: Any) -> None:
+            seen.append((type(module).__name__, [g.tolist() for g in (*grad_inputs, *grad_outputs)]))
+
+        for module in model:
+            module.register_full_backward_pre_hook(double)
+            module.register_full_backward_hook(note)
+        x = torch.tensor([[0.5, -1.0]], requires_grad=True)
+        model(x).sum().backward()
+        assert x.grad is not None
+        return seen, x.grad.tolist()
+
+    expected = run()
+    with runtime.dropin.installed():
+        found = run()
+    assert found == expected
