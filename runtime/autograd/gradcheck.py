@@ -104,9 +104,7 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
     at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
     if not at:
-        raise ValueError(
-            "gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True."
-        )
+        raise ValueError("gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True.")
     for i in at:
         x = values[i]
         if x.layout is not torch.strided:

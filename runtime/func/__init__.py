@@ -8,6 +8,7 @@ from .functionalize import functionalize
 from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
 from .linearize import linearize
+from .rearrange import rearrange
 from .vmap import vmap
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "linearize",
+    "rearrange",
     "replace_all_batch_norm_modules_",
     "stack_module_state",
     "vjp",

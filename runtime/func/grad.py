@@ -11,10 +11,12 @@ from torch.utils import _pytree as pytree
 
 from ..autograd.engine import execute
 from ..autograd.level import GradLevel, edge_of
-from ..levels import Value
+from ..levels import Value, _set_excluded
 from . import trees
 
 _set_grad_enabled = torch._C._set_grad_enabled
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
 def _recorded(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -55,7 +57,12 @@ def _edge(level: GradLevel, v: Any) -> Any:
 def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list[Any], ends: list[Any], keep: bool) -> list[Any]:
     """Cotangents of ``inputs``, whose edges are ``ends``; zeros where none arrives. ``outs``: the edges of the outputs."""
     roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None]
-    found = execute(level, roots, ends, create_graph=False, keep_graph=keep, accumulate=False)
+    before = _is_excluded(_AUTOGRAD)
+    _set_excluded(_AUTOGRAD, True)  # the pass meets plain parameters that the program closed over: torch shall not record it for them
+    try:
+        found = execute(level, roots, ends, create_graph=False, keep_graph=keep, accumulate=False)
+    finally:
+        _set_excluded(_AUTOGRAD, before)
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 

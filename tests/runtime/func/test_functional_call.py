@@ -192,3 +192,21 @@ def test_debug_unwrap_takes_the_transforms_off() -> None:
     assert type(one).__name__ == "BatchedValue"
     session = runtime.wrap(x)
     assert runtime.func.debug_unwrap(session) is session and runtime.func.debug_unwrap(x) is x
+
+
+def test_torch_records_nothing_for_plain_parameters_that_a_transform_closes_over() -> None:
+    """Its engine would see the backward pass alone, and give the parameters a part of the gradient of a gradient."""
+    linear = nn.Linear(2, 1)
+
+    def f(x: Any) -> Any:
+        return linear(x).tanh().sum()
+
+    found = {
+        "grad": runtime.func.grad(f)(X),
+        "vjp": runtime.func.vjp(f, X)[1](torch.ones(()))[0],
+        "grad . grad": runtime.func.grad(lambda x: runtime.func.grad(f)(x).sum())(X),
+        "hessian": runtime.func.hessian(f)(X),
+        "vmap . grad": runtime.func.vmap(runtime.func.grad(f))(X[None])[0],
+    }
+    assert [name for name, t in found.items() if t.requires_grad] == []
+    torch.testing.assert_close(found["hessian"], torch.func.hessian(f)(X).detach())

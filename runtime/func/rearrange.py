@@ -1,0 +1,98 @@
+"""``rearrange``: reshaping and transposing by a pattern of named axes, as einops writes them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import torch
+
+_TOKEN = re.compile(r"\.\.\.|\(|\)|\w+|\S")
+_REST = "..."
+Groups = list[list[str]]
+
+
+def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axes_lengths: int) -> torch.Tensor:
+    """As ``torch.func.rearrange``: ``rearrange(images, "b (h h1) w c -> b h (w c) h1", h1=2)``.
+
+    Each side names the dimensions in order; parentheses join several axes into one dimension, ``1`` and ``()`` stand for a dimension of
+    size one, ``...`` for any others. Every axis stands once on both sides; ``axes_lengths`` gives sizes that the shape leaves open.
+    A sequence of tensors is stacked along a new first dimension. What does not fit is a ``ValueError`` that says where.
+    """
+    x = tensor if isinstance(tensor, torch.Tensor) else torch.stack(list(tensor))
+    sides = pattern.split("->")
+    if len(sides) != 2:
+        raise ValueError(f"rearrange: the pattern {pattern!r} must have one '->' between its two sides")
+    left, right = (_parse(side, pattern) for side in sides)
+    names, wanted = ([axis for group in side for axis in group] for side in (left, right))
+    if set(names) != set(wanted):
+        raise ValueError(f"rearrange: {sorted(set(names) ^ set(wanted))} stand on one side of {pattern!r} only")
+    unknown = sorted(axes_lengths.keys() - set(names))
+    if unknown:
+        raise ValueError(f"rearrange: lengths are given for {unknown}, which are not in {pattern!r}")
+    sizes = _sizes(x, left, pattern, axes_lengths)
+    flat = x.reshape([n for axis in names for n in sizes[axis]])
+    starts, at = {}, 0
+    for axis in names:
+        starts[axis] = at
+        at += len(sizes[axis])
+    order = [starts[axis] + k for axis in wanted for k in range(len(sizes[axis]))]
+    shape = [n for group in right for n in (sizes[_REST] if group == [_REST] else [math.prod(math.prod(sizes[axis]) for axis in group)])]
+    return flat.permute(order).reshape(shape)
+
+
+def _parse(side: str, pattern: str) -> Groups:
+    """The axes of each dimension; an axis of size one is a dimension without axes."""
+    groups: Groups = []
+    inside = False
+    for token in _TOKEN.findall(side):
+        if token in "()":
+            if inside is (token == "("):
+                raise ValueError(f"rearrange: unbalanced or nested parentheses in {pattern!r}")
+            inside = token == "("
+            if inside:
+                groups.append([])
+            continue
+        if token != _REST and token != "1" and not token.isidentifier():
+            raise ValueError(f"rearrange: {token!r} in {pattern!r} is no axis; axes are identifiers, 1 or ...")
+        axes = [] if token == "1" else [token]
+        if inside:
+            groups[-1].extend(axes)
+        else:
+            groups.append(axes)
+    if inside:
+        raise ValueError(f"rearrange: unbalanced or nested parentheses in {pattern!r}")
+    names = [axis for group in groups for axis in group]
+    repeated = sorted({axis for axis in names if names.count(axis) > 1})
+    if repeated:
+        raise ValueError(f"rearrange: {repeated} stand twice on one side of {pattern!r}")
+    return groups
+
+
+def _sizes(x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int]) -> dict[str, list[int]]:
+    """The size of every axis, as a list: ``...`` has as many as the other dimensions leave."""
+    at = next((i for i, group in enumerate(left) if group == [_REST]), None)
+    rest = x.dim() - len(left) + (at is not None)
+    if rest < 0 or (at is None and rest):
+        raise ValueError(f"rearrange: {pattern!r} is for tensors of {len(left)} dimensions, and this one has {x.dim()}: {list(x.shape)}")
+    sizes: dict[str, list[int]] = {}
+    dims = list(x.shape)
+    for i, group in enumerate(left):
+        if i == at:
+            sizes[_REST], dims = dims[:rest], dims[rest:]
+            continue
+        size, dims = dims[0], dims[1:]
+        if _REST in group:
+            raise ValueError(f"rearrange: ... on the left side of {pattern!r} must not be in parentheses")
+        known = math.prod(lengths[axis] for axis in group if axis in lengths)
+        open_axes = [axis for axis in group if axis not in lengths]
+        if len(open_axes) > 1:
+            raise ValueError(
+                f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from the shape; give all but one as keywords"
+            )
+        if (open_axes and (known == 0 or size % known)) or (not open_axes and known != size):
+            raise ValueError(f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} with the lengths {lengths}")
+        sizes.update({axis: [lengths[axis]] for axis in group if axis in lengths})
+        sizes.update({axis: [size // known] for axis in open_axes})
+    return sizes
