@@ -238,13 +238,15 @@ def unshared(t: Any, inputs: list[Any]) -> Any:
     return t.clone() if any(t is x or (mine is not None and mine == _storage_of(x._inner)) for x in flat) else t
 
 
+def _same_strides(t: Any, p: torch.Tensor) -> bool:
+    return p.numel() == 0 or all(n == 1 or a == b for n, a, b in zip(p.shape, t.stride(), p.stride(), strict=True))
+
+
 def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
-    if t.is_conj() != p.is_conj() or t.is_neg() != p.is_neg():
+    if t.is_conj() != p.is_conj() or t.is_neg() != p.is_neg() or not _same_strides(t, p):
         return False
-    if p.numel() == 0:
-        return True
-    strides = all(n == 1 or a == b for n, a, b in zip(p.shape, t.stride(), p.stride(), strict=True))
-    return strides and t.storage_offset() == p.storage_offset() and t.untyped_storage().nbytes() == p.untyped_storage().nbytes()
+    same_place = t.storage_offset() == p.storage_offset() and t.untyped_storage().nbytes() == p.untyped_storage().nbytes()
+    return same_place or p.numel() == 0
 
 
 def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
@@ -259,18 +261,13 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:
-    """``t`` itself if it lies in memory as ``p`` does, else a copy that does. A tangent of a level further in is taken as it is."""
-    if type(p) is not torch.Tensor or p.layout is not torch.strided:
+    """``t`` itself if it lies in memory as ``p`` does, else a copy that does. Of a value of a level further in (a batch of tangents) the
+    strides alone are compared: it has no memory of its own."""
+    if type(p) is not torch.Tensor or p.layout is not torch.strided or t.layout is not torch.strided:
         return t
-    if isinstance(t, Value):
-        if type(t._inner) is not torch.Tensor or t._level.number:
-            return t
-        inner = t._inner
-    else:
-        inner = t
-    if _same_layout(inner, p):
-        return t
-    return empty_like_laid_out(t, p).copy_(t)
+    inner = t._inner if isinstance(t, Value) and t._level.number == 0 else t
+    same = _same_layout(inner, p) if type(inner) is torch.Tensor else _same_strides(inner, p)
+    return t if same else empty_like_laid_out(t, p).copy_(t)
 
 
 __all__ = ["DualRoot", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]

@@ -477,6 +477,18 @@ def test_a_batch_of_tangents_pushes_forward_under_vmap() -> None:
     close(unwrap(runtime.func.vmap(push)(tangents)), (tangents * 2 * x.cos())[:, 1:])
 
 
+def test_a_batch_of_tangents_is_laid_out_like_its_primal() -> None:
+    primal, batch = rand(2, 3).t(), rand(4, 3, 2, seed=1)
+
+    def push(t: Any) -> Any:
+        with fw.dual_level():
+            d = fw.make_dual(wrap(primal), t)
+            assert tangent(d).stride() == d.stride() == (1, 3)
+            return tangent(d.as_strided((6,), (1,), 0))
+
+    close(unwrap(runtime.func.vmap(push)(batch)), batch.transpose(1, 2).reshape(4, 6))
+
+
 def test_where_the_derivative_vanishes_the_tangent_is_zeros() -> None:
     with fw.dual_level():
         x = fw.make_dual(runtime.tensor([1.0, -2.5]), runtime.tensor([1.0, 1.0]))
