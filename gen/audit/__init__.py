@@ -100,7 +100,7 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
     cells = reach.eligible(checks, args.tier)
     workers = Workers(args.workers, args.target, args.device, args.modules)
     known = reach.Map(CACHE / f"reach-{args.target}-{args.device}.json", reach.content(target.fingerprint(), args.modules))
-    known.learn((key for key, (_, cell) in cells.items() if cell.tier != "full"), workers, _progress)
+    known.learn(reach.telling(cells), workers, _progress)
     rules = Rules(target.rules(), known.reached(), args.seed)
     if rules.inert:
         print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
@@ -120,7 +120,7 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
 
 
 def _progress(done: int, count: int) -> None:
-    if done * 20 // count != (done - 1) * 20 // count or done == count:
+    if done == count or done % 100 == 0:
         print(f"which cells run which rules: {done} of {count}", flush=True)
 
 

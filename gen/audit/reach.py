@@ -15,9 +15,14 @@ import gen.checks
 from gen.audit.modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.cases import Cell
+from gen.pipeline import WHOLE
 from gen.targets.faults import KINDS
 
-__all__ = ["Map", "Reach", "content", "eligible", "op_of"]
+__all__ = ["Map", "Reach", "content", "eligible", "op_of", "telling"]
+
+OFTEN = 1000  # cells after which what is known is written, so that a run that is stopped has not been for nothing
+WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
+PROGRAMS = frozenset(WHOLE) - {"per_sample"}
 
 
 
@@ -35,6 +40,21 @@ def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]
     return {
         f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)
     }
+
+
+def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
+    """The keys of those that tell most at least cost: of the tiers below full, without whole programs, which run the rules of their
+    parts; of an op under a check the widest real and the widest complex dtype, or one other."""
+    found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
+    for key, (check, cell) in cells.items():
+        if cell.tier == "full" or check.stages & PROGRAMS:
+            continue
+        width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
+        kind = "complex" if cell.dtype.startswith("complex") else "real" if width < len(WIDEST) else "other"
+        kinds = found.setdefault((check.file, check.name, cell.op), {})
+        kinds[kind] = min(kinds.get(kind, (width, key)), (width, key))
+    for kinds in found.values():
+        yield from (key for kind, (_, key) in kinds.items() if kind != "other" or len(kinds) == 1)
 
 
 def content(fingerprint: str, modules: Path) -> str:
@@ -67,15 +87,16 @@ class Map:
         for key in keys:
             if key not in self._cells:
                 groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
-        count, done = sum(map(len, groups.values())), 0
+        count, done, kept = sum(map(len, groups.values())), 0, 0
         for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update({key: Reach(key, seconds, rules) for key, seconds, rules in result or ()})
             done += len(job.arguments)
             progress(done, count)
-        if count:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8")
+            if done == count or done - kept >= OFTEN:
+                kept = done
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.write_text(json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8")
 
 
 def op_of(key: str) -> str:
