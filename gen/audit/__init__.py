@@ -120,8 +120,7 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
 
 
 def _progress(done: int, count: int) -> None:
-    if done == count or done % 100 == 0:
-        print(f"which cells run which rules: {done} of {count}", flush=True)
+    print(f"which cells run which rules: {done} of {count}", flush=True)
 
 
 def _summarise(found: Sequence[Finding], survivors: Survivors) -> int:

@@ -20,7 +20,7 @@ from gen.targets.faults import KINDS
 
 __all__ = ["Map", "Reach", "content", "eligible", "op_of", "telling"]
 
-OFTEN = 1000  # cells after which what is known is written, so that a run that is stopped has not been for nothing
+OFTEN = 500  # cells after which what is known is told and written, so that a run that is stopped has not been for nothing
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
 PROGRAMS = frozenset(WHOLE) - {"per_sample"}
 
@@ -92,9 +92,9 @@ class Map:
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update({key: Reach(key, seconds, rules) for key, seconds, rules in result or ()})
             done += len(job.arguments)
-            progress(done, count)
             if done == count or done - kept >= OFTEN:
                 kept = done
+                progress(done, count)
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self.path.write_text(json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8")
 

@@ -12,7 +12,8 @@ import torch
 
 from gen import audit
 from gen.audit.campaign import Finding, Survivors
-from gen.audit.reach import Map, Reach
+from gen.audit.modules import load_modules
+from gen.audit.reach import Map, Reach, eligible, telling
 from gen.audit.rules import RuleFault, Rules
 from gen.audit.workers import Job, Tried, Workers
 from gen.targets import load
@@ -225,6 +226,23 @@ class Answers(Workers):
         for job in jobs:
             self.asked.extend(job.arguments)
             yield job, [(key, 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()}) for key in job.arguments if "fails" not in key]
+
+
+def test_the_first_cells_are_of_the_widest_dtypes_and_no_programs(tmp_path: Path) -> None:
+    (tmp_path / "test_first.py").write_text(
+        """
+from gen.checks import cases, family, op
+FAMILY = family("demo")
+@cases(op("torch.sin", smoke="bfloat16 float64 float32 complex64", full="complex128"), op("torch.gcd", smoke="int8 int64"))
+def test_vmap(case):
+    case.assert_same("vmap", against="loop")
+@cases(op("torch.sin", smoke="float64"))
+def test_trace(case):
+    case.assert_same("trace", against="eager")
+"""
+    )
+    keys = {key.split("::")[1] for key in telling(eligible(load_modules(tmp_path), "full"))}
+    assert keys == {"vmap[torch.sin-complex64]", "vmap[torch.sin-float64]", "vmap[torch.gcd-int64]"}
 
 
 def test_what_cells_run_is_kept_for_the_same_content(tmp_path: Path) -> None:
