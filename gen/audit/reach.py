@@ -16,7 +16,7 @@ from gen.audit.modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.cases import Cell
 from gen.pipeline import WHOLE
-from gen.targets.faults import KINDS
+from gen.targets.faults import KINDS, REFUSED
 
 __all__ = ["Map", "Reach", "content", "eligible", "op_of", "telling"]
 
@@ -28,7 +28,9 @@ PROGRAMS = frozenset(WHOLE) - {"per_sample"}
 
 @dataclass(frozen=True)
 class Reach:
-    """A cell that passes: what it costs, and by name the rules that it runs with the kinds of fault that would change what they give."""
+    """A cell that passes: what it costs, and by name the rules that it runs with the kinds of fault that would change what they give.
+
+    Of a cell that does not pass only the rules that refused."""
 
     key: str
     seconds: float
@@ -108,7 +110,7 @@ def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
     """Names of rules as numbers and sets of kinds as bits: both repeat by the hundred thousand."""
     reached = [reach for reach in cells.values() if reach is not None]
     names = {name: number for number, name in enumerate(sorted({name for reach in reached for name in reach.rules}))}
-    bits = {kind: 1 << number for number, kind in enumerate(sorted({kind for parts in KINDS.values() for kind in parts}))}
+    bits = {kind: 1 << number for number, kind in enumerate(sorted({REFUSED, *(kind for parts in KINDS.values() for kind in parts)}))}
 
     def packed(reach: Reach | None) -> Any:
         if reach is None:

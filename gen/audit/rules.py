@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from gen.audit.campaign import Finding
 from gen.audit.reach import Reach, op_of
 from gen.audit.workers import Job, Workers
-from gen.targets.faults import KINDS, Rule
+from gen.targets.faults import KINDS, REFUSED, Rule
 
 __all__ = ["RuleFault", "Rules"]
 
@@ -63,12 +63,12 @@ class Rules:
         running = self._running.get(rule.name)
         if not running:
             return [KINDS[rule.part][0]]
-        showing = frozenset[str]().union(*(reach.rules[rule.name] for reach in running))
+        showing = frozenset[str]().union(*(reach.rules[rule.name] for reach in running if REFUSED not in reach.rules[rule.name]))
         return [kind for kind in KINDS[rule.part] if kind in showing]
 
     @property
     def inert(self) -> list[Rule]:
-        """Rules that run, and in which no kind of fault would change anything."""
+        """Rules that run, and in which no kind of fault would change anything: they give nothing, or only refuse."""
         return [rule for rule in self.rules if not self.kinds(rule)]
 
     def drawn(self) -> Iterator[RuleFault]:
@@ -88,7 +88,7 @@ class Rules:
 
     def cells(self, fault: RuleFault) -> list[str]:
         """Cells that may catch a fault: cheap ones first, of every check one before a second."""
-        running = self._running.get(fault.rule.name, ())
+        running = [reach for reach in self._running.get(fault.rule.name, ()) if REFUSED not in reach.rules[fault.rule.name]]
         showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
         hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]] if fault.kind in _UNSEEN else []
         return (_in_turn(showing) + _in_turn(hidden))[:CELLS]

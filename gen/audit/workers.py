@@ -19,7 +19,7 @@ import torch
 from gen.audit.modules import Check, load_modules, run_cell
 from gen.checks.cases import Cell
 from gen.targets import load
-from gen.targets.faults import Auditable, Watch
+from gen.targets.faults import REFUSED, Auditable, Watch
 
 __all__ = ["Job", "Tried", "Workers"]
 
@@ -121,7 +121,9 @@ def _record(keys: Sequence[str]) -> list[tuple[str, float, dict[str, frozenset[s
     for key in keys:
         watch.taken()
         start = time.perf_counter()
-        if _outcome(key) == "passed" and (rules := watch.taken()):
+        passed = _outcome(key) == "passed"
+        rules = {name: kinds for name, kinds in watch.taken().items() if passed or REFUSED in kinds}
+        if rules:
             found.append((key, time.perf_counter() - start, rules))
     return found
 

@@ -38,6 +38,9 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     if isinstance(described, Tensor):
         wanted = described.detach().to(device)
         return wanted.requires_grad_(described.requires_grad or _inexact(wanted.dtype))
+    if isinstance(described, str) and described.startswith("torch."):
+        named = getattr(torch, described.removeprefix("torch."), None)
+        return named if isinstance(named, torch.dtype) else described
     return described
 
 

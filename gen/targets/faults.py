@@ -16,8 +16,9 @@ import torch
 
 from gen.targets.protocol import Target
 
-__all__ = ["KINDS", "OWN", "Auditable", "Call", "Rule", "Watch", "change", "differs", "inexact", "moves"]
+__all__ = ["KINDS", "OWN", "REFUSED", "Auditable", "Call", "Rule", "Watch", "change", "differs", "inexact", "moves"]
 
+REFUSED = "refused"
 FACTOR = 1.001
 _EXACT = (torch.float64, torch.complex128)
 _OTHER_DTYPE = {
@@ -46,7 +47,8 @@ class Watch(Protocol):
     """What ran while a target was watched."""
 
     def taken(self) -> dict[str, frozenset[str]]:
-        """By name each rule that ran since the last call, with the kinds of fault that would have changed what it gave."""
+        """By name each rule that ran since the last call, with the kinds of fault that would have changed what it gave; `REFUSED` is
+        among them where the rule gave nothing but said that there is no such derivative or batch."""
         ...
 
 

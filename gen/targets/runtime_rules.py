@@ -18,11 +18,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 import runtime
-from gen.targets.faults import KINDS, Call, Rule, change, differs, inexact, moves
+from gen.targets.faults import KINDS, REFUSED, Call, Rule, change, differs, inexact, moves
 from runtime import func as transforms
 from runtime.autograd.engine import conform
 from runtime.autograd.level import GradValue
 from runtime.autograd.nodes import Node
+from runtime.errors import BatchingError, MissingRule
 from runtime.expanded_weights.weight import HANDLED
 from runtime.func.jvp import DualValue, _fit, _rule
 from runtime.func.vmap import BatchedValue
@@ -302,10 +303,14 @@ class Watched:
         return found
 
     def hook(self, name: str, call: Call) -> Any:
-        result = call.result()
         if self._busy:
-            return result
+            return call.result()
         kinds = self._ran.setdefault(name, set())
+        try:
+            result = call.result()
+        except (MissingRule, BatchingError):
+            kinds.add(REFUSED)
+            raise
         self._looked[name] += 1
         if self._looked[name] <= SURVEYED:
             self._busy = True

@@ -90,3 +90,8 @@ def test_samples_may_come_from_a_callable() -> None:
     ((args, _, _, _),) = build(lambda dtype, device: [{"args": [torch.zeros(2, dtype=dtype), 3]}], D, "cpu")
     assert args[0].requires_grad
     assert args[1] == 3
+
+
+def test_a_plain_dtype_is_named_with_its_module() -> None:
+    ((args, _, _, _),) = build([{"args": ["torch.int64", "int64", "torch.nothing"]}], D, "cpu")
+    assert args == (torch.int64, "int64", "torch.nothing")
