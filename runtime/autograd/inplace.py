@@ -16,7 +16,7 @@ from ..rules.ops import Op
 from . import hooks
 from .nodes import Edge, OpNode, inplace_class
 from .saved import HOOKS, Saved
-from .views import CopySlices, aliases, base_edge, check_write
+from .views import CopySlices, aliases, base_edge, check_write, refuse_stale_target
 
 _grad_enabled = torch.is_grad_enabled
 _INFERENCE = (
@@ -35,6 +35,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     own = isinstance(target, Value) and target._level is level
     if not own:
         return _write_to_foreign(level, op, args, kwargs)
+    refuse_stale_target(target)
     if op.base_name in GEOMETRY and op.functional is not None:
         return _change_geometry(op, target, args[1:], kwargs)
     inner, edges, at, spans, wanted = level.collect(op, args)
@@ -71,6 +72,9 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     else:
         level.outward(op, inner, unwrap_kwargs(level, kwargs))
     if node is None:
+        written = target if target._view is None else target._view.base
+        if written._detached:
+            written._generation += 1  # views from before have a history that knows nothing of this write
         return target
     if isinstance(node, OpNode):
         if shares_counter:
@@ -138,7 +142,7 @@ def refuse(level: Any, what: Any) -> None:
 def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
     """``_foreach_add_`` and its like: without history straight, with it as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if edges is not None and _grad_enabled():
+    if _grad_enabled() and (edges is not None or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
         foreach.run(op, args, kwargs)
     else:
         level.outward(op, inner, unwrap_kwargs(level, kwargs))
@@ -189,6 +193,7 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
         )
     target._edge = None
     target._req = False
+    target._detached = True
     return target
 
 

@@ -53,6 +53,8 @@ class GradLevel(Level):
         record = op.record
         if record is None and op.composite:
             return func.decompose(*args, **kwargs)
+        if record is not None and record.nondiff is True:
+            return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
         inner, edges, at, spans, wanted = self.collect(op, args)
         if kwargs:
             if _grad_enabled() and any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in kwargs.values()):
@@ -245,7 +247,7 @@ class GradValue(Value):
     """A value of a grad level.
 
     ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
-    in-place ops, so that views know when to follow.
+    in-place ops, so that views know when to follow; ``_detached``: by ``detach_``, which leaves views their history.
     """
 
     _level: GradLevel
@@ -253,6 +255,7 @@ class GradValue(Value):
     _req: bool = False
     _accumulator: Any = None
     _generation: int = 0
+    _detached: bool = False
     _retains: bool = False
 
     @property

@@ -66,8 +66,18 @@ class View:
     def refresh(self, v: Any) -> None:
         """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by the view ops again."""
         if self.creation:
+            if not _grad_enabled():
+                return  # nobody records from it now
             refuse_rebase(v, STALE)
         base = self.base
+        if not base.requires_grad:
+            if v._edge is None:
+                self.generation = base._generation
+                return
+            raise RuntimeError(
+                "the base of this view was both modified inplace and detached inplace (detach_), and the history of the view is lost. "
+                "Use detach() instead of detach_(), or take the view anew"
+            )
         self.generation = base._generation
         before = v._edge
         with torch.enable_grad():
@@ -119,6 +129,13 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
     else:
         v._view = View(of.base, of.path(source) + step, creation)
         v._view.reshaped = of.base._reshaped
+
+
+def refuse_stale_target(target: Any) -> None:
+    """A write to a view that may not follow its base, which has changed already: say the former rather than the latter."""
+    view = target._view
+    if view is not None and view.creation and view.generation != view.base._generation and _grad_enabled():
+        refuse_rebase(target, WRITTEN)
 
 
 def base_edge(v: Any) -> Any:

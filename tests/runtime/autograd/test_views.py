@@ -357,6 +357,23 @@ def test_detaching_in_place_leaves_views_their_history() -> None:
     same(scenario)
 
 
+@pytest.mark.parametrize("write_first", [True, False])
+def test_a_view_whose_base_was_written_and_detached_has_no_history_to_give(write_first: bool) -> None:
+    """Torch gives a history that leads nowhere."""
+    y = OURS.leaf(3) * 1
+    v = y[1:]
+    if write_first:
+        y.mul_(2)
+    y.detach_()
+    if not write_first:
+        y.mul_(2)
+    with pytest.raises(RuntimeError, match=r"both modified inplace and detached inplace \(detach_\)"):
+        v.sum().backward()
+    fresh = y[:2]
+    y.add_(1)
+    assert not (fresh * 2).requires_grad
+
+
 def test_a_view_that_is_made_a_leaf_has_a_gradient_of_its_own() -> None:
     def scenario(lib: Any) -> Any:
         x = lib.tensor([1.0, 2.0, 3.0])
@@ -433,6 +450,23 @@ def test_what_cannot_be_a_gradient(wrong: Callable[[Any], Any]) -> None:
         x.grad = wrong(x)
 
     same(scenario, error=True)
+
+
+def test_stale_views_may_be_read_where_nothing_is_recorded() -> None:
+    def scenario(lib: Any) -> Any:
+        y = lib.leaf(4) * 1
+        v = _no_grad_view(y)
+        y.mul_(2)
+        with torch.no_grad():
+            v.add_(1)
+            total = v + v
+        return v.detach(), v > 3, total, gradients(lib, y, y)
+
+    same(scenario)
+
+
+def test_a_foreach_op_may_not_write_to_a_view_that_has_no_history() -> None:
+    same(lambda lib: torch._foreach_mul_([_no_grad_view(lib.leaf(4) * 1)], 2.0), error=True)
 
 
 @pytest.mark.parametrize("on_view", [False, True])
