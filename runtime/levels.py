@@ -47,6 +47,10 @@ class Level:
         """``formula(*args)`` for a formula of broadcasting elementwise ops; this level is the innermost among ``args``."""
         return formula(*args)
 
+    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        """``formula(*args, batched)`` as :func:`run_batchwise` says; this level is the innermost among ``args``."""
+        return formula(*args, (False,) * len(args))
+
     def close(self) -> None:
         """The transform has returned: its values may no longer be used."""
         if self.adopted is not None:
@@ -145,6 +149,15 @@ def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
     """``formula(*args)`` in the way that is cheapest for the innermost level among ``args``: in a batch, at once on what it holds."""
     level = innermost(args, None)
     return formula(*args) if level is None else level.elementwise(formula, args)
+
+
+def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
+    """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every argument that ``batched`` marks.
+
+    On values of a vmap it runs once on what they hold, without a dispatch for each of its ops; otherwise nothing is marked.
+    """
+    level = innermost(args, None)
+    return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
 
 
 _make_subclass = torch.Tensor._make_subclass

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..levels import Value
+from ..levels import VALUES, Value, run_elementwise
 from . import hooks
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
@@ -22,6 +23,8 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
         buffer[index] = g
     elif old.is_sparse and not g.is_sparse:
         buffer[index] = g + old
+    elif type(old) in VALUES:
+        buffer[index] = run_elementwise(operator.add, (old, g))
     # three references: the buffer's, the name here, getrefcount's argument
     elif not create_graph and old.numel() >= _LARGE and sys.getrefcount(old) <= 3 and _own(old) and type(g) is torch.Tensor:
         old.add_(g)

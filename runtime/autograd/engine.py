@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..levels import run_batchwise
 from . import accumulate as adding
 from . import anomaly, hooks
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
@@ -22,11 +23,17 @@ _ids = itertools.count()
 
 def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Undo broadcasting: sum ``g`` over the dimensions that a tensor of ``shape`` was expanded along."""
-    lead = g.dim() - len(shape)
-    dims = [*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and g.shape[i + lead] != 1)]
-    if dims:
-        g = g.sum(dims, keepdim=True)
-    return g.reshape(shape) if lead else g
+
+    def summed(t: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
+        first = int(batched[0])
+        lead = t.dim() - len(shape)
+        dims = [*range(first, lead), *(i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1)]
+        if len(dims) == lead - first:
+            return t.sum(dims) if dims else t
+        t = t.sum(dims, keepdim=True)
+        return t.reshape((*t.shape[:first], *shape)) if lead > first else t
+
+    return run_batchwise(summed, g)  # type: ignore[no-any-return]
 
 
 def conform(g: torch.Tensor, meta: Any, node: Node | None, index: int) -> torch.Tensor:

@@ -162,6 +162,10 @@ class BatchLevel(Level):
             return tuple(self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r for r in result)
         return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result
 
+    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        physical, batched = self.physical(args)
+        return self.wrap(formula(*physical, batched))
+
     def _equal(self, args: Any) -> bool:
         """Answers where all elements of the batch agree: ATen's own checks of values (``cov``, ``istft``) ask this."""
         if args[0].shape != args[1].shape:

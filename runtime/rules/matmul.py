@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..levels import run_batchwise
 from . import derive_batch as batch
 from .derive import conj, multilinear
 from .record import register
@@ -60,15 +61,19 @@ def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 
 
 def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return torch.mm(g, adjoint(right))
+    return run_batchwise(lambda g, right, batched: product(g, adjoint(right), *batched), g, right)  # type: ignore[no-any-return]
 
 
 def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
     """In the memory format of the right factor, which is often a weight's transpose: the weight's gradient then needs no copy."""
     (rows, _), strides, _ = geometry
-    if strides == (1, rows):
-        return torch.mm(g.t(), conj(left)).t()
-    return torch.mm(adjoint(left), g)
+
+    def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
+        if strides == (1, rows) and not any(batched):
+            return torch.mm(g.t(), conj(left)).t()
+        return product(adjoint(left), g, batched[1], batched[0])
+
+    return run_batchwise(multiplied, g, left)  # type: ignore[no-any-return]
 
 
 multilinear(
@@ -76,7 +81,21 @@ multilinear(
     {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
     _matmul_batch,
 )
-multilinear("bmm", {"self": lambda g, mat2: g.bmm(adjoint(mat2)), "mat2": lambda g, self: adjoint(self).bmm(g)}, _matmul_batch)
+
+
+def _stacks(x: torch.Tensor, y: torch.Tensor, batched: Any) -> torch.Tensor:
+    return torch.matmul(x, y) if any(batched) else torch.bmm(x, y)
+
+
+def _by_left_stack(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return run_batchwise(lambda g, right, batched: _stacks(g, adjoint(right), batched), g, right)  # type: ignore[no-any-return]
+
+
+def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: Any = None) -> torch.Tensor:
+    return run_batchwise(lambda g, left, batched: _stacks(adjoint(left), g, batched), g, left)  # type: ignore[no-any-return]
+
+
+multilinear("bmm", {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)}, _matmul_batch)
 multilinear("mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch)
 multilinear("dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch)
 multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch)
@@ -134,7 +153,7 @@ def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Te
 
 
 _plus("addmm", "mat1", "mat2", product, _by_left, _by_right)
-_plus("baddbmm", "batch1", "batch2", product, lambda g, r: g.bmm(adjoint(r)), lambda g, x, _: adjoint(x).bmm(g))
+_plus("baddbmm", "batch1", "batch2", product, _by_left_stack, _by_right_stack)
 _plus("addmv", "mat", "vec", _matvec, lambda g, r: g.outer(conj(r)), lambda g, x, _: adjoint(x).mv(g))
 _plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r)), lambda g, x, _: g.t().mv(conj(x)))
 _plus("addbmm", "batch1", "batch2", _summed_product, lambda g, r: torch.matmul(g, adjoint(r)), lambda g, x, _: torch.matmul(adjoint(x), g))

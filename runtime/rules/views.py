@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..levels import run_batchwise
 from . import derive_batch as batch
 from .derive import linear, view
 from .derive_fold import dims, filled
@@ -40,18 +41,24 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 
 view("expand", lambda g: g, _expand_batch)  # the engine sums a cotangent down to the shape of what was expanded
+
+
+def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
+    return run_batchwise(lambda t, batched: t.reshape((t.shape[0], *self_shape) if batched[0] else self_shape), g)
+
+
 register(
     "view",
-    vjp={"self": lambda g, self_shape: g.reshape(self_shape)},
+    vjp={"self": _reshaped},
     jvp={"self": lambda self_t, size: self_t.reshape(size)},  # a tangent may lie otherwise in memory than its primal
     batch=batch.sizes(1),
     family="view",
 )
 linear(  # the physical result of an op may lie otherwise in memory than one element's would
-    "_unsafe_view", {"self": lambda g, self_shape: g.reshape(self_shape)}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]])
+    "_unsafe_view", {"self": _reshaped}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]])
 )
-linear("_reshape_alias", {"self": lambda g, self_shape: g.reshape(self_shape)}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]]))
-linear("_reshape_copy", {"self": lambda g, self_shape: g.reshape(self_shape)}, batch.sizes(1))
+linear("_reshape_alias", {"self": _reshaped}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]]))
+linear("_reshape_copy", {"self": _reshaped}, batch.sizes(1))
 view("unsqueeze", lambda g, dim: g.squeeze(dim), lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]))
 
 
@@ -64,7 +71,7 @@ def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
     return aten.squeeze.dims(x, [batch.shift(d, rank) for d in named] if rank else [])
 
 
-view("squeeze squeeze.dim squeeze.dims", lambda g, self_shape: g.reshape(self_shape), _squeeze_batch)
+view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch)
 
 # Permutations
 
