@@ -21,6 +21,11 @@ def _factor(query: Tensor, scale: float | None) -> float:
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
+def _wide(*tensors: Any) -> list[Any]:
+    """In single precision what is in less: the kernels round only their results to that."""
+    return [t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors]
+
+
 def _scores(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None) -> Tensor:
     scores = torch.matmul(query * _factor(query, scale), key.transpose(-2, -1))
     if is_causal:
@@ -34,8 +39,10 @@ def _scores(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: 
 def _written_out(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None, scale: Any = None
 ) -> tuple[Tensor, Tensor]:
+    dtype = query.dtype
+    query, key, value, attn_mask = _wide(query, key, value, attn_mask)
     scores = _scores(query, key, is_causal, attn_mask, scale)
-    return torch.matmul(aten._safe_softmax(scores, -1), value), scores.logsumexp(-1)
+    return torch.matmul(aten._safe_softmax(scores, -1), value).to(dtype), scores.logsumexp(-1)
 
 
 def _backward_written_out(
@@ -43,10 +50,13 @@ def _backward_written_out(
     attn_mask: Any = None, scale: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """``out`` and ``logsumexp`` are functions of the other arguments, and are computed again so that derivatives see it."""
+    dtype = query.dtype
+    grad_out, query, key, value, attn_mask = _wide(grad_out, query, key, value, attn_mask)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     by_p = torch.matmul(grad_out, value.transpose(-2, -1))
     by_scores = p * (by_p - (p * by_p).sum(-1, keepdim=True)) * _factor(query, scale)
-    return torch.matmul(by_scores, key), torch.matmul(by_scores.transpose(-2, -1), query), torch.matmul(p.transpose(-2, -1), grad_out)
+    by_query, by_key = torch.matmul(by_scores, key), torch.matmul(by_scores.transpose(-2, -1), query)
+    return by_query.to(dtype), by_key.to(dtype), torch.matmul(p.transpose(-2, -1), grad_out).to(dtype)
 
 
 def _vjp(
@@ -60,6 +70,8 @@ def _vjp(
 def _jvp(
     query_t: Any, key_t: Any, value_t: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, attn_mask: Any, scale: Any
 ) -> tuple[Any, None]:
+    dtype = query.dtype
+    query_t, key_t, value_t, query, key, value, attn_mask = _wide(query_t, key_t, value_t, query, key, value, attn_mask)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     total = None if value_t is None else torch.matmul(p, value_t)
     for q, k in ((query_t, key), (query, key_t)):
@@ -67,7 +79,7 @@ def _jvp(
             change = torch.matmul(q * _factor(query, scale), k.transpose(-2, -1))
             part = torch.matmul(p * (change - (p * change).sum(-1, keepdim=True)), value)
             total = part if total is None else total + part
-    return total, None
+    return None if total is None else total.to(dtype), None
 
 
 register(
