@@ -17,7 +17,7 @@ from torch._tensor_str import _add_suffixes
 from torch.utils.hooks import RemovableHandle
 
 from .autograd import hooks
-from .autograd.level import GradLevel, GradValue, edge_of
+from .autograd.level import GradLevel, GradValue, edge_of, follows_base
 from .autograd.nodes import AccumulateGrad, Node
 from .levels import Value
 
@@ -43,7 +43,7 @@ class Tensor(GradValue):
         view = self._view
         if view is not None and view.generation != view.base._generation:
             return bool(view.base.requires_grad)  # it will take its history from there, or refuse to when asked for it
-        return self._req or edge_of(self) is not None
+        return self._req or edge_of(self) is not None or follows_base(self)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:

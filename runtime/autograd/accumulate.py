@@ -70,6 +70,8 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
     """Add ``grads[0]`` to the ``.grad`` of a leaf. The gradient is taken out of the list, so that its memory may be kept
     if nobody else holds it; it gets the strides of the leaf if that is dense, else it becomes contiguous."""
     variable = node.variable
+    if not variable._req:
+        return  # a view made without history (see follows_base), or a leaf that requires grad no more
     with node.lock:
         g = grads[0]
         grads[0] = None

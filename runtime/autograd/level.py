@@ -224,10 +224,17 @@ def edge_of(v: Any) -> Any:
     if view is not None and view.generation != view.base._generation:
         view.refresh(v)
     e = v._edge
-    if e is None and v._req:
+    if e is None and (v._req or (view is not None and view.creation and _grad_enabled() and follows_base(v))):
         node = v._accumulator() if v._accumulator is not None else None
         return (node if node is not None else _accumulator_of(v)), 0
     return e
+
+
+def follows_base(v: Any) -> bool:
+    """Whether ``v`` is a view without history of a tensor that requires grad. As in torch it then does, too, as a leaf whose gradient
+    goes nowhere."""
+    view = v._view
+    return view is not None and view.creation in ("no_grad", "inference") and v._level.is_root and edge_of(view.base) is not None
 
 
 _making = threading.Lock()

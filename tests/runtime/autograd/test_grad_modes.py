@@ -158,3 +158,31 @@ def test_inference_mode_can_be_off() -> None:
     x = leaf(OURS)
     with OURS.autograd.inference_mode(False):
         assert (x * 2).requires_grad and not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_a_view_made_without_history_requires_grad_as_its_base_does_but_passes_nothing_on(mode: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        y = x * 2
+        with getattr(lib.autograd, mode)():
+            of_leaf, of_result, of_plain = x.view(2), y.view(2), lib.tensor([1.0]).view(1)
+            inside = [t.requires_grad for t in (of_leaf, of_result, of_plain)]
+        flags = [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference()) for t in (of_leaf, of_result)]
+        out = (of_leaf * of_result).sum()
+        recorded = out.requires_grad, out.grad_fn.name()
+        out.backward()
+        return inside, flags, recorded, x.grad, of_leaf.grad
+
+    same(scenario)
+
+
+def test_a_leaf_that_requires_grad_no_more_gets_none() -> None:
+    def scenario(lib: Any) -> Any:
+        x = leaf(lib)
+        y = x * 2
+        x.requires_grad_(False)
+        y.sum().backward()
+        return x.grad
+
+    assert same(scenario) is None
