@@ -179,7 +179,10 @@ class DualRoot(GradLevel):
         if own is not None:
             tangents = [_apart(t, own) for t in tangents]  # what the tape saves of them must not be written to
         super().call(op.func, args, kwargs)
-        t = None if functional.nondiff else _rule(functional)(functional, before, tangents, kwargs, self.bare(target))
+        after = self.bare(target)
+        if torch.is_grad_enabled():
+            after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
+        t = None if functional.nondiff else _rule(functional)(functional, before, tangents, kwargs, after)
         self.assign(target, None if t is None else _fit(t, target), tangents)
         return target
 

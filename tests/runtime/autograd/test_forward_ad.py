@@ -557,3 +557,40 @@ def test_jvp_sees_what_was_saved_for_it_alone(level: None) -> None:
 
     Copy.apply(fw.make_dual(wrap(rand(2), requires_grad=True), wrap(rand(2)))).sum().backward()
     assert seen == [0, 1]
+
+
+# ---- second derivatives against finite differences: for most of these torch 2.13 is wrong or refuses, so it cannot be the reference
+
+
+def write_and_read(x: Any) -> Any:
+    y = x * x
+    y[0].mul_(y[1])
+    y.t()[:2].exp_()
+    return y
+
+
+SMOOTH: list[Callable[..., Any]] = [
+    lambda x: torch.nn.functional.layer_norm(x, (3,)),
+    lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+    lambda x: torch.linalg.det(x),
+    lambda x: torch.logdet(x @ x.t() + 1),
+    lambda x: torch.as_strided_scatter(x, x[0, :2] * x[1, :2], (2,), (1,), 1),
+    lambda x: torch.linalg.householder_product(x, x[0] * 0.3),
+    lambda x: x.softmax(0).cumprod(1),
+    lambda x: torch.fft.fft(x).abs(),
+    write_and_read,
+]
+
+
+@pytest.mark.parametrize("f", SMOOTH)
+def test_the_gradient_of_a_tangent_is_right(f: Callable[..., Any]) -> None:
+    def push(x: Any, v: Any) -> Any:
+        with fw.dual_level():
+            return tangent(f(fw.make_dual(x, v)))
+
+    assert runtime.autograd.gradcheck(push, (wrap(rand(3, 3), True), wrap(rand(3, 3, seed=1), True)))
+
+
+@pytest.mark.parametrize("f", SMOOTH)
+def test_the_tangent_of_a_gradient_is_right(f: Callable[..., Any]) -> None:
+    assert runtime.autograd.gradgradcheck(f, wrap(rand(3, 3), True), check_fwd_over_rev=True)
