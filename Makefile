@@ -45,7 +45,7 @@ test: $(READY)  ## the project's own tests, the linters and the check that gener
 check: $(READY)  ## is generated_tests/ what matrix.yaml says? shows the difference
 	@$(BIN)/python -m gen check
 
-bench: $(READY)  ## the runtime beside torch.func, as ratios of medians in one run
+bench: $(READY)  ## the runtime beside torch.func and torch's engine: ratios of medians, and memory (ARGS="--help")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(READY)  ## ruff

@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engine, report, transforms
+from benchmarks import engine, memory, report, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "engine")
+SUITES = ("transforms", "engine", "memory")
 
 
 def _options() -> argparse.Namespace:
@@ -25,6 +25,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, help="one size of the transforms (default: both)")
     parser.add_argument("--suite", choices=SUITES, help="one suite (default: all)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)")
+    parser.add_argument("--iterations", type=int, default=10_000, help="training steps that resident memory is watched over (10000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
     return parser.parse_args()
 
@@ -32,18 +33,25 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     options = _options()
     torch.set_num_threads(1)
-    sizes = (options.size,) if options.size else SIZES
+
+    def wanted(suite: str) -> bool:
+        return options.suite in (None, suite) and (options.size is None or suite == "transforms")
+
     cells: list[Cell] = []
-    if options.suite in (None, "transforms"):
-        cells += transforms.cells(sizes)
-    if options.suite in (None, "engine") and options.size is None:
+    if wanted("transforms"):
+        cells += transforms.cells((options.size,) if options.size else SIZES)
+    if wanted("engine"):
         cells += engine.cells()
     cells = [c for c in cells if options.only.lower() in c.name.lower()]
-    progress = Console(stderr=True)
-    outcomes: list[Outcome] = [run(c, seconds=options.seconds) for c in track(cells, description="comparing", console=progress)]
-    report.show(outcomes, Console(width=None if sys.stdout.isatty() else 140))
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    outcomes: list[Outcome] = []
+    if cells:
+        steps = track(cells, description="comparing", console=Console(stderr=True))
+        outcomes = [run(c, seconds=options.seconds) for c in steps]
+        report.show(outcomes, console)
+    kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
     if options.json:
-        report.write(options.json, report.as_data(outcomes))
+        report.write(options.json, {"times": report.as_data(outcomes), "memory": kept})
     return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))
 
 

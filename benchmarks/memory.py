@@ -3,9 +3,7 @@
 Counts are exact and do not depend on the machine, unlike times.
 """
 
-import argparse
 import itertools
-import json
 import resource
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -210,7 +208,7 @@ def resident(iterations: int, every: int) -> Iterator[int]:
             yield pages * resource.getpagesize()
 
 
-def report(console: Console, only: str, sweep: bool, iterations: int) -> dict[str, Any]:
+def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
     """Print every table; return what they say."""
     data: dict[str, Any] = {"saved": {}, "peak": {}, "sweep": {}, "resident": []}
     table = Table(title="saved for backward: references / storages / bytes", title_justify="left")
@@ -232,40 +230,21 @@ def report(console: Console, only: str, sweep: bool, iterations: int) -> dict[st
             data["peak"][p.name] = {"runtime": vars(a), "torch": vars(b)}
     console.print(table)
 
-    if sweep:
-        rows = list(of_ops(only))
-        more = [(name, mine, theirs) for name, mine, theirs in rows if mine is not None and not mine.within(theirs)]
-        unable = sorted({name for name, mine, _ in rows if mine is None})
-        table = Table(title=f"ops that keep more than torch's engine: {len(more)} of {len(rows)} samples", title_justify="left")
-        for column in ("op", "runtime", "torch"):
-            table.add_column(column)
-        for name, mine, theirs in more:
-            table.add_row(name, str(mine), str(theirs))
-            data["sweep"].setdefault(name, []).append({"runtime": vars(mine), "torch": vars(theirs)})
-        console.print(table)
-        if unable:
-            console.print(f"not run by the runtime: {', '.join(unable)}")
+    rows = list(of_ops(only))
+    more = [(name, mine, theirs) for name, mine, theirs in rows if mine is not None and not mine.within(theirs)]
+    table = Table(title=f"ops that keep more than under torch's engine: {len(more)} of {len(rows)} samples", title_justify="left")
+    for column in ("op", "runtime", "torch"):
+        table.add_column(column)
+    for name, mine, theirs in more:
+        table.add_row(name, str(mine), str(theirs))
+        data["sweep"].setdefault(name, []).append({"runtime": vars(mine), "torch": vars(theirs)})
+    console.print(table)
+    unable = sorted({name for name, mine, _ in rows if mine is None})
+    if unable:
+        console.print(f"not run by the runtime: {', '.join(unable)}")
 
     if iterations:
         data["resident"] = list(resident(iterations, max(1, iterations // 10)))
         shown = ", ".join(f"{b / 2**20:.1f}" for b in data["resident"])
         console.print(f"resident MiB during {iterations} training steps of an MLP: {shown}")
     return data
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="programs and ops whose name has TEXT")
-    parser.add_argument("--sweep", action="store_true", help="every differentiable op of torch's OpInfo database as well")
-    parser.add_argument("--iterations", type=int, default=10_000, help="training steps that resident memory is watched over (10000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE as well")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    data = report(Console(), options.only, options.sweep, options.iterations)
-    if options.json:
-        options.json.write_text(json.dumps(data, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
