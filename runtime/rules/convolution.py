@@ -26,10 +26,9 @@ def _vjp(
     g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
     groups: Any, needs: Any,
 ) -> Any:  # fmt: skip
-    mask = ["input" in needs, "weight" in needs, False]
-    out = aten.convolution_backward(g, input, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask)
-    bias = g.sum([d for d in range(g.dim()) if d != 1]) if "bias" in needs else None
-    return out[0], out[1], bias
+    mask = ["input" in needs, "weight" in needs, "bias" in needs]
+    sizes = list(bias_shape) if mask[2] else None
+    return aten.convolution_backward(g, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
 
 
 def _without_bias(

@@ -19,7 +19,8 @@ aten = torch.ops.aten
 
 
 def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
-    return (restored(g, len(shape), dim, keepdim) / max(count_of(shape, dim), 1)).expand(shape)
+    each = g / max(count_of(shape, dim), 1)
+    return (restored(each, len(shape), dim, keepdim) if each.dim() else each).expand(shape)
 
 
 linear("mean", {"self": lambda g, self_shape: _mean_vjp(g, self_shape)}, whole(lambda r, **kw: r.mean(1, **kw)), family="reduction")
