@@ -36,7 +36,7 @@ class Held:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> "Held":
-        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors if t.layout is torch.strided}
+        storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for t in tensors for part in _dense_parts(t)}
         return cls(len(tensors), len(storages), sum(storages.values()))
 
     def within(self, peer: "Held") -> bool:
@@ -45,6 +45,19 @@ class Held:
 
     def __str__(self) -> str:
         return f"{self.references} / {self.storages} / {self.bytes:,}"
+
+
+def _dense_parts(t: Tensor) -> tuple[Tensor, ...]:
+    """What a tensor consists of: itself, or the indices and values of a sparse one."""
+    if t.layout is torch.strided:
+        return (t,)
+    if t.layout is torch.sparse_coo:
+        return t._indices(), t._values()
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return t.crow_indices(), t.col_indices(), t.values()
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return t.ccol_indices(), t.row_indices(), t.values()
+    return ()  # oneDNN's own layout shows no storage
 
 
 def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:

@@ -21,6 +21,7 @@ KEEP_MORE = {
     "nn.functional.linear_cross_entropy.chunked": "torch's own makes its gradients in the forward pass, out of sight of hooks",
     "nn.functional.linear_cross_entropy.chunked_none": "torch's own makes its gradients in the forward pass, out of sight of hooks",
     "nn.functional.ctc_loss": "lengths are saved as the tensors that they are",
+    "sparse.mm.reduce": "differentiated through its decomposition",
     "polar": "the angle is kept beside the result: from the result alone the derivative is wrong where the magnitude is not positive",
 }
 
