@@ -41,10 +41,7 @@ def replacements() -> dict[int, tuple[Any, Any]]:
     """``{id of an object of torch's: (object, ours)}`` for every function and class that has a counterpart here."""
     table: dict[int, tuple[Any, Any]] = {}
     for theirs, name in _ROUTES.items():
-        try:
-            theirs_module, ours_module = importlib.import_module(theirs), _module(name)
-        except ModuleNotFoundError:
-            continue
+        theirs_module, ours_module = importlib.import_module(theirs), _module(name)
         for public in ours_module.__all__:
             old, new = getattr(theirs_module, public, None), getattr(ours_module, public)
             if old is not None and old is not new and not isinstance(new, ModuleType):
