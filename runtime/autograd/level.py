@@ -62,7 +62,7 @@ class GradLevel(Level):
             kwargs = unwrap_kwargs(self, kwargs)
         if edges is not None and _grad_enabled():
             if record is None or (record.vjp is None and not record.nondiff):
-                decomposed = decomposition_of(op)
+                decomposed = decomposition_of(op) or _registered(op)
                 if decomposed is not None:
                     return decomposed(*args, **kwargs)
             node = None
@@ -216,6 +216,12 @@ class GradLevel(Level):
         if isinstance(outer, torch.Tensor):
             return given[0] if given else outer
         return tuple(given) if given else outer
+
+
+def _registered(op: Op) -> Any:
+    from .registered import BACKWARD, registered  # a Function is itself a step on this level's tape
+
+    return registered(op, BACKWARD)
 
 
 def edge_of(v: Any) -> Any:

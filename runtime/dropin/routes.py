@@ -7,9 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch._vmap_internals
 
 from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
-from ..func.vmap import fallback_policy, vmap
+from ..func.vmap import fallback_policy, vmap, vmap
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {
@@ -68,6 +69,11 @@ def _legacy_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass
     return vmap(func, in_dims, out_dims)
 
 
+def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
+    """``torch._vmap_internals._vmap``; outputs that are None pass through ours in any case."""
+    return vmap(func, in_dims, out_dims)
+
+
 def switches() -> list[tuple[Any, str, Any]]:
     """Single attributes of torch that stand for a setting or for the state of ours."""
     return [
@@ -82,6 +88,8 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C, "_will_engine_execute_node", engine.will_execute),
         (torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: saved.HOOKS.disabled is None),
         (torch._C._functions, "AccumulateGrad", nodes.AccumulateGrad),
+        (torch._vmap_internals, "_vmap", _internal_vmap),
+        (torch._vmap_internals, "vmap", vmap),
         (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: fallback_policy("warn" if on else "raise") and None),
         (torch._C._functorch, "_is_vmap_fallback_enabled", _vmap_fallback_enabled),
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .. import foreach
+from ..autograd.registered import VMAP, registered
 from ..errors import BatchingError, MissingRule, called_from, users_frame
 from ..levels import GEOMETRY, VALUES, Level, Value, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand
@@ -108,7 +109,7 @@ class BatchLevel(Level):
         if op.kind is OUT:
             raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
         if record is None or record.batch is None:
-            decomposed = decomposition_of(op)
+            decomposed = decomposition_of(op) or registered(op, VMAP)
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))

@@ -1,0 +1,73 @@
+"""Custom ops run with the formulas that their authors registered with torch.library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime
+from runtime import func
+from runtime.errors import MissingRule
+
+
+@torch.library.custom_op("runtime_tests::scaled_sin", mutates_args=())
+def scaled_sin(x: Tensor, factor: float = 2.0, *, shift: float = 0.0) -> Tensor:
+    return factor * torch.sin(x + shift)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, float], keyword_only_inputs: dict[str, float], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0])
+    ctx.factor, ctx.shift = inputs[1], keyword_only_inputs["shift"]
+
+
+def _backward(ctx: Any, g: Tensor) -> Any:
+    (x,) = ctx.saved_tensors
+    return g * ctx.factor * torch.cos(x + ctx.shift), None
+
+
+scaled_sin.register_autograd(_backward, setup_context=_setup)
+
+
+@torch.library.custom_op("runtime_tests::cubed", mutates_args=())
+def cubed(x: Tensor) -> Tensor:
+    return x**3
+
+
+batched_calls: list[int] = []
+
+
+@cubed.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int | None]:
+    batched_calls.append(info.batch_size)
+    return cubed(x), in_dims[0]
+
+
+X = torch.linspace(-1, 1, 5, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"shift": 0.3}])
+def test_the_registered_backward_is_the_gradient_at_every_level(kwargs: dict[str, float]) -> None:
+    x = runtime.wrap(X, requires_grad=True)
+    scaled_sin(x, 3.0, **kwargs).sum().backward()
+    slope = 3 * torch.cos(X + kwargs.get("shift", 0.0))
+    assert x.grad is not None and torch.equal(runtime.unwrap(x.grad), slope)
+    assert torch.equal(func.grad(lambda x: scaled_sin(x, 3.0, **kwargs).sum())(X), slope)
+
+
+def test_it_is_differentiated_again() -> None:
+    second = func.grad(lambda x: func.grad(lambda x: scaled_sin(x).sum())(x).sum())(X)
+    torch.testing.assert_close(second, -2 * torch.sin(X))
+
+
+def test_the_registered_vmap_serves_a_whole_batch_at_once() -> None:
+    batched_calls.clear()
+    assert torch.equal(func.vmap(cubed)(X), X**3)
+    assert batched_calls == [5]
+
+
+def test_an_op_without_a_formula_says_so_by_name() -> None:
+    with pytest.raises(MissingRule, match=r"runtime_tests\.cubed\.default has no vjp rule"):
+        func.grad(lambda x: cubed(x).sum())(X)
