@@ -10,7 +10,7 @@ import torch
 import torch._vmap_internals
 
 from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
-from ..func.vmap import fallback_policy, vmap, vmap
+from ..func.vmap import fallback_policy, vmap
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {
@@ -70,7 +70,7 @@ def _legacy_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass
 
 
 def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
-    """``torch._vmap_internals._vmap``; outputs that are None pass through ours in any case."""
+    """``torch._vmap_internals._vmap`` for programs; torch's own callers, which let None pass through, are replaced themselves."""
     return vmap(func, in_dims, out_dims)
 
 
