@@ -1,9 +1,9 @@
-"""A plain tensor that is written with a value of a transform becomes a value of that transform, in place.
+"""A tensor from outside that is written with a value of a transform becomes a value of that transform, in place.
 
-``b = torch.zeros(3); b[0] = x[0]`` inside a transformed function: ``b`` never met the level, so nobody could say what its history is. On
-the first such write the Python object ``b`` changes hands with a fresh value of the level that holds what ``b`` was; when the transform
-returns, it changes back. That is sound only if nobody else sees that memory under another name (a view taken before the write would go on
-without history), so it is refused unless every user of the storage is known.
+``b = torch.zeros(3); b[0] = x[0]`` inside a transformed function: ``b``, a plain tensor or one of the session (under the drop-in), never
+met the level, so nobody could say what its history is. On the first such write the Python object ``b`` changes hands with a fresh value of
+the level that holds what ``b`` was; when the transform returns, it changes back. That is sound only if nobody else sees that memory under
+another name (a view taken before the write would go on without history), so it is refused unless every user of the storage is known.
 """
 
 from __future__ import annotations
@@ -22,22 +22,39 @@ _SHELLS = "_adopted_by"  # on an adopted tensor: how many levels have made a val
 
 def adopt(level: Any, t: torch.Tensor, what: Any) -> Any:
     """``t``, and what it is a view of, as values of ``level``. ``what`` writes to it. ``InplaceError`` where that cannot be."""
-    base = t._base if type(t) is torch.Tensor and t._is_view() else None
+    base = _base_of(t)
     known = [t] if base is None else [base, t]
-    if not all(_is_bare(x) for x in known) or _users(t) != sum(1 + getattr(x, _SHELLS, 0) for x in known):
+    if not all(map(_is_bare, known)) or _users(t) != sum(_own_users(x) for x in known):
         inplace.refuse(level, what)
     for x in known:
         _become_value(level, x)
     v: Any = t
     if base is not None:
+        if isinstance(v._inner, Value):
+            v._inner._view.base = base._inner  # what was a view of the object ``base`` is one of what that was
         v._view = View(base, ((_as_strided, (t.shape, t.stride(), t.storage_offset() - base.storage_offset()), {}, None),), "")
     return v
 
 
+def _base_of(t: Any) -> Any:
+    if isinstance(t, Value):
+        return None if t._view is None else t._view.base
+    return t._base if t._is_view() else None
+
+
 def _is_bare(t: Any) -> bool:
-    """A plain tensor, laid out so that a tangent of its shape has the same views."""
-    simple = type(t) is torch.Tensor and t.layout is torch.strided and not (t.requires_grad or t.is_conj() or t.is_neg())
-    return simple and (t._is_view() or t.is_contiguous())
+    """A plain tensor, or one of the session without history, laid out so that a tangent of its shape has the same views."""
+    from ..tensor import Tensor
+
+    if type(t) is not torch.Tensor and (type(t) is not Tensor or (t._view is not None and t._view.creation)):
+        return False
+    simple = t.layout is torch.strided and not (t.requires_grad or t.is_conj() or t.is_neg())
+    return simple and (_base_of(t) is not None or t.is_contiguous())
+
+
+def _own_users(t: Any) -> int:
+    """How many tensors that share the storage belong to ``t``: it, what a value holds, and the values that levels have made of it."""
+    return 1 + isinstance(t, Value) + int(getattr(t, _SHELLS, 0))
 
 
 def _users(t: torch.Tensor) -> int:
@@ -49,7 +66,8 @@ def _users(t: torch.Tensor) -> int:
 def _become_value(level: Any, t: Any) -> None:
     """The object ``t`` becomes a value of ``level``, whose inner tensor is a new object with what ``t`` was."""
     value = level.wrap(t, None)
-    setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
+    if not isinstance(t, Value):  # whose shells have no storage
+        setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
     _exchange(t, value)
     t._inner = value
     if level.number:

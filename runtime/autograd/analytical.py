@@ -35,9 +35,7 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
         for x, g, column in zip(inputs, pull(out, inputs, cotangent), columns, strict=True):
             same_dtype = same_dtype and (g is None or g.dtype == x.dtype)
             column.append(plain(x).new_zeros(x.numel()) if g is None else g.reshape(-1))
-    jacobians = [
-        torch.stack(column, 1) if column else plain(x).new_zeros(x.numel(), 0) for column, x in zip(columns, inputs, strict=True)
-    ]
+    jacobians = [torch.stack(column, 1) if column else plain(x).new_zeros(x.numel(), 0) for column, x in zip(columns, inputs, strict=True)]
     return jacobians, same_dtype
 
 

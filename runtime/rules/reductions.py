@@ -73,6 +73,8 @@ reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
 reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
 reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False)
 reduction("nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False)
+
+
 def _aminmax_vjp(gs: Any, self: torch.Tensor, dim: int | None, keepdim: bool, result0: torch.Tensor, result1: torch.Tensor) -> Any:
     parts = [
         restored(g, self.dim(), dim, keepdim) * _shared(self, restored(extreme, self.dim(), dim, keepdim), dim)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import runtime
+import runtime.dropin
 from runtime.errors import InplaceError
 from runtime.func import grad, jvp, linearize, vjp, vmap
 
@@ -77,6 +78,22 @@ def test_a_buffer_carries_the_history_of_what_is_written(program: str, pipeline:
     f = PROGRAMS[program]
     torch.testing.assert_close(PIPELINES[pipeline](runtime.func, f), PIPELINES[pipeline](torch.func, f))
     torch.testing.assert_close(linearize(f, X)[1](X), torch.func.jvp(f, (X,), (X,))[1])
+
+
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "parts"])
+def test_buffers_of_the_session_as_factories_make_them_under_the_drop_in(program: str) -> None:
+    f = PROGRAMS[program]
+    expected = {name: run(torch.func, f) for name, run in PIPELINES.items()}
+    with runtime.dropin.installed():
+        found = {name: run(torch.func, f) for name, run in PIPELINES.items()}
+    for name, want in expected.items():
+        torch.testing.assert_close(torch.utils._pytree.tree_map(runtime.unwrap, found[name]), want)
+
+
+def test_a_first_write_by_several_indices_finds_a_view_that_torch_holds_between() -> None:
+    """Of a tensor of the session; of a plain one torch does not."""
+    with pytest.raises(InplaceError, match="cannot take on its history"):
+        grad(lambda x: runtime.wrap(zeros(2, 2)).__setitem__((0, 1), x[0]))(X)
 
 
 def test_in_the_eager_session_a_plain_buffer_becomes_a_runtime_tensor() -> None:
