@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
 from ..autograd.saved import Saved
@@ -58,20 +60,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
     are tensors of the levels further out, they keep their derivatives. (Replaying the jvp rules themselves would do without a graph, but
     would need views, in-place writes and custom Functions a second time.)
     """
-    from ..aot.trace import Trace, module_of  # builds on this package
-
-    kept: dict[str, Saved] = {}
-
-    class LinearPart(Trace):
-        """Remembers the version of each constant: the graph means the value that it had when it was first used."""
-
-        def constant(self, t: torch.Tensor) -> Any:
-            known = super().constant(t.clone() if copying else t)
-            if known._node.op == "get_attr":
-                kept.setdefault(str(known._node.target), Saved(t))
-            return known
-
-    trace = LinearPart()
+    trace = _linear_part()(copying)
     level = DualLevel()
     results: list[Any] = []
     moving: list[bool] = []  # which results have a tangent
@@ -92,22 +81,62 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
     finally:
         level.close()
         trace.close()
-    trace.graph.eliminate_dead_code()
-    used = {node.target for node in trace.graph.nodes if node.op == "get_attr"}
-    kept = {name: saved for name, saved in kept.items() if name in used}
-    if not copying and any(saved.tensor._version != saved.version for saved in kept.values()):
+    kept = trace.take_constants()
+    if not copying and any(saved.tensor._version != saved.version for saved in kept):
         raise _Overwritten
-    linear_part = module_of(trace.graph, {name: _detached(t) for name, t in trace.attributes.items() if name in used}, "LinearPart")
+    linear_part = fx.GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
-        for saved in kept.values() if not copying else ():
-            saved.check(None)
-        found = iter(linear_part(*tangents))
+        found = iter(linear_part(*tangents, *(_detached(saved.check(None)) for saved in kept)))
         return pytree.tree_unflatten(
             [next(found) if moves else torch.zeros_like(o) for o, moves in zip(results, moving, strict=True)], out_spec
         )
 
     return pytree.tree_unflatten(results, out_spec), push
+
+
+@cache
+def _linear_part() -> Any:
+    from ..aot.trace import Trace  # which builds on this package
+
+    class LinearPart(Trace):
+        """A trace whose constants become arguments, each with the version that it had when it was first used: that is what it means."""
+
+        def __init__(self, copying: bool) -> None:
+            super().__init__()
+            self.copying = copying
+            self.kept: dict[str, Saved] = {}
+
+        def constant(self, t: torch.Tensor) -> Any:
+            t = t.clone() if self.copying else t
+            known = super().constant(t)
+            if known._node.op == "get_attr":
+                self.kept.setdefault(str(known._node.target), Saved(t))
+            return known
+
+        def take_constants(self) -> list[Saved]:
+            """The constants that the finished graph uses, in the order of the placeholders that they now are.
+
+            A graph and its nodes are cyclic garbage one day; from here on they hold no tensors that would wait for that.
+            """
+            for node in self.graph.nodes:
+                node.meta.clear()
+            self.graph.eliminate_dead_code()
+            taken = []
+            last = next(node for node in reversed(self.graph.nodes) if node.op == "placeholder")
+            for node in list(self.graph.nodes):
+                if node.op == "get_attr":
+                    taken.append(self.kept[str(node.target)])
+                    with self.graph.inserting_after(last):
+                        last = self.graph.placeholder(str(node.target))
+                    node.replace_all_uses_with(last)
+                    self.graph.erase_node(node)
+            for table in (self.attributes, self.constants, self.kept):
+                table.clear()
+            self.held.clear()
+            return taken
+
+    return LinearPart
 
 
 def _detached(t: torch.Tensor) -> torch.Tensor:

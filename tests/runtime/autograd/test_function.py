@@ -1,5 +1,7 @@
 """Function: one operation with a derivative of its own, at level zero. torch.autograd.Function is the oracle."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -362,3 +364,15 @@ def test_a_generated_vmap_rule_undoes_broadcasting_within_an_element() -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 4)
     _, pullback = runtime.func.vjp(runtime.func.vmap(Product.apply), x, y)
     torch.testing.assert_close(pullback(torch.ones(2, 3, 4))[1], x.sum(1))
+
+
+@pytest.mark.parametrize("forward", [saving, write, lambda ctx, x: x])
+def test_the_graph_is_freed_by_reference_counting(forward: Any) -> None:
+    x = leaf("runtime")
+    gc.collect()
+    gc.disable()
+    try:
+        node = weakref.ref(made(Function, forward=forward).apply(x * 1).grad_fn)
+        assert node() is None
+    finally:
+        gc.enable()

@@ -1,5 +1,6 @@
 """linearize: one run of the function, then its derivative applied to any number of tangents, under any transform."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +174,21 @@ def test_a_write_to_what_it_keeps_is_an_error() -> None:
 def test_errors(call: Any, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         call()
+
+
+def test_what_it_keeps_is_freed_with_it_by_reference_counting() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        out, push = linearize(lambda x: (x.sin() * x.exp()).sum() + X.max() * x.cos().sum(), X)
+        push(T)
+        assert tensors() > before
+        del out, push
+        assert tensors() == before
+    finally:
+        gc.enable()
+
+
+def tensors() -> int:
+    return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
