@@ -226,7 +226,16 @@ def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any
 
 def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, shape, stride, offset = filled(func, args)
-    return func(x, [size, *shape], [x.stride(0), *stride], x.storage_offset() if offset is None else offset)
+    start = x.storage_offset()
+    first = start if offset is None else offset
+    last = first + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    if 0 not in shape and (first < start or last > start + sum((n - 1) * s for n, s in zip(x.shape[1:], x.stride()[1:], strict=True))):
+        # what lies there belongs to other elements of the batch
+        raise RuntimeError(
+            f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) can access memory outside of `tensor`, "
+            f"an element of the batch with sizes {list(x.shape[1:])}, strides {list(x.stride()[1:])} and storage offset {start}"
+        )
+    return func(x, [size, *shape], [x.stride(0), *stride], first)
 
 
 def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:

@@ -489,6 +489,11 @@ def test_a_batch_of_tangents_is_laid_out_like_its_primal() -> None:
     close(unwrap(runtime.func.vmap(push)(batch)), batch.transpose(1, 2).reshape(4, 6))
 
 
+def test_as_strided_under_vmap_does_not_read_the_next_element_of_the_batch() -> None:
+    with pytest.raises(RuntimeError, match=r"can access memory outside of `tensor`"):
+        runtime.func.vmap(lambda x: x.as_strided((5,), (1,), 0))(rand(20)[:12].reshape(3, 4))
+
+
 def test_where_the_derivative_vanishes_the_tangent_is_zeros() -> None:
     with fw.dual_level():
         x = fw.make_dual(runtime.tensor([1.0, -2.5]), runtime.tensor([1.0, 1.0]))
