@@ -30,6 +30,8 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
         return func(args[0], **kwargs)
     ranks = [a.dim() - (b is True) for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)]
     rank = max(ranks)
+    if rank == 0:
+        return func(*_as_vectors(args, batched), **kwargs)
     if min(ranks) == rank:
         return func(*args, **kwargs)
     actual = list(args)
@@ -42,6 +44,14 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
                     a = _scalar_promotion(a, args, batched)
                 actual[i] = a.reshape(size, *(1,) * missing, *a.shape[1:])
     return func(*actual, **kwargs)
+
+
+def _as_vectors(args: Any, batched: Any) -> list[Any]:
+    """0-d tensors promote each other, but a batch of them would not be promoted by one: an unbatched one becomes a vector, too."""
+    device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
+    return [
+        a.reshape(1) if b is False and isinstance(a, torch.Tensor) and a.device == device else a for a, b in zip(args, batched, strict=True)
+    ]
 
 
 def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
