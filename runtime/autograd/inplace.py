@@ -198,8 +198,8 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
 
 
 def _resize(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """``resize_`` and ``resize_as_``, in whatever grad mode."""
-    if target.requires_grad:
+    """``resize_`` and ``resize_as_``, refused without grad mode as well, but not in inference mode."""
+    if target.requires_grad and not torch.is_inference_mode_enabled():
         raise RuntimeError("cannot resize variables that require grad")
     return _replace(level, op, target, inner, kwargs)
 

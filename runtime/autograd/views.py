@@ -115,6 +115,9 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
     source = args[0]
     if not (isinstance(source, Value) and source._level is v._level):
         return
+    if source.is_inference():  # autograd knows nothing of these
+        v._edge = None
+        return
     step = ((op.func, tuple(args[1:]), kwargs, which),)
     creation = "multi" if op.multi_view else ""
     if not _grad_enabled():

@@ -319,6 +319,18 @@ def test_views_that_may_not_follow_their_base_say_so_when_asked(view: Callable[[
     same(scenario, error=True)
 
 
+def test_views_of_inference_tensors_are_none_to_autograd() -> None:
+    def scenario(lib: Any) -> Any:
+        with torch.inference_mode():
+            x = lib.leaf(2, 3) * 1
+            inside = x.view(6)
+            x.resize_(2, 2)
+        outside = x.view(4)
+        return [(v.is_inference(), v._is_view(), v.requires_grad, v.is_leaf) for v in (x, inside, outside)]
+
+    same(scenario)
+
+
 def test_inference_tensors_cannot_be_saved() -> None:
     def scenario(lib: Any) -> Any:
         with torch.inference_mode():
