@@ -56,13 +56,16 @@ def rules() -> list[Rule]:
 
 
 def _rules_of(func: Any, record: Record) -> Iterator[Rule]:
+    """Those that give tensors: not formulas that only refuse, nor for what is a number in this overload, nor for sizes."""
     op = _name(func)
-    for key in record.vjp or ():
+    tensors = {argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)}
+    for key, formula in (record.vjp or {}).items():
         for argument in (key,) if isinstance(key, str) else key:
-            if argument in op_of(func).positions:
+            if argument in tensors and not getattr(formula, "refuses", False):
                 yield Rule(op, "vjp", argument, record.family)
     for part in ("jvp", "batch", "decomposition"):
-        if getattr(record, part) is not None:
+        rule = getattr(record, part)
+        if rule is not None and not getattr(rule, "refuses", False) and any("Tensor" in str(r.type) for r in func._schema.returns):
             yield Rule(op, part, "", record.family)
 
 

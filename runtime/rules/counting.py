@@ -139,6 +139,7 @@ def _without(name: str, rule: str) -> Any:
     def formula(*_: Any) -> Any:
         raise MissingRule(str(overload(name)), rule)
 
+    formula.refuses = True  # type: ignore[attr-defined]  # no rule to be tested
     return formula
 
 

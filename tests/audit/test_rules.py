@@ -111,6 +111,13 @@ def test_every_part_has_kinds_and_the_runtime_has_rules_of_every_part(runtime: A
     assert len(set(names)) == len(names) > 800
 
 
+def test_what_only_refuses_and_what_is_a_number_are_no_rules(runtime: Auditable) -> None:
+    names = {rule.name for rule in runtime.rules()}
+    assert "histc decomposition" in names and "histc vjp self" not in names and "histc jvp" not in names
+    assert "normal.Tensor_float vjp mean" in names and "normal.Tensor_float vjp std" not in names
+    assert not any(name.startswith(("numel ", "size ")) for name in names)
+
+
 def gradient(target: Any, x: torch.Tensor) -> torch.Tensor:
     found: torch.Tensor = target.vjp(lambda y: (y.sin(),), x)[1]((torch.ones_like(x),))[0]
     return found
