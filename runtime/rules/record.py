@@ -120,6 +120,7 @@ def asking(*names: str) -> Callable[[Formula], Formula]:
         def named(*values: Any) -> Any:  # a new function: one formula may serve under several declarations
             return formula(*values)
 
+        named.refuses = getattr(formula, "refuses", False)  # type: ignore[attr-defined]  # of a formula that only says that there is none
         return declare(named, *names)
 
     return mark
