@@ -240,7 +240,9 @@ def follows_base(v: Any) -> bool:
     """Whether ``v`` is a view without history of a tensor that requires grad. As in torch it then does, too, as a leaf whose gradient
     goes nowhere."""
     view = v._view
-    return view is not None and view.creation in ("no_grad", "inference") and v._level.is_root and edge_of(view.base) is not None
+    if view is None or view.creation not in ("no_grad", "inference") or not v._level.is_root or v.is_inference():
+        return False  # a view of a tensor of inference mode is, as in torch, a tensor of its own
+    return edge_of(view.base) is not None
 
 
 _making = threading.Lock()
