@@ -186,3 +186,13 @@ def test_a_leaf_that_requires_grad_no_more_gets_none() -> None:
         return x.grad
 
     assert same(scenario) is None
+
+
+def test_a_view_of_a_tensor_of_inference_mode_requires_grad_by_itself_only() -> None:
+    def scenario(lib: Any) -> Any:
+        with lib.autograd.inference_mode():
+            made = leaf(lib)
+            inside = made.view(2)
+        return [(t.requires_grad, t.is_inference()) for t in (made, inside, made.view(2))]
+
+    same(scenario)
