@@ -34,8 +34,10 @@ class Level:
     what = "transform"
     adopted: list[Any] | None  # plain tensors that became values of this level, see ``runtime.autograd.adopt``
 
+    newest = 0  # the number of the level entered last
+
     def __init__(self) -> None:
-        self.number = next(_numbers)
+        self.number = Level.newest = next(_numbers)
         self.alive = True
         self.adopted = None
 

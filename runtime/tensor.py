@@ -290,7 +290,7 @@ for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
 _STATE = frozenset(
     (
         *("_inner", "_level", "_geometry", "_view"),
-        *("_edge", "_req", "_accumulator", "_generation", "_grad", "_grad_dtype", "_hooks", "_post_accumulate", "_retains"),
+        *("_born", "_edge", "_req", "_accumulator", "_generation", "_grad", "_grad_dtype", "_hooks", "_post_accumulate", "_retains"),
     )
 )
 ROOT = GradLevel(Tensor, root=True)

@@ -24,7 +24,8 @@ def adopt(level: Any, t: torch.Tensor, what: Any) -> Any:
     """``t``, and what it is a view of, as values of ``level``. ``what`` writes to it. ``InplaceError`` where that cannot be."""
     base = _base_of(t)
     known = [t] if base is None else [base, t]
-    if not all(map(_is_bare, known)) or _users(t) != sum(_own_users(x) for x in known):
+    captured = any(isinstance(x, Value) and x._born < level.number for x in known)  # type: ignore[attr-defined]
+    if captured or not all(map(_is_bare, known)) or _users(t) != sum(_own_users(x) for x in known):
         inplace.refuse(level, what)
     for x in known:
         _become_value(level, x)

@@ -132,10 +132,14 @@ def refuse(level: Any, what: Any) -> None:
         if level.number
         else "Make the buffer a runtime tensor (runtime.wrap, new_zeros of one, any factory under the drop-in), or detach what is written"
     )
+    if level.number:
+        transform = "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place operation"
+        why = f"{transform} ({what}) that would mutate a captured Tensor: it writes a value of {level.what} into a tensor"
+    else:
+        why = f"{what} writes a value of the session that requires grad into a tensor"
     raise InplaceError(
-        f"{what} writes a value of {level.what if level.number else 'the session that requires grad'} into a tensor that does not belong "
-        "there and cannot take on its history: a captured Tensor of another transform, or one of which other views exist (their history "
-        f"would be lost). {advice}."
+        f"{why} that cannot take on its history, because it is older than the transform, belongs to another one, or is seen by other views "
+        f"(whose history would be lost). {advice}."
     )
 
 

@@ -37,6 +37,7 @@ class GradLevel(Level):
         v: Any = same_shape(self.value_class, inner)
         v._level = self
         v._edge = edge
+        v._born = Level.newest
         return v
 
     def input(self, outer: torch.Tensor) -> Any:
@@ -261,11 +262,13 @@ def _accumulator_of(v: Any) -> AccumulateGrad:
 class GradValue(Value):
     """A value of a grad level.
 
+    ``_born``: the level entered last when it was made, which tells a transform's own tensors from those it captured;
     ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
     in-place ops, so that views know when to follow; ``_detached``: by ``detach_``, which leaves views their history.
     """
 
     _level: GradLevel
+    _born: int = 0
     _edge: Edge | None = None
     _req: bool = False
     _accumulator: Any = None

@@ -197,3 +197,13 @@ def test_what_was_saved_before_the_write_is_known_to_be_stale() -> None:
 def test_a_batch_has_no_place_in_a_buffer_for_one() -> None:
     with pytest.raises(RuntimeError, match="inplace arithmetic"):
         vmap(grad(scalar(whole)))(torch.stack([X, X]))
+
+
+def test_a_tensor_of_the_session_that_is_older_than_the_transform_is_captured_and_not_written() -> None:
+    captured = runtime.wrap(zeros(4))
+    runs: list[Callable[[Any], Any]] = [lambda f: grad(f)(X), lambda f: jvp(f, (X,), (X,))]
+    for run in runs:
+        with pytest.raises(RuntimeError, match="During a grad .* attempted to call in-place operation .* mutate a captured Tensor"):
+            run(lambda x: captured.add_(x).sum())
+        run(lambda x: (captured * 2).add_(x).sum())  # made inside
+    assert captured.tolist() == [0.0] * 4
