@@ -203,7 +203,7 @@ def test_a_tensor_of_the_session_that_is_older_than_the_transform_is_captured_an
     captured = runtime.wrap(zeros(4))
     runs: list[Callable[[Any], Any]] = [lambda f: grad(f)(X), lambda f: jvp(f, (X,), (X,))]
     for run in runs:
-        with pytest.raises(RuntimeError, match="During a grad .* attempted to call in-place operation .* mutate a captured Tensor"):
+        with pytest.raises(RuntimeError, match=r"During a grad .* attempted to call in-place operation .* mutate a captured Tensor"):
             run(lambda x: captured.add_(x).sum())
         run(lambda x: (captured * 2).add_(x).sum())  # made inside
     assert captured.tolist() == [0.0] * 4
