@@ -62,9 +62,9 @@ class Rules:
         """The kinds of fault that would change something in some cell; of a rule that no cell runs, the first that fits its part."""
         running = self._running.get(rule.name)
         if not running:
-            return [KINDS[rule.part][0]]
+            return [rule.kinds[0]]
         showing = frozenset[str]().union(*(reach.rules[rule.name] for reach in running if REFUSED not in reach.rules[rule.name]))
-        return [kind for kind in KINDS[rule.part] if kind in showing]
+        return [kind for kind in rule.kinds if kind in showing]
 
     @property
     def inert(self) -> list[Rule]:

@@ -160,7 +160,7 @@ class Case:
         tally: Tally,
         reasons: dict[str, None],
     ) -> None:
-        if sample.facts.random and "vmap" in stages:
+        if sample.facts.random and "vmap" in stages and not (stages == ("vmap",) and sample.draws):
             raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
         if "vmap" in stages and any(text.startswith("torch.channels_last") for text in sample.signature[2]):
             raise Unsuitable("channels_last is a format of whole tensors of one rank, and a batch has another; values do not show it")

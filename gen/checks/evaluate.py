@@ -57,6 +57,8 @@ class Comparison:
         """Raise Mismatch unless the target agrees with the reference called `word`; Unsuitable where that says nothing."""
         if self.device == "meta":
             self._against_kinds(tally)
+        elif self.sample.draws and "vmap" in self.stages:
+            self._against_draws(tally)
         elif word in _PLAIN:
             self._compare(self.program.on_reference(), tally, self.rule)
         elif word == "numeric":
@@ -86,6 +88,16 @@ class Comparison:
             raise
         try:
             compare_kinds(actual, self.program.on_reference(), tally)
+        except Mismatch as mismatch:
+            raise Mismatch(f"{self.label}: {mismatch}") from None
+
+    def _against_draws(self, tally: Tally) -> None:
+        """No loop draws what a batch does, but as many numbers, of its dtype, and others for each element of the batch."""
+        try:
+            compare_kinds(self.actual, self.program.on_reference(), tally)
+            for place, drawn in enumerate(self.actual):
+                if drawn[:1].numel() and any(torch.equal(drawn[0], other) for other in drawn[1:]):
+                    raise Mismatch(f"output {place}: elements of the batch share a draw")
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 

@@ -85,6 +85,11 @@ class Sample:
         return self._facts
 
     @property
+    def draws(self) -> bool:
+        """Whether the op is a draw and nothing else: an ATen op that is tagged as one and drew, with its values as its result."""
+        return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(self.op.call, "tags", ())
+
+    @property
     def numel(self) -> int:
         return sum(t.numel() for t in self.inputs)
 

@@ -31,12 +31,19 @@ _OTHER_DTYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a target. `part` is a key of :data:`KINDS`; `op` and `argument` say whose it is, `family` groups ops in tables."""
+    """One rule of a target. `part` is a key of :data:`KINDS`; `op` and `argument` say whose it is, `family` groups ops in tables.
+    `harmless` names kinds that are no faults here, as what they give is as right as the honest result."""
 
     op: str
     part: str
     argument: str = ""
     family: str = "op"
+    harmless: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of fault that fit the rule."""
+        return tuple(kind for kind in KINDS[self.part] if kind not in self.harmless)
 
     @property
     def name(self) -> str:

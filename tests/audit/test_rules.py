@@ -49,6 +49,9 @@ def test_forward(case):
 '''
 
 
+ORDER = {"mixed", "rolled", "transposed"}
+
+
 @pytest.fixture(scope="module")
 def runtime() -> Auditable:
     target = load("runtime")
@@ -217,6 +220,20 @@ def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_
     found = list(rules.findings([fault], Workers(1, "runtime", "cpu", Path("none")), asked.append))
     assert asked == [{fault.rule}]
     assert found == [Finding(fault, True, why="no cell that passes runs the rule")]
+
+
+def test_what_nothing_defines_cannot_be_wrong(runtime: Auditable) -> None:
+    harmless = {rule.name: set(KINDS[rule.part]) - set(rule.kinds) for rule in runtime.rules()}
+    assert harmless["new_empty batch"] == ORDER | {"shared", "scaled"}
+    assert harmless["rand_like batch"] == harmless["bernoulli.p batch"] == ORDER
+    for name in ("bernoulli batch", "bernoulli.Tensor batch", "normal.Tensor_float batch", "uniform vjp self", "zeros_like batch"):
+        assert not harmless[name], name
+
+
+def test_a_harmless_kind_is_not_drawn() -> None:
+    unrun, run = Rule("a", "batch", harmless=("mixed",)), Rule("b", "batch", harmless=("rolled", "shared"))
+    rules = Rules([unrun, run], [Reach("m.py::c[b-float64]", 1.0, {"b batch": frozenset(("rolled", "narrowed"))})], seed=0)
+    assert set(rules.drawn()) == {RuleFault(unrun, "shared"), RuleFault(run, "narrowed")}
 
 
 def test_cheap_cells_of_every_check_come_first() -> None:

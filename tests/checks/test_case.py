@@ -25,6 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
     "own.integers": {"call": "torch:sin", "samples": [{"args": [{"shape": [3], "requires_grad": False}]}]},
     "own.constant": {"call": "torch:floor", "samples": [{"args": [{"shape": [3]}]}]},
     "own.random": {"call": "torch:rand_like", "samples": [{"args": [{"shape": [3]}]}]},
+    "torch.ops.aten.rand_like.default": {"samples": [{"args": [{"shape": [3]}]}, {"args": [{"shape": [0]}]}]},
     "own.jumps": {"call": "torch:relu", "samples": [{"args": [{"shape": [3], "low": 0.0, "high": 1e-300}]}]},
 }
 
@@ -176,6 +177,14 @@ def test_a_tolerance_entry_is_used() -> None:
 
 def test_random_ops_are_compared_under_one_seed() -> None:
     case("own.random").assert_same("forward", against="eager")
+
+
+def test_each_element_of_a_batch_has_a_draw_of_its_own() -> None:
+    case("torch.ops.aten.rand_like.default").assert_same("vmap", against="loop")
+    with pytest.raises(Mismatch, match="share a draw"):
+        case("torch.ops.aten.rand_like.default", target=Corrupted("vmap")).assert_same("vmap", against="loop")
+    with pytest.raises(Vacuous, match="draws random numbers"):
+        case("torch.ops.aten.rand_like.default").assert_same("vmap . vmap", against="loop")
 
 
 @pytest.mark.parametrize("form", ["inplace", "view_inplace"])
