@@ -196,9 +196,21 @@ Place = Callable[..., torch.Tensor]
 
 
 def _reduced_back(
-    g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool, read: Place, add: Place, clear: Place, again: Place
+    g: torch.Tensor,
+    self: Any,
+    src: Any,
+    result: Any,
+    reduce: str,
+    include_self: bool,
+    dim: int,
+    index: Any,
+    read: Place,
+    add: Place,
+    clear: Place,
+    again: Place,
 ) -> tuple[Any, Any]:
-    """Gradients of (self, src). ``clear`` puts zeros at all places; ``again(self, src)`` runs the same reduction."""
+    """Gradients of (self, src). ``index``: the place of each source along ``dim``; ``clear`` puts zeros at all places;
+    ``again(self, src)`` runs the same reduction."""
     if reduce == "sum":
         grad_self, grad_src = g, read(g)
     elif reduce == "mean":
@@ -207,7 +219,8 @@ def _reduced_back(
         count = torch.where(count == 0, 1, count)
         grad_self, grad_src = g / count, read(g / count)
     elif reduce == "prod":
-        grad_self, grad_src = _prod_back(g, self, src, result, read, add, again)
+        grad_self = g * conj(again(torch.ones_like(self), src))
+        grad_src = read(g * conj(self) if include_self else g) * conj(_product_of_others(src, dim, index))
     else:  # a maximum or minimum is shared by all that attain it
         mine = (self == result).to(g.dtype)
         mine = mine if include_self else clear(mine)
@@ -218,15 +231,35 @@ def _reduced_back(
     return grad_self if include_self else clear(grad_self), grad_src
 
 
-def _prod_back(g: Any, self: Any, src: Any, result: Any, read: Place, add: Place, again: Place) -> tuple[Any, Any]:
-    """Products without one factor: by division where that is not zero, else by a product in which it is replaced by one."""
-    whole = torch.where(self == 0, 1, self)
-    grad_self = g * conj(again(whole, src) / whole)
-    zero = src == 0
-    single = zero & (read(add(torch.zeros_like(g), zero.to(g.dtype))) == 1)
-    without = again(self, torch.where(single, 1, src))
-    grad_src = torch.where(single, read(g * conj(without)), read(g * conj(result)) / conj(torch.where(zero, 1, src)))
-    return grad_self, grad_src
+def _product_of_others(src: Any, dim: int, index: Any) -> Any:
+    """For each source the product of the others that go to its place. Without division, so that its derivatives of every order hold
+    where sources are zero, too: sorted by place, it is the product of those before times the product of those after."""
+    n = src.shape[dim] if src.dim() else 1
+    if n < 2:
+        return torch.ones_like(src)
+    order = index.argsort(stable=True, dim=dim)
+    index, src = index.gather(dim, order), src.gather(dim, order)
+    before = _products_before(src, dim, index)
+    after = _products_before(src.flip(dim), dim, index.flip(dim)).flip(dim)
+    return (before * after).gather(dim, order.argsort(dim))
+
+
+def _products_before(src: Any, dim: int, index: Any) -> Any:
+    """Products of the earlier sources with the same index, which stand together: a scan in a logarithmic number of steps."""
+    n, step = src.shape[dim], 1
+    product = _after(index, torch.ones_like(src), src, dim, 1)
+    while step < n - 1:
+        product = _after(index, product, product, dim, step)
+        step *= 2
+    return product
+
+
+def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> Any:
+    """``at`` times what ``earlier`` holds ``step`` places before, where that has the same index."""
+    rest = at.shape[dim] - step
+    same = index.narrow(dim, step, rest) == index.narrow(dim, 0, rest)
+    factor = torch.where(same, earlier.narrow(dim, 0, rest), 1)
+    return torch.cat((at.narrow(dim, 0, step), at.narrow(dim, step, rest) * factor), dim)
 
 
 def _scatter_reduce_back(
@@ -240,6 +273,8 @@ def _scatter_reduce_back(
         result,
         reduce,
         include_self,
+        dim,
+        index,
         read=lambda t: t.gather(dim, index),
         add=lambda t, s: t.scatter_add(dim, index, s),
         clear=lambda t: t.scatter(dim, index, 0),
@@ -258,6 +293,8 @@ def _index_reduce_back(
         result,
         "sum" if reduce == "add" else reduce,
         include_self,
+        dim,
+        index.reshape([-1 if d == dim % source.dim() else 1 for d in range(source.dim())]).expand(source.shape) if source.dim() else index,
         read=lambda t: t.index_select(dim, index.reshape(-1)).reshape(source.shape),
         add=lambda t, s: t.index_add(dim, index, s),
         clear=lambda t: t.index_fill(dim, index, 0),

@@ -1,11 +1,13 @@
 """Gathers, scatters, masks and advanced indexing."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from runtime import func
+import runtime
+from runtime import autograd, func
 from runtime.errors import BatchingError
 from tests.runtime.rules.agreement import Problem, check, check_problem, problems
 
@@ -65,6 +67,27 @@ def test_products_scattered_together_have_the_tangent_that_differences_show() ->
         ahead = f(*(x + step * d for x, d in zip(chosen, directions, strict=True)))
         behind = f(*(x - step * d for x, d in zip(chosen, directions, strict=True)))
         torch.testing.assert_close(func.jvp(f, chosen, directions)[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
+@pytest.mark.parametrize("include_self", (True, False))
+@pytest.mark.parametrize("source", ([0.0, 0.0], [0.0, 0.0, 0.0, 2.0], [1.5, 0.0, 0.0, 2.0, 3.0]))
+@pytest.mark.parametrize("reduce", (torch.scatter_reduce, torch.index_reduce))
+def test_products_that_meet_several_zeros_have_derivatives_of_every_order(reduce: Any, source: list[float], include_self: bool) -> None:
+    """torch refuses the second derivative where a source is zero, so central differences are the oracle."""
+    x = runtime.wrap(torch.tensor([1.3, 0.0], dtype=torch.float64), True)
+    s = runtime.wrap(torch.tensor(source, dtype=torch.float64), True)
+    index = torch.tensor([0, 0, 0, 1, 0])[: len(source)]
+
+    def f(x: Any, s: Any) -> Any:
+        return reduce(x, 0, index, s, "prod", include_self=include_self)
+
+    def by_source(x: Any, s: Any) -> Any:
+        return autograd.grad(f(x, s).sum(), s, create_graph=True)[0]
+
+    assert autograd.gradcheck(f, (x, s))
+    assert autograd.gradgradcheck(f, (x, s))
+    assert autograd.gradgradcheck(by_source, (x, s))
 
 
 @pytest.mark.parametrize("x_dim, index_dim", ((0, 0), (0, None), (None, 0)))
