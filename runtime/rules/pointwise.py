@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from typing import Any
 
@@ -107,10 +108,12 @@ def _power_by_base(self: Any, exponent: Any) -> Any:
 def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
     if not isinstance(self, torch.Tensor):
         if self != 0:
-            return result * (torch.log(torch.tensor(self)).item() if isinstance(self, complex) or self < 0 else math.log(self))
+            if isinstance(self, complex) or exponent.is_complex():
+                return result * cmath.log(self)
+            return result * (math.log(self) if self > 0 else math.nan)
         return torch.where(exponent.real >= 0 if exponent.is_complex() else exponent >= 0, 0.0, result * -math.inf)
     real = exponent.real if exponent.is_complex() else exponent
-    return torch.where((self == 0) & (real >= 0), 0.0, result * self.log())
+    return torch.where((self == 0) & (real >= 0), 0.0, result * self.to(result.dtype).log())  # a complex log where the power is
 
 
 pointwise("pow.Tensor_Scalar", self=_power_by_base)
