@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from .derive import conj, linear
+from .derive import conj, linear, nondifferentiable
 from .record import register
 
 
@@ -24,7 +24,38 @@ def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None
     return g if self.layout is torch.strided or masked_grad is False else _at_pattern(g, self)
 
 
-linear("_to_sparse _to_sparse.sparse_dim", {"self": lambda g: g})
+def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """What stands in a dense tensor at the indices of a sparse one."""
+    g = g if g.layout is torch.strided else g.to_dense()
+    return g[tuple(indices.unbind(0))] if len(indices) else g.expand(indices.shape[1], *g.shape)
+
+
+def _values_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+    if self.layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(self.indices(), g, self.shape, is_coalesced=True).to_dense()
+    by_row = self.layout in (torch.sparse_csr, torch.sparse_bsr)
+    compressed, plain = (self.crow_indices(), self.col_indices()) if by_row else (self.ccol_indices(), self.row_indices())
+    return torch.sparse_compressed_tensor(compressed, plain, g, self.shape, layout=self.layout).to_dense()
+
+
+linear("_sparse_coo_tensor_with_dims_and_tensors", {"values": _elements})
+linear("_coalesce", {"self": lambda g: g})
+linear("values", {"self": _values_back})
+linear("sparse_mask", {"self": lambda g, mask: _at_pattern(g, mask)})
+nondifferentiable("_values _indices", batch=None)  # as in torch: coalesce first, then take ``values``
+
+
+def _to_sparse_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+    """A sparse cotangent, which only a caller gives, in the layout of what was converted."""
+    if g.layout in (self.layout, torch.strided):
+        return g
+    if self.layout is torch.strided:
+        return g.to_dense()
+    blocks = self.values().shape[1:3] if self.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    return g.to_sparse(layout=self.layout, blocksize=blocks)
+
+
+linear("_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc", {"self": _to_sparse_back})
 linear("_to_dense", {"self": _to_dense_back})
 register(
     "sparse_sampled_addmm",
