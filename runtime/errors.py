@@ -14,7 +14,10 @@ class MissingRule(NotImplementedError):
     """An op lacks the rule that a transform asked for; the message names the op, the rule and where to add it."""
 
     def __init__(self, op: str, rule: str, hint: str = "") -> None:
-        super().__init__(f"{op} has no {rule} rule; add one to its record in runtime/rules/ (docs/runtime.md shows how){hint}")
+        text = f"{op} has no {rule} rule; add one to its record in runtime/rules/ (docs/runtime.md shows how){hint}"
+        if rule.startswith("jvp"):
+            text = f"Trying to use forward AD with {op.split('.')[1] if '.' in op else op} that does not support it: {text}"
+        super().__init__(text)
         self.op = op
         self.rule = rule
 
