@@ -72,9 +72,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     else:
         level.outward(op, inner, unwrap_kwargs(level, kwargs))
     if node is None:
-        written = target if target._view is None else target._view.base
-        if written._detached:
-            written._generation += 1  # views from before have a history that knows nothing of this write
+        unrecorded(target)
         return target
     if isinstance(node, OpNode):
         if shares_counter:
@@ -83,6 +81,12 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
             node.save(saved, kwargs, inner[0])
     rebase(level, target, (node, 0), at.get(0))
     return target
+
+
+def unrecorded(target: Any) -> None:
+    """A write that history knows nothing of. The base's own stays; views ask it anew, and those that may not say so."""
+    written = target if target._view is None else target._view.base
+    written._generation += 1
 
 
 def rebase(level: Any, target: Any, edge: Edge, self_edge: int | None) -> None:
@@ -150,6 +154,9 @@ def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
         foreach.run(op, args, kwargs)
     else:
         level.outward(op, inner, unwrap_kwargs(level, kwargs))
+        for t in args[0]:
+            if isinstance(t, Value) and t._level is level:
+                unrecorded(t)
 
 
 def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
@@ -159,7 +166,9 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
     before = edge_of(target)
     if _grad_enabled() and (before is not None or base_edge(target) is not None):
         check_write(target, before, before is not None)
-    change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
+    # what has a history is recorded without grad mode, too: the gradient that arrives here has the new geometry
+    with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
+        change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
         target._edge[0].__class__ = inplace_class(op)  # it was made by the view op, whose node has another name
     if before is not None:
@@ -197,7 +206,6 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
         )
     target._edge = None
     target._req = False
-    target._detached = True
     return target
 
 

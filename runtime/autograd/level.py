@@ -212,8 +212,10 @@ class GradLevel(Level):
         written = (kwargs.get(a.name) for a in op.func._schema.arguments if a.kwarg_only and a.alias_info is not None)  # out, U, values, …
         given = [a for a in written if isinstance(a, torch.Tensor)]
         for g in given:
-            if isinstance(g, Value) and g._level is self and g.shape != g._inner.shape:
-                inplace.reshell(g)
+            if isinstance(g, Value) and g._level is self:
+                if g.shape != g._inner.shape:
+                    inplace.reshell(g)
+                inplace.unrecorded(g)
         if isinstance(outer, torch.Tensor):
             return given[0] if given else outer
         return tuple(given) if given else outer
@@ -264,7 +266,7 @@ class GradValue(Value):
 
     ``_born``: the level entered last when it was made, which tells a transform's own tensors from those it captured;
     ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
-    in-place ops, so that views know when to follow; ``_detached``: by ``detach_``, which leaves views their history.
+    writes, so that views know when to follow.
     """
 
     _level: GradLevel
@@ -273,7 +275,6 @@ class GradValue(Value):
     _req: bool = False
     _accumulator: Any = None
     _generation: int = 0
-    _detached: bool = False
     _retains: bool = False
 
     @property

@@ -65,15 +65,16 @@ class View:
 
     def refresh(self, v: Any) -> None:
         """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by the view ops again."""
+        base = self.base
+        follows = base.requires_grad
+        if not follows and v._edge is None:
+            self.generation = base._generation
+            return
         if self.creation:
             if not _grad_enabled():
                 return  # nobody records from it now
             refuse_rebase(v, STALE)
-        base = self.base
-        if not base.requires_grad:
-            if v._edge is None:
-                self.generation = base._generation
-                return
+        if not follows:
             raise RuntimeError(
                 "the base of this view was both modified inplace and detached inplace (detach_), and the history of the view is lost. "
                 "Use detach() instead of detach_(), or take the view anew"

@@ -340,7 +340,83 @@ def test_inference_tensors_cannot_be_saved() -> None:
     same(scenario, error=True)
 
 
+@pytest.mark.parametrize("view", [_no_grad_view, lambda y: y.split(2)[0]], ids=("no_grad", "split"))
+@pytest.mark.parametrize(
+    "write",
+    [lambda y, v: y.add_(1), lambda y, v: v.add_(1), lambda y, v: torch._foreach_add_([y], 1.0), lambda y, v: torch.mul(y, 2, out=y)],
+)
+def test_a_view_that_may_not_follow_its_base_says_so_after_a_write_that_nothing_recorded(view: Any, write: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        y = lib.leaf(4) * 1
+        v = view(y)
+        with torch.no_grad():
+            write(y, v)
+        return v.grad_fn
+
+    same(scenario, error=True)
+
+
+def test_a_view_whose_history_is_lost_prints_as_invalid() -> None:
+    x = runtime.wrap(torch.ones(1), True)
+    with torch.no_grad():
+        v = x[:]
+        v.mul_(2)
+    assert repr(v) == "tensor([2.], grad_fn=<Invalid>)"
+
+
 # ---- what is allowed
+
+
+@pytest.mark.parametrize("view", [lambda y: y[1:], lambda y: y.view(2, 2)[0]])
+def test_a_write_that_nothing_recorded_leaves_a_view_the_history_of_its_base(view: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(4)
+        y = x * x
+        v = view(y)
+        with torch.no_grad():
+            y.add_(1)
+        return v, v.requires_grad, gradients(lib, v * 3, x)
+
+    same(scenario)
+
+
+def test_parts_of_what_has_no_history_may_be_used_after_a_write_to_the_whole() -> None:
+    def scenario(lib: Any) -> Any:
+        whole = lib.tensor([1.0, 2.0, 3.0, 4.0]).double()
+        first, _ = whole.split(2)
+        whole.zero_()
+        x = lib.leaf(2)
+        return first.requires_grad, first.grad_fn, gradients(lib, (first + 1) * x, x)
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_change_of_geometry_without_grad_mode_keeps_the_gradient(mode: Any) -> None:
+    """Torch keeps the history as well, but its gradient then has the sizes from before."""
+    x = OURS.leaf(2, 3)
+    y = x * x
+    with mode():
+        y.transpose_(0, 1)
+        assert y.requires_grad and y.view(-1, 1, 2).requires_grad
+    weights = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    (found,) = OURS.grad((y * weights).sum(), (x,))
+    torch.testing.assert_close(unwrap(found), 2 * unwrap(x).detach() * weights.T)
+
+
+def test_a_view_of_another_dtype_that_was_transposed_in_place_has_the_gradient_of_one_transposed_out_of_place() -> None:
+    """Torch forgets the transpose there, and returns the gradient at the wrong places."""
+
+    def gradient(transpose: Callable[[Any], Any]) -> Any:
+        x = runtime.wrap(torch.arange(9.0).reshape(3, 3).to(torch.complex64), True)
+        b = transpose(torch.view_as_real(x.clone()))
+        b += 1
+        weights = torch.arange(18.0).reshape(3, 3, 2)
+        return unwrap(OURS.grad((b * weights).sum(), (x,))[0])
+
+    expected = torch.view_as_complex(torch.arange(18.0).reshape(3, 3, 2)).T
+    torch.testing.assert_close(gradient(lambda b: b.transpose(0, 1)), expected)
+    torch.testing.assert_close(gradient(lambda b: b.transpose_(0, 1)), expected)
 
 
 def test_without_grad_mode_leaves_and_their_views_may_be_written() -> None:
