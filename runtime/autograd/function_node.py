@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,6 +133,12 @@ class FunctionNode(Node, FunctionCtx):
         if self.saved is None:
             raise RuntimeError(FREED)
         return tuple(self._shown(s, self._edge(i)) for i, s in enumerate(self.saved))
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """The name of ``saved_tensors`` in old programs."""
+        warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
 
     def _shown(self, s: Any, edge: Edge | None) -> Any:
         if s is None:

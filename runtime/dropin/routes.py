@@ -10,6 +10,7 @@ import torch
 import torch._vmap_internals
 
 from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
+from ..autograd.function import Function
 from ..func.vmap import fallback_policy, vmap
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
@@ -74,6 +75,24 @@ def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pa
     return vmap(func, in_dims, out_dims)
 
 
+class _Undefined(Function):
+    @staticmethod
+    def forward(ctx: Any, *tensors: Any) -> Any:
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None,) * len(grads)
+
+
+class _UndefinedGrad:
+    """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no gradient to them."""
+
+    def __call__(self, *tensors: Any) -> Any:
+        out = _Undefined.apply(*tensors)
+        return out[0] if len(tensors) == 1 else out
+
+
 def switches() -> list[tuple[Any, str, Any]]:
     """Single attributes of torch that stand for a setting or for the state of ours."""
     return [
@@ -88,6 +107,7 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C, "_will_engine_execute_node", engine.will_execute),
         (torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: saved.HOOKS.disabled is None),
         (torch._C._functions, "AccumulateGrad", nodes.AccumulateGrad),
+        (torch._C._functions, "UndefinedGrad", _UndefinedGrad),
         (torch._vmap_internals, "_vmap", _internal_vmap),
         (torch._vmap_internals, "vmap", vmap),
         (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: fallback_policy("warn" if on else "raise") and None),

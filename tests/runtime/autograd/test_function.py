@@ -376,3 +376,9 @@ def test_the_graph_is_freed_by_reference_counting(forward: Any) -> None:
         assert node() is None
     finally:
         gc.enable()
+
+
+def test_the_old_name_of_saved_tensors_warns() -> None:
+    y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_variables[0]).apply(leaf("runtime"))
+    with pytest.warns(DeprecationWarning, match="saved_variables"):
+        y.sum().backward()

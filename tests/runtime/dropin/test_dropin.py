@@ -183,6 +183,27 @@ def test_forward_mode_and_its_level_are_the_runtimes() -> None:
 
 
 @pytest.mark.usefixtures("routed")
+def test_an_undefined_gradient_arrives_as_none_or_as_zeros() -> None:
+    arrived = []
+
+    class Watch(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, materialize: bool) -> Any:
+            ctx.set_materialize_grads(materialize)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            arrived.append(g)
+            return g, None
+
+    x = torch.ones(1, requires_grad=True)
+    for materialize in (True, False):
+        torch._C._functions.UndefinedGrad()(Watch.apply(x, materialize)).backward()
+    assert arrived[0].item() == 0 and arrived[1] is None
+
+
+@pytest.mark.usefixtures("routed")
 def test_full_backward_hooks_of_modules_see_both_gradients() -> None:
     layer, seen = nn.Linear(2, 3), []
 
