@@ -198,8 +198,9 @@ def test_an_undefined_gradient_arrives_as_none_or_as_zeros() -> None:
             return g, None
 
     x = torch.ones(1, requires_grad=True)
+    functions: Any = torch._C._functions
     for materialize in (True, False):
-        torch._C._functions.UndefinedGrad()(Watch.apply(x, materialize)).backward()
+        functions.UndefinedGrad()(Watch.apply(x, materialize)).backward()  # type: ignore[no-untyped-call]
     assert arrived[0].item() == 0 and arrived[1] is None
 
 
