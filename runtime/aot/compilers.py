@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import fx
 
+from .replay import as_python
+
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 
@@ -40,5 +42,5 @@ def as_boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Callable[[list[Any]], Any]:
-    """The compiler that runs the graph as it is, through the Python that fx generates."""
-    return make_boxed_func(module.forward)
+    """The compiler that runs the graph as it is, one call after the other."""
+    return as_python(module) or make_boxed_func(module.forward)

@@ -13,11 +13,12 @@ from ..autograd.level import edge_of
 from ..autograd.nodes import Node
 from ..autograd.saved import FREED
 from ..leaf import as_leaf
-from ..levels import Value
+from ..levels import VALUES
 from ..tensor import ROOT
 from .compilers import Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
+from .simplify import without_round_trips
 
 
 class CompiledBackward(Node):
@@ -50,33 +51,34 @@ class CompiledBackward(Node):
 class _Compiled:
     """One program for one kind of inputs."""
 
-    __slots__ = ("backward", "devices", "forward", "joint")
+    __slots__ = ("backward", "devices", "forward", "joint", "one_leaf")
 
     def __init__(self, joint: Joint, forward: Callable[..., Any], backward: Callable[..., Any] | None, devices: Sequence[Any]) -> None:
         self.joint = joint
         self.forward = forward
         self.backward: Any = backward
         self.devices = devices
+        self.one_leaf = joint.out_spec.is_leaf()
 
-    def accepts(self, tensors: Sequence[Any]) -> bool:
+    def accepts(self, plain: Sequence[Any]) -> bool:
         abstraction = self.joint.abstraction
-        return abstraction is None or abstraction.holds(tensors)
+        return abstraction is None or abstraction.holds([p for p in plain if isinstance(p, torch.Tensor)])
 
-    def __call__(self, flat: Sequence[Any], plain: list[Any]) -> Any:
+    def __call__(self, flat: Sequence[Any], plain: Sequence[Any], edges: Sequence[Any]) -> Any:
         joint = self.joint
         results = self.forward(list(plain))
         for i, new in zip(joint.mutated, results, strict=False):
             flat[i].copy_(new)
-        start = len(joint.mutated)
-        outs = list(results[start : start + len(joint.outputs)])
+        outs = list(results[len(joint.mutated) : joint.n_forward])
         if self.backward is not None:
-            metas = tuple((o.shape, o.dtype) for o, t in zip(outs, joint.outputs, strict=True) if t is not None)
-            edges = tuple(edge_of(flat[i]) for i in joint.wanted)
-            node = CompiledBackward(edges, metas, self, list(results[joint.n_forward :]))
+            metas = tuple([(o.shape, o.dtype) for o, t in zip(outs, joint.outputs, strict=True) if t is not None])
+            if joint.mutated:
+                edges = [edge_of(flat[i]) for i in joint.wanted]
+            node = CompiledBackward(tuple(edges), metas, self, list(results[joint.n_forward :]))
             for i, t in enumerate(joint.outputs):
                 if t is not None:
                     outs[i] = ROOT.wrap(outs[i], (node, t))
-        return outs
+        return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, joint.out_spec)
 
 
 def aot_function(
@@ -104,20 +106,34 @@ def aot_function(
 
     @wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        given, spec = pytree.tree_flatten((args, kwargs))
+        given, spec = _flatten(args, kwargs)
         recording = torch.is_grad_enabled()
-        flat = [as_leaf(x) if isinstance(x, torch.Tensor) and x.requires_grad and recording else x for x in given]
-        plain = [_plain(x) for x in flat]
-        wanted = tuple(recording and isinstance(x, Value) and x.requires_grad for x in flat)
-        key = (spec, wanted, tuple(_kind(p, dynamic) for p in plain))
-        known = programs.setdefault(key, [])
-        tensors = [p for p in plain if isinstance(p, torch.Tensor)]
-        program = next((p for p in known if p.accepts(tensors)), None)
+        flat = list(given)
+        plain = list(given)
+        edges: list[Any] = []
+        wanted: list[bool] = []
+        kinds: list[Any] = []
+        for i, x in enumerate(given):
+            edge = None
+            if isinstance(x, torch.Tensor):
+                if type(x) not in VALUES and recording and x.requires_grad:
+                    x = flat[i] = as_leaf(x)
+                if type(x) in VALUES:
+                    plain[i] = _plain(x)
+                    edge = edge_of(x) if recording else None
+                    if edge is not None:
+                        edges.append(edge)
+            wanted.append(edge is not None)
+            kinds.append(_kind(plain[i], dynamic))
+        key = (spec, *wanted, *kinds)
+        known = programs.get(key)
+        if known is None:
+            known = programs.setdefault(key, [])
+        program = next((p for p in known if p.accepts(plain)), None)
         if program is None:
-            program = _compile(lambda *values: _call(fn, values, spec), plain, wanted)
+            program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, wanted)
             known.append(program)
-        outs = program(flat, plain)
-        return pytree.tree_unflatten(outs, program.joint.out_spec)
+        return program(flat, plain, edges)
 
     def _compile(f: Callable[..., Any], plain: list[Any], wanted: Sequence[bool]) -> _Compiled:
         joint = joint_graph(f, plain, wanted, dynamic=dynamic, decompositions=decompositions)
@@ -128,6 +144,8 @@ def aot_function(
             joint.module.graph.eliminate_dead_code()
             joint.module.recompile()
             return _Compiled(joint, as_boxed(compiler(joint.module, plain)), None, ())
+        without_round_trips(joint.module.graph)
+        joint.module.recompile()
         options: dict[str, Any] = {"num_fwd_outputs": joint.n_forward}
         if num_params_buffers and partition_fn is not default_partition:
             options["static_lifetime_input_indices"] = range(num_params_buffers)
@@ -140,17 +158,26 @@ def aot_function(
     return compiled
 
 
+_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
+
+
+def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
+    """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
+    if not kwargs and all(type(a) in VALUES or type(a) in _LEAVES for a in args):
+        return args, None
+    return pytree.tree_flatten((args, kwargs))
+
+
 def _call(fn: Callable[..., Any], values: Sequence[Any], spec: Any) -> Any:
     args, kwargs = pytree.tree_unflatten(list(values), spec)
     return fn(*args, **kwargs)
 
 
-def _plain(x: Any) -> Any:
-    if isinstance(x, Value):
-        if x._level is not ROOT:
-            raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
-        return x._inner
-    return x
+def _plain(x: Any) -> torch.Tensor:
+    if x._level is not ROOT:
+        raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
+    inner: torch.Tensor = x._inner
+    return inner
 
 
 def _kind(x: Any, dynamic: bool) -> Any:

@@ -20,6 +20,7 @@ from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..level_mode import LevelMode
 from ..levels import GEOMETRY, Level, Value, _make_wrapper
@@ -118,7 +119,7 @@ class Trace(Level):
         last = next(n for n in reversed(self.graph.nodes) if n.op == "placeholder")
         with self.graph.inserting_after(last):
             node = self.graph.placeholder(name)
-        with self.mode_of_inner():
+        with _disable_current_modes(), self.mode_of_inner():  # else the transforms within would take the example for a value of theirs
             inner = torch.ones_like(like._inner, memory_format=torch.contiguous_format)
         return self.wrap(inner, node)
 

@@ -1,0 +1,144 @@
+"""Running a graph of ATen calls as straight Python: one line for each call, each tensor freed after its last use.
+
+Most of what a small call costs is the way to the kernel. An ``OpOverload`` converts its arguments by a general schema; torch's own Python
+binding of the same op has a parser made for it and takes little more than half the time. A binding stands for an overload only where it was
+seen to make exactly that call.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+
+
+def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
+    """The boxed function that runs ``module``'s graph, below torch's autograd; None if the graph has more than calls and attributes."""
+    graph = module.graph
+    if type(graph._codegen) is not fx.graph.CodeGen or any(n.op in ("call_module", "call_method") for n in graph.nodes):
+        return None
+    source = _Source(module)
+    last_use: dict[fx.Node, fx.Node] = {}
+    for n in reversed(graph.nodes):
+        for used in n.all_input_nodes:
+            last_use.setdefault(used, n)
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    lines = [f"[{', '.join(source.name(n) for n in inputs)}] = args", "args.clear()", "with below_autograd():"]
+    lines += _freed(n for n in inputs if n not in last_use) if inputs else []
+    for n in graph.nodes:
+        if n.op == "output":
+            lines.append(f"    return {source.text(n.args[0])}")
+        elif n.op == "get_attr":
+            lines.append(f"    {source.name(n)} = {source.constant(operator.attrgetter(str(n.target)))}(module)")
+        elif n.op == "call_function":
+            given = [source.text(a) for a in n.args] + [f"{k}={source.text(a)}" for k, a in n.kwargs.items()]
+            lines.append(f"    {source.name(n)} = {source.constant(binding(n))}({', '.join(given)})")
+            lines += _freed([n] if n not in last_use else ())
+            lines += _freed(u for u in n.all_input_nodes if last_use[u] is n)
+    text = "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
+    exec(compile(text, f"<replay of {type(module).__name__}>", "exec"), source.names)
+    run: Callable[[list[Any]], Any] = source.names["run"]
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _freed(nodes: Iterable[fx.Node]) -> list[str]:
+    names = ", ".join(_Source.name(n) for n in nodes)
+    return [f"    del {names}"] if names else []
+
+
+class _Source:
+    """Names and literals of the generated function. What has no literal is a global of it."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.names: dict[str, Any] = {"module": module, "below_autograd": _below_autograd}
+        self.known: dict[int, str] = {}  # by identity: a constant lives as long as `names`
+
+    @staticmethod
+    def name(n: fx.Node) -> str:
+        return f"v_{n.name}"
+
+    def constant(self, value: Any) -> str:
+        name = self.known.get(id(value))
+        if name is None:
+            name = self.known[id(value)] = f"c{len(self.known)}"
+            self.names[name] = value
+        return name
+
+    def text(self, a: Any) -> str:
+        if isinstance(a, fx.Node):
+            return self.name(a)
+        if isinstance(a, list):
+            return f"[{', '.join(map(self.text, a))}]"
+        if isinstance(a, tuple) and type(a) is not torch.Size:
+            return f"({''.join(self.text(b) + ', ' for b in a)})"
+        if isinstance(a, slice):
+            return f"slice({self.text(a.start)}, {self.text(a.stop)}, {self.text(a.step)})"
+        if isinstance(a, dict):
+            return f"{{{', '.join(f'{k!r}: {self.text(b)}' for k, b in a.items())}}}"
+        return repr(a) if type(a) in (bool, int, str, type(None)) else self.constant(a)
+
+
+def binding(n: fx.Node) -> Callable[..., Any]:
+    """What runs the call ``n`` with the least on the way: torch's Python binding, the overload's kernel, or the target as it is."""
+    func = n.target
+    if type(func) is not torch._ops.OpOverload:
+        return func  # type: ignore[return-value]
+    if func.namespace == "aten" and isinstance(n.meta.get("val"), (torch.Tensor, list, tuple)):
+        args, kwargs = _example(n.args), _example(n.kwargs)
+        name = func._schema.name.split("::")[1]
+        for namespace in _NAMESPACES:
+            found = getattr(namespace, name, None)
+            if callable(found) and _Witness(n.meta["val"]).sees_only(found, func, args, kwargs):
+                return found  # type: ignore[no-any-return]
+    return func._op
+
+
+def _example(a: Any) -> Any:
+    """Arguments as they were when the graph was traced; a symbolic size stays a node, which no binding takes."""
+    if isinstance(a, fx.Node):
+        value = a.meta.get("val")
+        return value if isinstance(value, torch.Tensor) else a
+    if type(a) in (list, tuple) or isinstance(a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)):
+        return {k: _example(b) for k, b in a.items()} if isinstance(a, dict) else [_example(b) for b in a]
+    return a
+
+
+class _Witness(TorchDispatchMode):
+    """Notes the calls that reach ATen and answers each with ``result`` instead of running it."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.result = result
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
+
+    def sees_only(self, call: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
+        try:
+            with self, _below_autograd():
+                call(*args, **kwargs)
+        except (TypeError, RuntimeError):  # not arguments of this binding
+            return False
+        return len(self.calls) == 1 and self.calls[0][0] is func and _same(list(self.calls[0][1:]), [args, kwargs])
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return a is b
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    return type(a) is type(b) and bool(a == b)
