@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .levels import ABOVE_PYTHON, Level, Value, _set_excluded, innermost
+from .levels import Level, Value, innermost, reopen_keys
 
 
 class LevelMode(TorchDispatchMode):
@@ -29,6 +29,5 @@ class LevelMode(TorchDispatchMode):
         if found is not None and found.number > level.number:
             with self:  # a transform further in: what its rule calls must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
-        for key in ABOVE_PYTHON:  # as in Value.__torch_dispatch__
-            _set_excluded(key, False)
+        reopen_keys(func)
         return level.call(func, args, kwargs or {})

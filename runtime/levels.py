@@ -21,7 +21,6 @@ _numbers = itertools.count(1)
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 LAZY_BITS = _CONJUGATE, _NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
 _VIEWS = DispatchKey.ADInplaceOrView
-ABOVE_PYTHON = (*LAZY_BITS, _VIEWS)
 
 
 class Level:
@@ -87,18 +86,22 @@ class Value(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        # The dispatcher runs this with the keys above Python switched off. Rules need three of them back: lazy conjugate and
-        # negative bits (else kernels read unconjugated memory) and version counters shared between a tensor and its views.
-        # The dispatcher's own guard restores the outer state when we return.
-        _set_excluded(_CONJUGATE, False)
-        _set_excluded(_NEGATIVE, False)
-        _set_excluded(_VIEWS, func is _narrow or func is _chunk)
+        reopen_keys(func)
         if func is _view_as_real and _lazily_conjugated(args[0]):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = innermost(args, kwargs)
         if not level.alive:
             raise escaped(level, func)
         return level.call(func, args, kwargs or {})
+
+
+def reopen_keys(func: Any) -> None:
+    """The dispatcher runs ``__torch_dispatch__`` with the keys above Python switched off; rules need three of them back: lazy conjugate
+    and negative bits (else kernels read unconjugated memory) and version counters shared between a tensor and its views. The
+    dispatcher's own guard restores the outer state when ``__torch_dispatch__`` returns."""
+    _set_excluded(_CONJUGATE, False)
+    _set_excluded(_NEGATIVE, False)
+    _set_excluded(_VIEWS, func is _narrow or func is _chunk)
 
 
 VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`

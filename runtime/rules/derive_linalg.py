@@ -29,6 +29,12 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
     ]
 
 
+def plainly_strided(matrices: torch.Tensor) -> torch.Tensor:
+    """Stacks with a dimension of size 1 get the strides of a contiguous tensor: ``linalg.lu_solve`` of torch 2.13 reads factors in column
+    order wrongly where such a dimension has another stride (docs/findings.md, F23)."""
+    return matrices.clone(memory_format=torch.contiguous_format) if 1 in matrices.shape[:-2] else matrices
+
+
 def hollow(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """As ``trailing``, for ops that return an empty vector in place of a matrix that was not asked for."""
     outs = trailing(func, size, batched, args, kwargs)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .derive_batch import expand
-from .derive_linalg import added, lined_up
+from .derive_linalg import added, lined_up, plainly_strided
 from .record import register
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ _LIBRARY.define("solve_factored(Tensor A, Tensor LU, Tensor pivots, Tensor B, bo
 
 
 def _kernel(A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool) -> Tensor:
-    solution: Tensor = aten.linalg_lu_solve(LU, pivots, B, left=left, adjoint=adjoint)
+    solution: Tensor = aten.linalg_lu_solve(plainly_strided(LU), pivots, B, left=left, adjoint=adjoint)
     return solution
 
 
@@ -63,9 +63,9 @@ def many_columns(B: Tensor, left: bool) -> Tensor:
     return B.movedim(0, -1).flatten(-2) if left else B.movedim(0, -2).flatten(-3, -2)
 
 
-def each_apart(X: Tensor, size: int, left: bool) -> Tensor:
-    """The inverse of :func:`many_columns`, contiguous."""
-    apart: Tensor = X.unflatten(-1, (-1, size)).movedim(-1, 0) if left else X.unflatten(-2, (-1, size)).movedim(-2, 0)
+def each_apart(X: Tensor, size: int, many: int, left: bool) -> Tensor:
+    """The inverse of :func:`many_columns`, contiguous. ``many``: columns (rows if not ``left``) of each."""
+    apart: Tensor = X.unflatten(-1, (many, size)).movedim(-1, 0) if left else X.unflatten(-2, (many, size)).movedim(-2, 0)
     return apart.contiguous()
 
 
@@ -75,7 +75,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if batched[1] and LU.stride(0) == 0:  # the factors of one matrix, as the solve of many right-hand sides returns them
             LU, pivots, batched = LU[0], pivots[0], (False, False, False, batched[3])
         if batched[3] and not batched[1] and B.dim() > A.dim():
-            return each_apart(func(A, LU, pivots, many_columns(B, left), left, adjoint), size, left)
+            return each_apart(func(A, LU, pivots, many_columns(B, left), left, adjoint), size, B.shape[-1 if left else -2], left)
     physical = [expand(t, b, size) for t, b in zip((A, LU, pivots, B), batched, strict=False)]
     return func(*lined_up((2, 2, 1, 2), size, (True,) * 4, physical), left, adjoint)
 

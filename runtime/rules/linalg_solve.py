@@ -21,6 +21,7 @@ from .derive_linalg import (
     leading,
     lined_up,
     one_rhs_per_matrix,
+    plainly_strided,
     solve_triangular,
     triangle,
     uncolumned,
@@ -87,7 +88,7 @@ def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, many_columns(rhs, left), **kwargs)
             lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
-            return uncolumned(each_apart(x, size, left), vector), lu, pivots, info.contiguous()
+            return uncolumned(each_apart(x, size, rhs.shape[-1 if left else -2], left), vector), lu, pivots, info.contiguous()
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     x, lu, pivots, info = func(a, b, **kwargs)
     shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)
@@ -180,7 +181,8 @@ def _lu_solve(LU: torch.Tensor, pivots: torch.Tensor, B: torch.Tensor, *, left: 
 
 def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
-    return func(*lined_up((2, 1, 2), size, (True,) * 3, physical), **kwargs)
+    factors, pivots, rhs = lined_up((2, 1, 2), size, (True,) * 3, physical)
+    return func(plainly_strided(factors), pivots, rhs, **kwargs)
 
 
 def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:

@@ -295,3 +295,23 @@ def test_one_matrix_is_factored_once(transform: Any, left: bool) -> None:
     actual, matrices = factored(lambda: transform(solve)(a, b))
     assert matrices == 1
     torch.testing.assert_close(actual, transform(inverse)(a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    ("matrix", "rhs"), [((1, 1, 5, 5), (1, 1, 5, 5)), ((5, 5), (2, 5, 3)), ((2, 1, 5, 5), (1, 3, 5, 2)), ((0, 0), (0, 1))]
+)
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0)])
+def test_the_gradient_of_a_batch_of_solves_is_a_loop_whatever_dimensions_broadcast(dtype: Any, matrix: Any, rhs: Any, in_dims: Any) -> None:
+    torch.manual_seed(0)
+    A = torch.randn(3, *matrix, dtype=dtype) + 3 * torch.eye(matrix[-1], dtype=dtype)
+    B = torch.randn(3, *rhs, dtype=dtype)
+
+    def gradient(A: torch.Tensor, B: torch.Tensor) -> Any:
+        out, pullback = func.vjp(torch.linalg.solve, A, B)
+        return pullback(torch.ones_like(out))
+
+    given = [t if d == 0 else t[0] for t, d in zip((A, B), in_dims, strict=True)]
+    each = [gradient(*(t[i] if d == 0 else t for t, d in zip(given, in_dims, strict=True))) for i in range(3)]
+    expected = tuple(map(torch.stack, zip(*each, strict=True)))
+    torch.testing.assert_close(func.vmap(gradient, in_dims)(*given), expected)
