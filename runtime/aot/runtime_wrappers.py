@@ -129,8 +129,10 @@ def aot_function(
         known = programs.get(key)
         if known is None:
             known = programs.setdefault(key, [])
-        program = next((p for p in known if p.accepts(plain)), None)
-        if program is None:
+        for program in known:
+            if program.accepts(plain):
+                break
+        else:
             program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, wanted)
             known.append(program)
         return program(flat, plain, edges)
@@ -183,7 +185,9 @@ def _plain(x: Any) -> torch.Tensor:
 def _kind(x: Any, dynamic: bool) -> Any:
     """What a graph depends on, of an argument."""
     if not isinstance(x, torch.Tensor):
-        return x if x.__hash__ is not None else repr(x)
+        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
+        exact = x.__hash__ is not None and not isinstance(x, (float, complex))
+        return type(x), x if exact else repr(x)
     if dynamic:
         return x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
     strides = x.stride() if x.layout is torch.strided else None

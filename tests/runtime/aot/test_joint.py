@@ -162,3 +162,26 @@ def test_a_size_that_the_backward_pass_fixes_is_a_guard() -> None:
         leaf = values.clone().requires_grad_()
         torch.cumprod(leaf, 0).sum().backward()
         torch.testing.assert_close(runtime.unwrap(x.grad), leaf.grad)
+
+
+@pytest.mark.parametrize("first, second", [(1, 1.0), (1, True), (0.0, -0.0)])
+def test_equal_numbers_that_programs_tell_apart_are_traced_apart(first: Any, second: Any) -> None:
+    def f(x: torch.Tensor, k: Any) -> torch.Tensor:
+        return 1 / torch.full_like(x, k, dtype=torch.float64) if k == 0 else x * k
+
+    compiled = aot.aot_function(f, aot.nop)
+    x = torch.arange(3)
+    for k in (first, second):
+        assert torch.equal(compiled(x, k), f(x, k)) and compiled(x, k).dtype is f(x, k).dtype
+
+
+def test_a_nan_argument_is_traced_once() -> None:
+    traces: list[int] = []
+
+    def f(x: torch.Tensor, k: float) -> torch.Tensor:
+        traces.append(1)
+        return x * k
+
+    compiled = aot.aot_function(f, aot.nop)
+    assert compiled(torch.ones(2), float("nan")).isnan().all() and compiled(torch.ones(2), float("nan")).isnan().all()
+    assert len(traces) == 1
