@@ -102,6 +102,8 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
 
 def _obeys(g: Any, variable: Any) -> bool:
     """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
+    if g.layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
+        return bool(g._indices().is_contiguous() and g._values().is_contiguous())
     if g.layout is not torch.strided or not torch._C._is_grad_layout_enforcement_enabled():
         return True
     contiguous: bool = g.is_contiguous()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runtime import unwrap, wrap
-from runtime.autograd import grad
+from runtime.autograd import Function, backward, grad
 
 INDICES = torch.tensor([[0, 0, 1], [1, 1, 2]])
 MASK = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]], dtype=torch.float64)
@@ -51,3 +51,20 @@ def test_a_sparse_cotangent_of_a_conversion_returns_in_the_layout_from_before(be
     (found,) = grad(getattr(x, after)(), x, getattr(g, after)())
     assert found.layout is x.layout
     torch.testing.assert_close(unwrap(found.to_dense()), g)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_sparse_gradient_whose_elements_share_memory_is_copied_into_the_leaf() -> None:
+    class Rows(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return torch.sparse_coo_tensor(torch.tensor([[0, 1, 3]]), torch.ones(1, 2).expand(3, 2), (4, 2))
+
+    x = wrap(torch.rand(4, 2), True)
+    backward(Rows.apply(x).sum())
+    x.grad._values().mul_(3)
+    torch.testing.assert_close(unwrap(x.grad).to_dense(), torch.tensor([3.0, 3.0, 0.0, 3.0]).unsqueeze(1).expand(4, 2))
