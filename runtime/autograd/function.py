@@ -337,6 +337,8 @@ def _wrap_output(
     elif level.is_root and target is None:
         v = o
         v._edge, v._req = edge, False
+        if v._view is not None:
+            v._view.generation = v._view.base._generation  # its history is the Function's, whatever forward wrote before
     elif level.is_root:
         with torch.no_grad():
             v = o.view_as(o) if edge is not None or not target.requires_grad else o.detach()

@@ -382,3 +382,15 @@ def test_the_old_name_of_saved_tensors_warns() -> None:
     y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_variables[0]).apply(leaf("runtime"))
     with pytest.warns(DeprecationWarning, match="saved_variables"):
         y.sum().backward()
+
+
+def test_a_part_of_what_forward_made_and_wrote_has_the_functions_history() -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        part = x.clone()[:2]
+        part += 1
+        return part
+
+    for which in BASES:
+        x = leaf(which)
+        y = made(BASES[which], forward=forward, backward=lambda ctx, g: torch.cat((g, g))[: len(x)]).apply(x)
+        assert type(y.grad_fn).__name__ == "MyFnBackward"
