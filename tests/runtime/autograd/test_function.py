@@ -392,5 +392,5 @@ def test_a_part_of_what_forward_made_and_wrote_has_the_functions_history() -> No
 
     for which in BASES:
         x = leaf(which)
-        y = made(BASES[which], forward=forward, backward=lambda ctx, g: torch.cat((g, g))[: len(x)]).apply(x)
+        y = made(BASES[which], forward=forward, backward=lambda ctx, g: g).apply(x)
         assert type(y.grad_fn).__name__ == "MyFnBackward"
