@@ -102,15 +102,16 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
     known = reach.Map(CACHE / f"reach-{args.target}-{args.device}.json", reach.content(target.fingerprint(), args.modules))
     known.learn(reach.telling(cells), workers, _progress)
     rules = Rules(target.rules(), known.reached(), args.seed)
-    if rules.inert:
-        print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
 
-    def further(survivors: set[Rule]) -> None:
+    def further(some: set[Rule]) -> None:
         ops = {cell.op for _, cell in cells.values()}
-        asked = {op for rule in survivors for op in rules.related(rule, ops)}
+        asked = {op for rule in some for op in rules.related(rule, ops)}
         known.learn((key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE), workers, _progress)
         rules.learn(known.reached())
 
+    further(set(rules.unrun))  # before the draw: of a rule that no cell runs no one knows which faults would show
+    if rules.inert:
+        print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
     faults = list(rules.drawn() if args.all else islice(rules.drawn(), args.faults))
     found: list[Finding] = []
     for finding in rules.findings(faults, workers, further):

@@ -67,6 +67,11 @@ class Rules:
         return [kind for kind in rule.kinds if kind in showing]
 
     @property
+    def unrun(self) -> list[Rule]:
+        """Rules that no cell runs."""
+        return [rule for rule in self.rules if rule.name not in self._running]
+
+    @property
     def inert(self) -> list[Rule]:
         """Rules that run, and in which no kind of fault would change anything: they give nothing, or only refuse."""
         return [rule for rule in self.rules if not self.kinds(rule)]

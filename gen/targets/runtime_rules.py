@@ -149,7 +149,7 @@ def _vjp(hook: Hook, op: str, table: Any, key: Any, only: Rule | None) -> Any:
     sibling = next((other for other in table if isinstance(other, str) and other != key), None)
     theirs = parameters(table[sibling]) if sibling is not None and not joint else ()
     facts = [(f"{name}_shape", f"{name}_dtype") for name in (key if joint else (key,))]
-    names = tuple(dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair))))
+    names = tuple(dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair), "needs")))
 
     def hooked(*values: Any) -> Any:
         given = dict(zip(names, values, strict=True))
@@ -169,7 +169,8 @@ def _vjp(hook: Hook, op: str, table: Any, key: Any, only: Rule | None) -> Any:
                 others["swapped"] = partial(_exchanged, run, inputs, place)
             elif sibling is not None:
                 others["swapped"] = lambda: table[sibling](*[given[name] for name in theirs])
-            result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant))
+            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])  # the engine takes no such gradient
+            result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant, unasked))
         return result
 
     return asking(*names)(hooked)

@@ -152,33 +152,6 @@ register("triangular_solve", decomposition=_triangular_solve, batch=leading(2, 2
 # ---- systems whose matrix is given by its factors: products of triangular solves
 
 
-def _by_cholesky(b: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
-    lower = factor.mH if upper else factor
-    half = solve_triangular(lower, b, upper=False)
-    return solve_triangular(lower.mH, half, upper=True)
-
-
-def _cholesky_solve(self: torch.Tensor, input2: torch.Tensor, upper: bool = False) -> torch.Tensor:
-    return _by_cholesky(self, input2, upper)
-
-
-def _cholesky_inverse(self: torch.Tensor, upper: bool = False) -> torch.Tensor:
-    return _by_cholesky(eye_like(self, self.shape[-1]), self, upper)
-
-
-def _lu_solve(LU: torch.Tensor, pivots: torch.Tensor, B: torch.Tensor, *, left: bool = True, adjoint: bool = False) -> torch.Tensor:
-    """With A = P L U: the factors' inverses applied in the order that side and adjoint ask for."""
-    p = aten.lu_unpack(LU, pivots, False, True)[0]
-    if not left:  # X A = B is A^H X^H = B^H
-        return _lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
-    if adjoint:
-        half = solve_triangular(LU.mH, B, upper=False)
-        product: torch.Tensor = p @ solve_triangular(LU.mH, half, upper=True, unit=True)
-        return product
-    half = solve_triangular(LU, p.mT @ B, upper=False, unit=True)
-    return solve_triangular(LU, half, upper=True)
-
-
 def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
     factors, pivots, rhs = lined_up((2, 1, 2), size, (True,) * 3, physical)
@@ -216,12 +189,11 @@ def _lu_solve_vjp(
 register(
     "cholesky_solve",
     vjp={("self", "input2"): _cholesky_solve_vjp},
-    decomposition=_cholesky_solve,
     batch=leading(2, 2),
     family="linalg",
 )
-register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, decomposition=_cholesky_inverse, batch=trailing, family="linalg")
-register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, decomposition=_lu_solve, batch=_by_pivots_batch, family="linalg")
+register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, batch=trailing, family="linalg")
+register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, batch=_by_pivots_batch, family="linalg")
 # no derivative is known to torch either; without a rule the runtime says so
 register("linalg_ldl_factor_ex", batch=trailing, family="linalg")
 register("linalg_ldl_solve", batch=_by_pivots_batch, family="linalg")

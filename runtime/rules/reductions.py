@@ -179,10 +179,6 @@ register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decompo
 # ---- distances between rows. The differences of all pairs are never saved: ATen's backward kernels take the rows and the distances
 
 
-def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None = None) -> Any:
-    return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
-
-
 def _cdist_backward(grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor) -> Any:
     """The distances are functions of the rows, and are computed again so that derivatives see it."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
@@ -221,12 +217,11 @@ def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: tor
     return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
 
 
-register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, decomposition=_cdist, batch=leading(2, 2), family="reduction")
+register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, batch=leading(2, 2), family="reduction")
 register("_cdist_backward", decomposition=_cdist_backward, family="reduction")
 register(
     "_euclidean_dist",
     vjp={("x1", "x2"): _euclidean_vjp},
-    decomposition=lambda x1, x2: _cdist(x1, x2, 2.0),
     batch=leading(2, 2),
     family="reduction",
 )

@@ -187,6 +187,15 @@ def test_a_watch_tells_what_ran_and_which_faults_would_show(runtime: Auditable) 
     assert complex_seen["sin vjp self"] == seen["sin vjp self"] | {"conjugated"}
 
 
+def test_a_gradient_that_nobody_asks_for_cannot_be_wrong(runtime: Auditable) -> None:
+    lu, pivots = torch.linalg.lu_factor(A)
+    with runtime.watched() as watch:
+        runtime.vjp(lambda x: (torch.linalg.lu_solve(lu, pivots, x),), A)[1]((A,))
+        seen = watch.taken()
+    assert not seen["linalg_lu_solve vjp LU"] and not seen["linalg_lu_solve vjp pivots"]
+    assert "sign" in seen["linalg_lu_solve vjp B"]
+
+
 def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_derivative_by_it(runtime: Auditable) -> None:
     with runtime.watched() as watch:
         for f in (torch.sin, torch.relu):
@@ -215,7 +224,7 @@ def test_each_rule_gets_one_fault_before_any_gets_two() -> None:
 def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_none() -> None:
     rules = Rules([Rule("a", "vjp"), Rule("b", "vjp")], [Reach("m.py::c[b-float64]", 1.0, {"b vjp": frozenset()})], seed=0)
     fault = RuleFault(Rule("a", "vjp"), "sign")
-    assert list(rules.drawn()) == [fault] and rules.inert == [Rule("b", "vjp")]
+    assert list(rules.drawn()) == [fault] and rules.inert == [Rule("b", "vjp")] and rules.unrun == [Rule("a", "vjp")]
     asked: list[set[Rule]] = []
     found = list(rules.findings([fault], Workers(1, "runtime", "cpu", Path("none")), asked.append))
     assert asked == [{fault.rule}]
