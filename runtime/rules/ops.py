@@ -21,8 +21,13 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
     "_shape": lambda t: _fact(t, lambda x: x.shape),
     "_dtype": lambda t: _fact(t, lambda x: x.dtype),
     "_meta": lambda t: _fact(t, Meta.of),
+    "_blocksize": lambda t: _fact(t, _blocksize),
     "_geometry": lambda t: _fact(t, lambda x: (x.shape, x.stride(), x.storage_offset())),
 }
+
+
+def _blocksize(t: torch.Tensor) -> Any:
+    return t.values().shape[1:3] if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
 
 
 def _fact(t: Any, reader: Callable[[Any], Any]) -> Any:

@@ -266,6 +266,8 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     """The value must stay 0-d, so a batched one is selected instead of filled."""
     self, mask, value = args
     if not batched[2] and batched[0]:
+        if self.dim() == 1 and mask.dim() == int(batched[1]):
+            return func(self, mask, value, **kwargs)  # a batch of numbers
         return broadcast(func, size, batched, args, kwargs)
     out = broadcast(torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}).to(self.dtype)
     return self.copy_(out) if func._schema.is_mutable else out

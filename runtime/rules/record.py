@@ -9,7 +9,7 @@ Rules are functions whose *parameter names* say what they need, so that only thi
 an argument's name  its value, as the ATen schema spells it; an absent optional argument has its schema default
 ``result``          the only (or first) output; ``result0``, ``result1``, … one of several outputs
 ``NAME_shape``      the shape of a tensor argument or output, without saving the tensor (``NAME_dtype``, ``NAME_meta`` likewise,
-                    ``NAME_geometry`` for (shape, strides, storage offset))
+                    ``NAME_geometry`` for (shape, strides, storage offset), ``NAME_blocksize`` of a sparse tensor of blocks or None)
 ``needs``           names of the arguments whose gradient is wanted (for joint formulas)
 ``NAME_t``          jvp only: the tangent of an argument, ``None`` where there is none
 ==================  =====================================================================================================

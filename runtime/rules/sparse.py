@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
 from .derive import conj, linear, nondifferentiable
-from .record import register
+from .record import Meta, register
 
 
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
@@ -45,14 +46,13 @@ linear("sparse_mask", {"self": lambda g, mask: _at_pattern(g, mask)})
 nondifferentiable("_values _indices", batch=None)  # as in torch: coalesce first, then take ``values``
 
 
-def _to_sparse_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+def _to_sparse_back(g: torch.Tensor, self_meta: Meta, self_blocksize: Any) -> torch.Tensor:
     """A sparse cotangent, which only a caller gives, in the layout of what was converted."""
-    if g.layout in (self.layout, torch.strided):
+    if g.layout in (self_meta.layout, torch.strided):
         return g
-    if self.layout is torch.strided:
+    if self_meta.layout is torch.strided:
         return g.to_dense()
-    blocks = self.values().shape[1:3] if self.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
-    return g.to_sparse(layout=self.layout, blocksize=blocks)
+    return g.to_sparse(layout=self_meta.layout, blocksize=self_blocksize)
 
 
 linear("_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc", {"self": _to_sparse_back})
