@@ -34,6 +34,17 @@ class InplaceError(RuntimeError):
     """A mutation that cannot be tracked correctly; raised instead of computing wrong gradients."""
 
 
+class NestedTensor(NotImplementedError):
+    """A nested tensor meets a tensor of this package."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a nested tensor (torch.nested) is used where this package computes: a tensor here has one size per dimension, so nested tensors "
+            "have no gradients and no transforms. Use its parts one by one, or as one dense tensor with a mask: "
+            "torch.stack([torch.nn.functional.pad(p, (0, longest - len(p))) for p in parts])."
+        )
+
+
 _LIBRARIES = tuple(str(Path(where).parent) + "/" for where in (__file__, str(torch.__file__)))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, _disabled_torch_function_impl
 
-from .errors import EscapedValue
+from .errors import EscapedValue, NestedTensor
 
 _numbers = itertools.count(1)
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
@@ -92,7 +92,12 @@ class Value(torch.Tensor):
         level = innermost(args, kwargs)
         if not level.alive:
             raise escaped(level, func)
-        return level.call(func, args, kwargs or {})
+        try:
+            return level.call(func, args, kwargs or {})
+        except Exception as error:
+            if type(error) is not NestedTensor and any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
+                raise NestedTensor from error  # the error of a kernel or decomposition that expected sizes
+            raise
 
 
 def reopen_keys(func: Any) -> None:
@@ -174,6 +179,8 @@ def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
     # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
     geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None  # type: ignore[attr-defined]
     if geometry is None:
+        if inner.is_nested:
+            raise NestedTensor
         layout = inner.layout
         shape = inner.shape[hidden:] if hidden else inner.shape
         if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
@@ -190,7 +197,12 @@ def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
 
     A plain tensor is shared (its storage, version counter and ``data_ptr`` stay native); anything else gets a shell without storage.
     """
-    v = _make_subclass(cls, inner) if type(inner) is torch.Tensor else shell(cls, inner)
+    if type(inner) is torch.Tensor:
+        if inner.is_nested:
+            raise NestedTensor  # else ATen would end the process when it is asked for the sizes of the result
+        v = _make_subclass(cls, inner)
+    else:
+        v = shell(cls, inner)
     v._inner = inner
     return v
 

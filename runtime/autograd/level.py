@@ -147,10 +147,10 @@ class GradLevel(Level):
             if op.nondiff or dtype not in DIFFERENTIABLE:
                 return self._wrap_plain(op, args, kwargs, outs)
             node = node or self.make_node(op, tuple(edges), (), at, spans, wanted)
+            v = self.wrap(outs, (node, 0))
             node.metas = ((outs.shape, dtype),)
             if type(node) is not Undifferentiable:
                 node.save(inner, kwargs, outs)
-            v = self.wrap(outs, (node, 0))
             if op.kind is VIEW:
                 views.mark_view(v, op, args, kwargs)
             return v

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NestedTensor
 from ..levels import Value
 from .edges import GradientEdge
 from .engine import execute
@@ -105,6 +106,8 @@ def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> li
             continue
         if not isinstance(g, torch.Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+        if g.is_nested:
+            raise NestedTensor
         shape, dtype = t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (t.shape, t.dtype)
         seen = g.shape[1:] if batched else g.shape
         if seen != shape:

@@ -39,7 +39,7 @@ class _RequiresGrad:
 
 def _require(t: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
     """``requires_grad_`` of a tensor that is not a value."""
-    if type(t) in (torch.Tensor, torch.nn.Parameter) and not inside_dispatch():
+    if (type(t) in (torch.Tensor, torch.nn.Parameter) or t.is_nested) and not inside_dispatch():
         if not requires_grad and not t.requires_grad:
             return t
         return become_runtime(t).requires_grad_(requires_grad)

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.nested
 import torch.signal.windows
 from torch._C import DispatchKey
 from torch.jit._builtins import _find_builtin, _register_builtin
@@ -32,6 +33,7 @@ _NAMES = {
         "empty_like full_like ones_like rand_like randint_like randn_like zeros_like"
     ),
     torch.fft: "fftfreq rfftfreq",
+    torch.nested: "as_nested_tensor nested_tensor",  # refused
     torch.signal.windows: "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",
     torch._utils: "_rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter",
 }
@@ -44,8 +46,8 @@ def inside_dispatch() -> bool:
 
 def adopted(result: Any, requires_grad: bool = False) -> Any:
     """A plain tensor as a runtime tensor; values and tensors of other subclasses stay what they are."""
-    if type(result) is torch.Tensor:
-        result = wrap(result)
+    if type(result) is torch.Tensor or result.is_nested:
+        result = wrap(result)  # which refuses nested tensors, of either layout
     elif type(result) is torch.nn.Parameter:
         result = torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
     return result.requires_grad_() if requires_grad else result

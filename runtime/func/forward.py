@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NestedTensor
 from ..levels import Value
 from . import trees
 from .grad import check_outputs
@@ -31,6 +32,8 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         for x in leaves:
             if not isinstance(x, torch.Tensor):
                 raise RuntimeError(f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}")
+            if x.is_nested:
+                raise NestedTensor
             if not (x.is_floating_point() or x.is_complex()):
                 raise ValueError(f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}")
     for p, t in zip(flat, flat_t, strict=True):

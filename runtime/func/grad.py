@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..autograd.engine import execute
 from ..autograd.level import GradLevel, edge_of
+from ..errors import NestedTensor
 from ..levels import Value, _set_excluded
 from . import trees
 
@@ -40,6 +41,8 @@ def _opened(level: GradLevel, tree: Any) -> Any:
 def _input(level: GradLevel, x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
+    if x.is_nested:
+        raise NestedTensor
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
     return level.input(x)

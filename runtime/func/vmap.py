@@ -13,7 +13,7 @@ import torch
 
 from .. import foreach
 from ..autograd.registered import VMAP, registered
-from ..errors import BatchingError, MissingRule, called_from, users_frame
+from ..errors import BatchingError, MissingRule, NestedTensor, called_from, users_frame
 from ..levels import GEOMETRY, VALUES, Level, Value, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
@@ -323,6 +323,8 @@ def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[li
                 f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for an input but the input is of type {type(a)}. "
                 "We cannot vmap over non-Tensor arguments, please use None as the respective in_dim"
             )
+        if a.is_nested:
+            raise NestedTensor
         if not -a.dim() <= d < a.dim():
             raise ValueError(
                 f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for some input, but that input is a Tensor of "
