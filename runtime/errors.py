@@ -39,8 +39,8 @@ class NestedTensor(NotImplementedError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a nested tensor (torch.nested) is used where this package computes: a tensor here has one size per dimension, so nested tensors "
-            "have no gradients and no transforms. Use its parts one by one, or as one dense tensor with a mask: "
+            "a nested tensor (torch.nested) is used where this package computes: a tensor here has one size per dimension, so nested "
+            "tensors have no gradients and no transforms. Use its parts one by one, or as one dense tensor with a mask: "
             "torch.stack([torch.nn.functional.pad(p, (0, longest - len(p))) for p in parts])."
         )
 

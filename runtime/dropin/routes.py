@@ -93,6 +93,32 @@ class _UndefinedGrad:
         return out[0] if len(tensors) == 1 else out
 
 
+class _Delayed(Function):
+    @staticmethod
+    def forward(ctx: Any, message: str, *tensors: Any) -> Any:
+        ctx.message = message
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(ctx.message)
+
+
+class _DelayedError:
+    """``torch._C._functions.DelayedError(message, number)``: called with that many tensors it returns them, and asked for their gradient it
+    raises ``RuntimeError(message)``."""
+
+    def __init__(self, message: str | bytes, number: int) -> None:
+        self.message = message.decode() if isinstance(message, bytes) else message
+        self.number = number
+
+    def __call__(self, *tensors: Any) -> Any:
+        if len(tensors) != self.number:
+            raise TypeError(f"DelayedError: made for {self.number} tensors, called with {len(tensors)}")
+        out = _Delayed.apply(self.message, *tensors)
+        return out[0] if len(tensors) == 1 else out
+
+
 def switches() -> list[tuple[Any, str, Any]]:
     """Single attributes of torch that stand for a setting or for the state of ours."""
     return [
@@ -107,6 +133,7 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C, "_will_engine_execute_node", engine.will_execute),
         (torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: saved.HOOKS.disabled is None),
         (torch._C._functions, "AccumulateGrad", nodes.AccumulateGrad),
+        (torch._C._functions, "DelayedError", _DelayedError),
         (torch._C._functions, "UndefinedGrad", _UndefinedGrad),
         (torch._vmap_internals, "_vmap", _internal_vmap),
         (torch._vmap_internals, "vmap", vmap),

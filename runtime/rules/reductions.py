@@ -10,7 +10,7 @@ from . import derive_batch as batch
 from .derive import conj, linear, nondifferentiable
 from .derive_linalg import leading
 from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
-from .record import register
+from .record import asking, parameters, register
 from .scans import exclusive_product
 
 aten = torch.ops.aten
@@ -260,10 +260,30 @@ def _with_mean(spread: Any) -> Any:
     return decomposed
 
 
+def _with_mean_vjp(partial: Any) -> Any:
+    """The vjp of (spread, mean), given the conjugate of the spread's gradient; either may get no cotangent."""
+
+    def back(gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor) -> Any:
+        g_spread, g_mean = gs
+        parts = []
+        if g_spread is not None:
+            spread = [restored(r, self.dim(), dim, keepdim) for r in result]
+            parts.append(restored(g_spread, self.dim(), dim, keepdim) * conj(partial(self, *spread, dim, correction)))
+        if g_mean is not None:
+            parts.append(_mean_vjp(g_mean, self.shape, dim, keepdim))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    asked = ["result0"] if "result" in parameters(partial) else []
+    return asking("gs", "self", "dim", "correction", "keepdim", *asked)(back)
+
+
 reduction("var.correction", lambda self, dim, correction: _deviation(self, dim, correction), batch.along(1))
 reduction("std.correction", _std_partial, batch.along(1))
-register("var_mean.correction", decomposition=_with_mean(aten.var.correction), family="reduction")
-register("std_mean.correction", decomposition=_with_mean(aten.std.correction), family="reduction")
+for _name, _spread, _partial in (
+    ("var_mean.correction", aten.var.correction, _deviation),
+    ("std_mean.correction", aten.std.correction, _std_partial),
+):
+    register(_name, vjp={"self": _with_mean_vjp(_partial)}, decomposition=_with_mean(_spread), family="reduction")
 
 
 # ---- no derivative by nature

@@ -16,7 +16,7 @@ from runtime.errors import NestedTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 LAYOUTS = pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-REFUSED = pytest.raises(NestedTensor, match="torch.stack")
+REFUSED = pytest.raises(NestedTensor, match=r"torch\.stack")
 
 
 def parts() -> list[torch.Tensor]:

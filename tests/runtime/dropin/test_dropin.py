@@ -205,6 +205,21 @@ def test_an_undefined_gradient_arrives_as_none_or_as_zeros() -> None:
 
 
 @pytest.mark.usefixtures("routed")
+def test_a_delayed_error_is_raised_by_who_needs_the_gradient() -> None:
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    functions: Any = torch._C._functions
+    poisoned, other = functions.DelayedError("no derivative", 2)(x, y * 2)
+    assert poisoned.requires_grad and poisoned.tolist() == [1.0, 1.0] and other.tolist() == [2.0, 2.0]
+    out = (poisoned * y).sum()
+    (g,) = torch.autograd.grad(out, poisoned, retain_graph=True)  # does not go as far as the error
+    assert g.tolist() == [1.0, 1.0]
+    with pytest.raises(RuntimeError, match="no derivative"):
+        out.backward()
+    with pytest.raises(TypeError, match="made for 2 tensors, called with 1"):
+        functions.DelayedError("no derivative", 2)(x)
+
+
+@pytest.mark.usefixtures("routed")
 def test_full_backward_hooks_of_modules_see_both_gradients() -> None:
     layer, seen = nn.Linear(2, 3), []
 

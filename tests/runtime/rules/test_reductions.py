@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from runtime import func
+from runtime import func, unwrap, wrap
+from runtime.autograd import grad
 
 from .agreement import Problem, check, check_problem
 
@@ -66,6 +67,20 @@ def test_zero_size_and_scalars(op: object) -> None:
         if op is torch.var and not shape:
             continue  # one element has no variance
         check_problem(Problem(lambda x, dim=dim: (op(x, dim=dim),), (x,), (0,), f"{op} of {shape}"))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("op", [torch.var_mean, torch.std_mean])
+def test_spread_and_mean_are_one_node_with_two_outputs(op: object) -> None:
+    x = wrap(torch.tensor([[1.0, 3.0], [2.0, 6.0]]), requires_grad=True)
+    spread, mean = op(x, 0)  # type: ignore[operator]
+    node = mean.grad_fn
+    assert spread.grad_fn is node and (spread.output_nr, mean.output_nr) == (0, 1)
+    assert node.name() == {torch.var_mean: "VarMeanBackward0", torch.std_mean: "StdMeanBackward0"}[op]
+    only_mean, only_spread = grad(mean.sum(), x, retain_graph=True), grad(spread.sum(), x, retain_graph=True)
+    assert unwrap(only_mean[0]).tolist() == [[0.5, 0.5]] * 2
+    node.register_prehook(lambda grads: (grads[0] * 3, grads[1] * 2))
+    both = grad(spread.sum() + mean.sum(), x)
+    torch.testing.assert_close(unwrap(both[0]), unwrap(3 * only_spread[0] + 2 * only_mean[0]))
 
 
 @pytest.mark.parametrize("bounds", ["lengths", "offsets"])
