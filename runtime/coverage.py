@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from . import expanded_weights as expanded_weights  # its layers enter their rules
+from .expanded_weights.weight import HANDLED
 from .rules.ops import op_of
 from .rules.record import RECORDS, Record
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One overload. Each rule is a word: ``own``, how it is derived, ``none needed``, or ``missing``."""
+    """One overload. Each rule is a word: ``own``, how it is derived, ``none needed``, or ``missing``.
+
+    ``per_sample`` names the functions whose rule of expanded weights stands for this op.
+    """
 
     name: str
     family: str
@@ -27,10 +32,20 @@ class Row:
 
 def rows() -> list[Row]:
     """One row per recorded overload, by name."""
-    return [_row(func, record) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
+    layers = _layers()
+    return [_row(func, record, layers.get(func, ())) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
 
 
-def _row(func: torch._ops.OpOverload, record: Record) -> Row:
+def _layers() -> dict[torch._ops.OpOverload, list[str]]:
+    """The functions with a per-sample rule of their own, by the ops with which they compute."""
+    found: dict[torch._ops.OpOverload, list[str]] = {}
+    for function, rule in HANDLED.items():
+        for op in getattr(rule, "ops", ()):
+            found.setdefault(op, []).append(function.__name__)
+    return found
+
+
+def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> Row:
     undifferentiable = record.vjp is None and record.nondiff is True
     vjp = "none needed" if undifferentiable else "own" if record.vjp is not None else "missing"
     if isinstance(record.jvp, str):
@@ -47,7 +62,7 @@ def _row(func: torch._ops.OpOverload, record: Record) -> Row:
         batch = "torch's decomposition table, else a loop that warns"
     if record.decomposition is not None and vjp == "missing":
         vjp = jvp = "decomposition"
-    per_sample = "own" if record.per_sample else "vmap of vjp"
+    per_sample = f"own in {', '.join(layers)}" if layers else "vmap of vjp"
     return Row(str(func).removeprefix("aten."), record.family, vjp, jvp, batch, per_sample)
 
 
@@ -73,10 +88,11 @@ def markdown() -> str:
     lines = [
         "# Coverage",
         "",
-        "Written by `make docs` from the records of `runtime/rules/`; do not edit.",
+        "Written by `make docs` from the records of `runtime/rules/` and the layers of `runtime/expanded_weights/`; do not edit.",
         "",
         f"{len(table)} overloads have a record. In-place and `out=` forms follow; composed ops need none.",
         f"Of the functional overloads in torch's list of derivatives, {len(absent)} have no record; they are named at the end.",
+        "Per-sample rules belong to functions of `torch.nn.functional`; they stand at the ops by which those meet their weights.",
         "",
         "| op | family | vjp | jvp | batch | per sample |",
         "|---|---|---|---|---|---|",

@@ -77,6 +77,6 @@ def _rule(n: int) -> Callable[..., Gradients]:
     return conv
 
 
-layer(F.conv1d)(_rule(1))
-layer(F.conv2d)(_rule(2))
-layer(F.conv3d)(_rule(3))
+layer(F.conv1d, ops="convolution")(_rule(1))
+layer(F.conv2d, ops="convolution")(_rule(2))
+layer(F.conv3d, ops="convolution")(_rule(3))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from .layer import Gradients, layer, need_batch
 
 
-@layer(F.embedding)
+@layer(F.embedding, ops="embedding")
 def embedding(
     input: torch.Tensor,
     weight: torch.Tensor,

@@ -14,6 +14,7 @@ from ..autograd.nodes import Node
 from ..autograd.saved import FREED
 from ..leaf import as_leaf
 from ..levels import Value
+from ..rules.record import overload
 from ..tensor import ROOT
 from .utils import check_batch_size, check_input, plain, set_grad_sample_if_exists, standard_kwargs, unpack_expanded_weight_or_tensor
 from .weight import ExpandedWeight, implements_per_sample_grads
@@ -49,8 +50,9 @@ class PerSampleBackward(Node):
 class LayerFunction:
     """What a rule becomes: ``apply`` in the form that :func:`implements_per_sample_grads` asks for."""
 
-    def __init__(self, rule: Callable[..., Gradients]) -> None:
+    def __init__(self, rule: Callable[..., Gradients], ops: tuple[torch._ops.OpOverload, ...] = ()) -> None:
         self.rule = rule
+        self.ops = ops
         self.signature = inspect.signature(rule)
 
     def apply(self, kwarg_names: tuple[str, ...], func: Callable[..., Any], *flat: Any) -> Any:
@@ -87,15 +89,16 @@ def _applied(formula: Callable[[torch.Tensor], Any], g: torch.Tensor, _weight: A
     return formula(g)
 
 
-def layer(*functions: Callable[..., Any]) -> Callable[[Callable[..., Gradients]], LayerFunction]:
+def layer(*functions: Callable[..., Any], ops: str = "") -> Callable[[Callable[..., Gradients]], LayerFunction]:
     """Make a rule for torch functions: ``rule(input, weight, …)`` with the function's own parameters, as plain tensors.
 
     It returns ``{parameter: formula}``, a formula taking the gradient of the result: ``"input"`` gives that of the input, any other that of
-    the parameter per sample, batch first.
+    the parameter per sample, batch first. ``ops``: the ATen ops by which the functions meet their weights, named as for ``register``; the
+    coverage table shows the rule there.
     """
 
     def decorate(rule: Callable[..., Gradients]) -> LayerFunction:
-        made = LayerFunction(rule)
+        made = LayerFunction(rule, tuple(overload(name) for name in ops.split()))
         for function in functions:
             implements_per_sample_grads(function)(made)
         return made

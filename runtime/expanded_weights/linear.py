@@ -11,7 +11,7 @@ from .layer import Gradients, layer, need_batch
 from .utils import sum_over_all_but_batch_and_last_n
 
 
-@layer(F.linear)
+@layer(F.linear, ops="mm addmm")
 def linear(input: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> Gradients:
     need_batch("linear", input, 2)
     x = input.conj()

@@ -15,7 +15,7 @@ from .utils import sum_over_all_but_batch_and_last_n
 aten = torch.ops.aten
 
 
-@layer(F.layer_norm)
+@layer(F.layer_norm, ops="native_layer_norm")
 def layer_norm(input: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Gradients:
     n = len(normalized_shape)
     need_batch("layer_norm", input, n + 1)
@@ -46,13 +46,13 @@ def _grouped(x: torch.Tensor, groups: int, weight: Any, eps: float) -> Gradients
     return {"input": for_input, "weight": lambda g: _by_channel(g * normalized), "bias": _by_channel}
 
 
-@layer(F.group_norm)
+@layer(F.group_norm, ops="native_group_norm")
 def group_norm(input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Gradients:
     need_batch("group_norm", input, 2)
     return _grouped(input, num_groups, weight, eps)
 
 
-@layer(F.instance_norm)
+@layer(F.instance_norm, ops="native_batch_norm")
 def instance_norm(
     input: torch.Tensor,
     running_mean: Any = None,

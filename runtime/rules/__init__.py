@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from .record import RECORDS, Record, amend, register
+from .record import RECORDS, Record, register
 
 _HELPERS = {"record", "ops"}
 
@@ -17,4 +17,4 @@ def _load() -> None:
 
 _load()
 
-__all__ = ["RECORDS", "Record", "amend", "register"]
+__all__ = ["RECORDS", "Record", "register"]

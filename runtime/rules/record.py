@@ -40,7 +40,6 @@ class Record:
                     formula that returns the tangent(s). Left out: derived from ``vjp`` by transposing it twice.
     batch:          ``rule(func, size, batched, args, kwargs) -> result(s)``, see ``runtime/rules/derive_batch.py``.
     decomposition:  the op written with other ops; used by every transform that finds no rule of its own.
-    per_sample:     ``{argument: formula}`` for per-sample gradients; read by ``runtime.expanded_weights``.
     elementwise:    every formula consists of broadcasting elementwise ops, so it may run on a whole batch at once.
     nondiff:        outputs without gradient whatever their dtype: ``True`` for all, or their indices.
     family:         the deriving helper, for coverage tables.
@@ -51,7 +50,6 @@ class Record:
     jvp: str | Mapping[str, Formula] | Formula | None = None
     batch: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
-    per_sample: Mapping[str, Any] | None = None
     elementwise: bool = False
     nondiff: bool | tuple[int, ...] = ()
     family: str = "op"
@@ -83,17 +81,6 @@ def register(names: str | Iterable[str], **rules: Any) -> Record:
         if func in RECORDS:
             raise ValueError(f"{func} has two records: {RECORDS[func].family} and {record.family}")
         RECORDS[func] = record
-    for listener in _listeners:
-        listener()
-    return record
-
-
-def amend(name: str, **rules: Any) -> Record:
-    """Add rules to an op whose record another module made (per-sample rules, a tuned batch rule)."""
-    from dataclasses import replace
-
-    func = overload(name)
-    record = RECORDS[func] = replace(RECORDS[func], **rules)
     for listener in _listeners:
         listener()
     return record

@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
 from runtime.expanded_weights import ExpandedWeight, call_for_per_sample_grads
+from runtime.expanded_weights.weight import HANDLED
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(4, 3), (5, 4)),
@@ -71,6 +73,29 @@ def test_the_input_gets_its_gradient_too(kind: str) -> None:
     (module(theirs) ** 2).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
     torch.testing.assert_close(found, by_loop(module, x))
+
+
+class Calls(TorchDispatchMode):
+    """Which ATen ops run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: set[Any] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.add(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [f.__name__ for f in HANDLED if f is not F.embedding])
+def test_a_function_runs_the_ops_at_which_its_rule_is_listed(name: str) -> None:
+    listed = next(set(rule.ops) for f, rule in HANDLED.items() if f.__name__ == name)
+    with Calls() as calls:
+        for kind in LAYERS:
+            if kind.startswith(name):
+                make, shape = LAYERS[kind]
+                make()(torch.ones(shape))
+    assert listed and listed <= calls.ops
 
 
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 1}, {"scale_grad_by_freq": True}])
