@@ -19,7 +19,7 @@ from .errors import EscapedValue, NestedTensor
 
 _numbers = itertools.count(1)
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-LAZY_BITS = _CONJUGATE, _NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
+_CONJUGATE, _NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
 _VIEWS = DispatchKey.ADInplaceOrView
 
 
@@ -107,6 +107,15 @@ def reopen_keys(func: Any) -> None:
     _set_excluded(_CONJUGATE, False)
     _set_excluded(_NEGATIVE, False)
     _set_excluded(_VIEWS, func is _narrow or func is _chunk)
+
+
+def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``run(*args, **kwargs)`` without version counters: for a write that is counted by the caller's own pass through the dispatcher."""
+    _set_excluded(_VIEWS, True)
+    try:
+        return run(*args, **kwargs)
+    finally:
+        _set_excluded(_VIEWS, False)
 
 
 VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
@@ -236,12 +245,8 @@ def change_geometry(functional: Any, func: Any, target: Any, args: Any, kwargs: 
     state = dict(functional(target, *args, **kwargs).__dict__)
     if was_view is None:
         state.pop("_view", None)
-    _set_excluded(_VIEWS, True)  # the caller's own pass through the dispatcher counts this change
-    try:
-        with torch._C._DisableTorchDispatch():
-            func(target, *args, **kwargs)
-    finally:
-        _set_excluded(_VIEWS, False)
+    with torch._C._DisableTorchDispatch():
+        uncounted(func, target, *args, **kwargs)
     target.__dict__.update(state)
     target._reshaped += 1
     return target

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from torch.autograd.grad_mode import (
-    enable_grad,
-    enforce_grad_layout_policy,
-    inference_mode,
-    no_grad,
-    set_grad_enabled,
-    set_multithreading_enabled,
-)
+from torch.autograd import grad_mode
+from torch.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled, set_multithreading_enabled
 
 from . import graph as graph
 from .anomaly import detect_anomaly, set_detect_anomaly
@@ -26,7 +20,6 @@ __all__ = [
     "backward",
     "detect_anomaly",
     "enable_grad",
-    "enforce_grad_layout_policy",
     "forward_ad",
     "functional",
     "grad",
@@ -38,5 +31,9 @@ __all__ = [
     "set_grad_enabled",
     "set_multithreading_enabled",
 ]
+
+if hasattr(grad_mode, "enforce_grad_layout_policy"):  # torch 2.11 always enforces it
+    enforce_grad_layout_policy = grad_mode.enforce_grad_layout_policy
+    __all__ += ["enforce_grad_layout_policy"]
 
 from . import forward_ad, functional

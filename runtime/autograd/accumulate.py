@@ -14,6 +14,7 @@ from . import hooks
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
 _use_count = torch._C._storage_Use_Count
+_layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)  # torch 2.11 has no such switch
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
@@ -104,7 +105,7 @@ def _obeys(g: Any, variable: Any) -> bool:
     """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
     if g.layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
-    if g.layout is not torch.strided or not torch._C._is_grad_layout_enforcement_enabled():
+    if g.layout is not torch.strided or not _layout_enforced():
         return True
     contiguous: bool = g.is_contiguous()
     if variable.layout is not torch.strided or (contiguous and variable.is_contiguous()):

@@ -11,7 +11,7 @@ import torch
 
 from .. import foreach
 from ..errors import InplaceError
-from ..levels import _VIEWS, GEOMETRY, Value, _set_excluded, change_geometry, unwrap_kwargs
+from ..levels import GEOMETRY, Value, change_geometry, uncounted, unwrap_kwargs
 from ..rules.ops import Op
 from . import hooks
 from .nodes import Edge, OpNode, inplace_class
@@ -63,12 +63,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if shares_counter:
         if inner[0].is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError(_INFERENCE)  # the kernel that would refuse is the one switched off below
-        # the shell shares its version counter, and the caller's own pass through the dispatcher counts this mutation
-        _set_excluded(_VIEWS, True)
-        try:
-            level.outward(op, inner, unwrap_kwargs(level, kwargs))
-        finally:
-            _set_excluded(_VIEWS, False)
+        uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))  # the shell shares its version counter
     else:
         level.outward(op, inner, unwrap_kwargs(level, kwargs))
     if node is None:
@@ -183,12 +178,8 @@ def reshell(v: Any) -> None:
     inner = v._inner
     v._reshaped += 1
     if type(inner) is torch.Tensor:  # the shell shares the storage: point it there, below dispatch
-        _set_excluded(_VIEWS, True)
-        try:
-            with torch._C._DisableTorchDispatch():
-                v.set_(inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
-        finally:
-            _set_excluded(_VIEWS, False)
+        with torch._C._DisableTorchDispatch():
+            uncounted(v.set_, inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
         return
     fresh = v._level.wrap(inner, v._edge)
     state = dict(v.__dict__)
@@ -227,11 +218,7 @@ def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -
 
 
 def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
-    _set_excluded(_VIEWS, True)  # the caller's own pass through the dispatcher counts this mutation
-    try:
-        level.outward(op, inner, unwrap_kwargs(level, kwargs))
-    finally:
-        _set_excluded(_VIEWS, False)
+    uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))
     reshell(target)
     target._accumulator = None  # what arrives from now on has another shape
     return target

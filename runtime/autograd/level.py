@@ -80,7 +80,7 @@ class GradLevel(Level):
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
         outer = self.outer_mode
         if outer is None and (op.kind is FUNCTIONAL or op.kind is OUT):
-            _set_excluded(_VIEWS, True)  # how a kernel fills its result is no mutation of it (out= is counted outside)
+            _set_excluded(_VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
             try:
                 return op.run(inner, kwargs)
             finally:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..levels import LAZY_BITS, _set_excluded, innermost, unwrap_kwargs
+from ..levels import _VIEWS, _set_excluded, innermost, reopen_keys, unwrap_kwargs
 from ..rules.ops import INPLACE, Op, op_of
 
 ERROR = (
@@ -104,8 +104,8 @@ class DrawPerElement(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for key in LAZY_BITS:  # as in Value.__torch_dispatch__: kernels must not read unconjugated memory
-            _set_excluded(key, False)
+        reopen_keys(func)
+        _set_excluded(_VIEWS, True)  # a write to a plain tensor was counted on the way here
         kwargs = kwargs or {}
         level = self.level
         found = innermost(args, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 import torch
@@ -180,9 +181,6 @@ register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, fam
 # ---- linear_cross_entropy in chunks: ops that torch registers in a module of its own. They never hold all logits at once, and the
 # reduced one gives its gradients beside the loss; a derivative of any order, or a batch, takes the loss for what it is.
 
-importlib.import_module("torch.nn.modules.linear_cross_entropy")
-
-
 def _linear_cross_entropy(
     input: torch.Tensor,
     linear_weight: torch.Tensor,
@@ -215,5 +213,9 @@ def _linear_cross_entropy_none(
     return _linear_cross_entropy(input, linear_weight, target, linear_bias, weight, acc_dtype, reduction="none", ignore_index=ignore_index)
 
 
-register("torch_nn::_linear_cross_entropy_batch_chunked", decomposition=_linear_cross_entropy_reduced, family="loss")
-register("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", decomposition=_linear_cross_entropy_none, family="loss")
+_CHUNKED = "torch.nn.modules.linear_cross_entropy"
+
+if importlib.util.find_spec(_CHUNKED) is not None:  # torch 2.11 has no such ops
+    importlib.import_module(_CHUNKED)
+    register("torch_nn::_linear_cross_entropy_batch_chunked", decomposition=_linear_cross_entropy_reduced, family="loss")
+    register("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", decomposition=_linear_cross_entropy_none, family="loss")
