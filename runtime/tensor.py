@@ -49,6 +49,8 @@ class Tensor(GradValue):
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, bool):
             raise RuntimeError("requires_grad must be a bool")
+        if value and not self.is_leaf:
+            raise RuntimeError("you can only change requires_grad flags of leaf variables.")
         if value and not (self.is_floating_point() or self.is_complex()):
             raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
         self.requires_grad_(value)
@@ -58,7 +60,7 @@ class Tensor(GradValue):
         raise RuntimeError("requires_grad must be a bool")
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        if edge_of(self) is not None and not self._req:
+        if not self.is_leaf:
             if not requires_grad:
                 raise RuntimeError(
                     "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
@@ -80,7 +82,7 @@ class Tensor(GradValue):
 
     @property
     def grad(self) -> Any:
-        if self._grad is None and not self._retains and self.grad_fn is not None:
+        if self._grad is None and not self._retains and self._edge is not None:
             warnings.warn(_NOT_A_LEAF, stacklevel=2)
         return self._grad
 

@@ -54,6 +54,8 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
             raise InplaceError(f"{op.func} has no functional form with a record, so its gradient is not known")
         metas = ((inner[0].shape, inner[0].dtype),)
         node = level.make_node(functional, tuple(edges), metas, at, spans, wanted)
+        if isinstance(node, OpNode):
+            node.__class__ = inplace_class(op, functional)
     saved = list(inner)
     if isinstance(node, OpNode):
         for kind, i, reader in node.plan.slots:
@@ -165,7 +167,7 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
         change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
-        target._edge[0].__class__ = inplace_class(op)  # it was made by the view op, whose node has another name
+        target._edge[0].__class__ = inplace_class(op, op.functional)  # it was made by the view op, whose node has another name
     if before is not None:
         target._generation += 1
     if target._retains:

@@ -11,7 +11,7 @@ import torch
 from ..levels import _VIEWS, VALUES, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import DIFFERENTIABLE, FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace, views
-from .nodes import AccumulateGrad, Edge, Input, OpNode, Undifferentiable, node_class
+from .nodes import AccumulateGrad, Edge, Input, Nowhere, OpNode, Undifferentiable, node_class
 from .saved import HOOKS
 
 _grad_enabled = torch.is_grad_enabled
@@ -233,17 +233,21 @@ def edge_of(v: Any) -> Any:
     if view is not None and view.generation != view.base._generation:
         view.refresh(v)
     e = v._edge
-    if e is None and (v._req or (view is not None and view.creation and _grad_enabled() and follows_base(v))):
+    if e is not None:
+        return e
+    if v._req:
         node = v._accumulator() if v._accumulator is not None else None
         return (node if node is not None else _accumulator_of(v)), 0
-    return e
+    if view is not None and _grad_enabled() and follows_base(v):
+        return Nowhere(v._level, v._inner), 0
+    return None
 
 
 def follows_base(v: Any) -> bool:
-    """Whether ``v`` is a view without history of a tensor that requires grad. As in torch it then does, too, as a leaf whose gradient
-    goes nowhere."""
+    """Whether ``v`` is a view without history of a tensor that requires grad: made without grad mode, or before the tensor was asked
+    to. As in torch it then does, too, as a leaf whose gradient goes nowhere."""
     view = v._view
-    if view is None or view.creation not in ("no_grad", "inference") or not v._level.is_root or v.is_inference():
+    if view is None or not v._level.is_root or v.dtype not in DIFFERENTIABLE or v.is_inference():
         return False  # a view of a tensor of inference mode is, as in torch, a tensor of its own
     return edge_of(view.base) is not None
 

@@ -61,7 +61,12 @@ def op_name(node: Any) -> str:
     return re.sub(r"Backward\d*$", "", node.name())
 
 
-def node_name(base: str, overload: str) -> str:
-    """What torch calls the node of an overload, with ``default`` for the one without a name."""
+def own_name(base: str, overload: str) -> str | None:
+    """What torch calls the node of an overload (``default``: the one without a name) that has a derivative of its own."""
     full = f"{base}.{overload}"
-    return WITHOUT_NUMBER.get(full) or _numbered().get(full) or f"{backward_name(base)}0"
+    return WITHOUT_NUMBER.get(full) or _numbered().get(full)
+
+
+def node_name(base: str, overload: str) -> str:
+    """What torch calls the node of an overload."""
+    return own_name(base, overload) or f"{backward_name(base)}0"

@@ -22,7 +22,7 @@ from ..errors import MissingRule
 from ..levels import VALUES, Level, run_elementwise
 from ..rules.ops import Op, Plan
 from . import anomaly, hooks
-from .node_names import WITHOUT_NUMBER, node_name
+from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
 
 _sequence = itertools.count()
@@ -67,7 +67,7 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         edges = (None if i is None else self.edges[i] for i in self.inputs())
-        return tuple((None, 0) if e is None else e for e in edges)
+        return tuple((None, 0) if e is None or type(e[0]) is Nowhere else e for e in edges)
 
     @property
     def metadata(self) -> dict[Any, Any]:
@@ -153,6 +153,15 @@ class Input(Node):
     def __init__(self, level: Level, inner: torch.Tensor) -> None:
         super().__init__(level, (), ((inner.shape, inner.dtype),))
         self.seq = LAST
+
+
+class Nowhere(Input):
+    """The end of a path to what requires grad and has no place for it (see ``level.follows_base``): users see no node there."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        return ()
 
 
 class OpNode(Node):
@@ -316,9 +325,10 @@ class Undifferentiable(Node):
 
 
 @functools.cache
-def inplace_class(op: Op) -> type[OpNode]:
-    """``TBackward1`` for ``aten.t_``: of an in-place op that torch tells apart from its functional form."""
-    return type(node_name(op.base_name, op.func._overloadname), (OpNode,), {"__slots__": ()})
+def inplace_class(op: Op, functional: Op) -> type[OpNode]:
+    """``TBackward1`` for ``aten.t_``, where torch tells the in-place op apart from its functional form; else the class of the latter."""
+    name = own_name(op.base_name, op.func._overloadname)
+    return node_class(functional) if name is None else type(name, (OpNode,), {"__slots__": ()})
 
 
 def node_class(op: Op) -> type[OpNode]:

@@ -14,7 +14,7 @@ from .edges import GradientEdge
 from .engine import execute
 from .hooks import show
 from .level import edge_of
-from .nodes import AccumulateGrad, Node
+from .nodes import AccumulateGrad, Node, Nowhere
 
 _CYCLE = (
     "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
@@ -136,14 +136,17 @@ def _run(
     roots = []
     for i, (t, g) in enumerate(zip(outputs, cotangents, strict=True)):
         edge = _edge(t)
-        if edge is None:
+        if edge is None or type(edge[0]) is Nowhere:
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
         if g is not None:
             g = show(level, g) if on_values else g._inner if isinstance(g, Value) and g._level is level else g
         roots.append((edge, g))
+    edges = None if captures is None else [_edge(t) for t in captures]
+    if edges is not None and None in edges:
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
     keep = create_graph if retain_graph is None else retain_graph
     with torch.set_grad_enabled(create_graph):
-        return level, execute(level, roots, captures, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+        return level, execute(level, roots, edges, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
 
 
 def backward(
@@ -164,11 +167,10 @@ def backward(
         grad_tensors = grad_variables
     captures = None
     if inputs is not None:
-        captures = []
-        for t in _inputs(inputs, "backward"):
+        captures = _inputs(inputs, "backward")
+        for t in captures:
             if not isinstance(t, GradientEdge):
                 t.retain_grad()
-            captures.append(_edge(t))
     outputs = _listed(tensors)
     cotangents = _cotangents(outputs, grad_tensors)
     if create_graph:
@@ -228,10 +230,7 @@ def _grads(
     allow_unused: bool,
     materialize: bool,
 ) -> tuple[Any, ...]:
-    captures = [_edge(t) for t in inputs]
-    if None in captures:
-        raise RuntimeError("One of the differentiated Tensors does not require grad")
-    level, found = _run(outputs, cotangents, captures, retain_graph, create_graph, False)
+    level, found = _run(outputs, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
     for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
         if g is not None:

@@ -49,7 +49,7 @@ class View:
             return self.chain
         if not _comparable(v, base):
             self._lost()
-        return ((_as_strided, (v.shape, v.stride(), v.storage_offset() - base.storage_offset()), {}, None),)
+        return ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),)
 
     def replay(self, t: Any) -> Any:
         """The same view of ``t``, which has the geometry of the base (a tangent, say, whose memory may be laid out otherwise)."""
@@ -68,8 +68,7 @@ class View:
         base = self.base
         follows = base.requires_grad
         if not follows and v._edge is None:
-            self.generation = base._generation
-            return
+            return  # not now: should the base require grad later, the view will stand behind what was written
         if self.creation:
             if not _grad_enabled():
                 return  # nobody records from it now
@@ -127,7 +126,7 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
     if of is None:
         v._view = View(source, step, creation)
         return
-    creation = of.creation if of.creation == "function" else creation or of.creation
+    creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
     if getattr(source, "_req", False):  # a view that was made a leaf is where history begins
         v._view = View(source, step, creation)
     else:
@@ -138,7 +137,7 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
 def refuse_stale_target(target: Any) -> None:
     """A write to a view that may not follow its base, which has changed already: say the former rather than the latter."""
     view = target._view
-    if view is not None and view.creation and view.generation != view.base._generation and _grad_enabled():
+    if view is not None and view.creation and view.generation != view.base._generation and _grad_enabled() and view.base.requires_grad:
         refuse_rebase(target, WRITTEN)
 
 
@@ -155,10 +154,10 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
     of_base = base_edge(target)
     if view is not None and view.creation and (recording or of_base is not None):
         refuse_rebase(target, WRITTEN)
-    for e in (edge, of_base):
-        if e is not None and isinstance(e[0], (AccumulateGrad, Input)):
-            what = "a leaf" if view is None else "a view of a leaf"
-            raise RuntimeError(f"{what} Variable that requires grad is being used in an in-place operation.")
+    of_leaf = view is not None and (edge is not None or of_base is not None) and view.base.is_leaf
+    if of_leaf or (edge is not None and isinstance(edge[0], (AccumulateGrad, Input))):
+        what = "a view of a leaf" if of_leaf else "a leaf"
+        raise RuntimeError(f"{what} Variable that requires grad is being used in an in-place operation.")
 
 
 _AMBIGUOUS = (
@@ -217,8 +216,10 @@ class CopySlices(Node):
         base = target._view.base
         self.others = tuple(i for i in range(len(node.edges)) if i != self_edge)
         super().__init__(level, (of_base, *(node.edges[i] for i in self.others)), ((base.shape, base.dtype),))
-        self.geometry = (base.shape, base.stride())
         self.chain = target._view.path(target)  # without the base itself, which would close a cycle
+        # places in memory, which as_strided speaks of, count from the start of the storage
+        offset = base.storage_offset() if any(step[0] is _as_strided for step in self.chain) else None
+        self.geometry = (base.shape, base.stride(), offset)
         self.inner_node = node
         self.self_edge = self_edge
 
@@ -228,8 +229,14 @@ class CopySlices(Node):
         g = grads[0]
         if g is None:
             return (None,) * len(self.edges)
-        shape, stride = self.geometry
-        base = g.new_empty_strided(shape, stride) if dense(shape, stride) else torch.empty_like(g, memory_format=torch.contiguous_format)
+        shape, stride, offset = self.geometry
+        if offset is not None:
+            reach = offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+            base = g.new_zeros(reach).as_strided(shape, stride, offset)
+        elif dense(shape, stride):
+            base = g.new_empty_strided(shape, stride)
+        else:
+            base = torch.empty_like(g, memory_format=torch.contiguous_format)
         base = base.copy_(g)
         part = replay(self.chain, base)
         inner_wanted = None
@@ -251,8 +258,9 @@ class CopySlices(Node):
         return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
 
     def inputs(self) -> list[int | None]:
-        shown = self.inner_node.inputs()
-        return [0, *(None if i is None else self.others.index(i) + 1 for i in shown if i is None or i != self.self_edge)]
+        shown = list(self.inner_node.inputs())
+        written = shown.index(self.self_edge) if self.self_edge is not None else 0  # the base stands in its place
+        return [0, *(None if i is None else self.others.index(i) + 1 for i in (*shown[:written], *shown[written + 1 :]))]
 
     def release(self) -> None:
         self.inner_node.release()

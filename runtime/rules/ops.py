@@ -215,14 +215,18 @@ def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
     else:
         return None
     which = func._overloadname
-    # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int
-    for candidate in (f"{name}.{which}", name, f"{name}.Tensor_{which}", f"{name}.Tensor", f"{name}.int", f"{name}_functional"):
+    wanted = len(func._schema.arguments)
+    # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int, bernoulli_.float to bernoulli.p
+    for candidate in (
+        *(f"{name}.{which}", name, f"{name}.Tensor_{which}", f"{name}.Tensor", f"{name}.int", f"{name}.p", f"{name}_functional"),
+    ):
         try:
             found = overload(f"{func.namespace}::{candidate}")
         except ValueError:
             continue
-        # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers alone
-        if "Tensor" in str(found._schema.arguments[0].type):
+        arguments = found._schema.arguments
+        # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers alone; bernoulli.default has no p
+        if "Tensor" in str(arguments[0].type) and len(arguments) >= wanted:
             return op_of(found)
     return None
 

@@ -177,3 +177,9 @@ def test_a_saved_tensor_mutated_through_a_view_is_an_error_as_in_eager() -> None
 def test_writing_to_an_expanded_tensor_is_refused() -> None:
     with pytest.raises(InplaceError, match="more than one element of the written-to tensor"):
         functionalize(lambda x: x.sum().expand(3).add_(1))(torch.ones(3))
+
+
+def test_a_draw_in_place_draws_by_the_probability_that_it_is_given() -> None:
+    sevens = torch.full((1000,), 7.0)
+    drawn = functionalize(lambda x: x.clone().bernoulli_(0.25))(sevens)
+    assert 150 < drawn.sum().item() < 350
