@@ -239,9 +239,6 @@ class Tensor(GradValue):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def tolist(self) -> Any:
-        return self._inner.tolist()
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]

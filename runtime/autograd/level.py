@@ -294,6 +294,9 @@ class GradValue(Value):
     def is_leaf(self) -> bool:  # type: ignore[override]
         return self.grad_fn is None
 
+    def tolist(self) -> Any:
+        return self._inner.tolist()
+
     def detach_(self) -> Any:
         return self._level.call(torch.ops.aten.detach_.default, (self,), {})
 

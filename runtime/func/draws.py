@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..levels import _VIEWS, _set_excluded, innermost, reopen_keys, unwrap_kwargs
 from ..rules.ops import INPLACE, Op, op_of
+from ..rules.record import overload
 
 ERROR = (
     "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness flags on vmap or "
@@ -71,6 +72,27 @@ def alike(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
     return results
 
 
+_refusals = torch.library.Library("aten", "IMPL", "VmapMode")
+
+
+def _refuse_draws_of(names: str) -> None:
+    """Make ops raise under the dispatcher's key for vmap, as ATen itself makes most that draw."""
+    for name in names.split():
+        op = op_of(overload(name))
+
+        def kernel(*args: Any, op: Op = op, **kwargs: Any) -> Any:
+            if is_random(op, args, kwargs):
+                raise RuntimeError(ERROR)
+            with torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
+                return op.func(*args, **kwargs)
+
+        _refusals.impl(name, kernel)
+
+
+_VMAP_MODE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
+_refuse_draws_of("_sample_dirichlet _standard_gamma binomial native_dropout rrelu_with_noise rrelu_with_noise_functional")
+
+
 class Randomness:
     """Random ops without a batched argument, which no level sees.
 
@@ -109,9 +131,15 @@ class DrawPerElement(TorchDispatchMode):
         kwargs = kwargs or {}
         level = self.level
         found = innermost(args, None)
-        if torch.Tag.nondeterministic_seeded not in func.tags or (found is not None and found.number >= level.number):
-            return func(*args, **kwargs)
         at = _FACTORIES.get(func._schema.name)
+        draws = at is not None or torch.Tag.nondeterministic_seeded in func.tags
+        if found is not None and found.number > level.number and (draws or op_of(func).composite):
+            with self:  # what a level further in makes of the op may draw from tensors that this level's elements share
+                return found.call(func, args, kwargs)
+        if not draws or (found is not None and found.number == level.number):
+            return func(*args, **kwargs)
+        if at == _LIKE:
+            return level.wrap(func(args[0].expand(level.size, *args[0].shape), *args[1:], **kwargs))
         if at is not None:
             if not isinstance(args[at], (list, tuple)):
                 at += 1  # randint(low, high, size)
@@ -127,4 +155,8 @@ class DrawPerElement(TorchDispatchMode):
         return func(*(level.wrap(a.expand(level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
 
 
-_FACTORIES = {"aten::rand": 0, "aten::randn": 0, "aten::randint": 1}  # where the size stands
+_LIKE = -1
+# Where the size stands. A buffer that is not filled yet is each element's own: the draws of composite ops (dropout) fill one.
+_FACTORIES = {
+    "aten::rand": 0, "aten::randn": 0, "aten::randint": 1, "aten::empty": 0, "aten::new_empty": 1, "aten::empty_like": _LIKE,
+}  # fmt: skip

@@ -92,6 +92,11 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             aux = _lowered(level, aux)
         flat, spec = trees.flatten(outs)
         check_outputs("vjp(f, *primals)", flat)
+        for o in flat:
+            if not (o.is_floating_point() or o.is_complex()):
+                raise RuntimeError(
+                    f"vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype {o.dtype}"
+                )
         results = trees.unflatten([v._inner if isinstance(v, Value) and v._level is level else v for v in flat], spec)
         inputs, in_spec = trees.flatten(given)
         edges, ends = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]

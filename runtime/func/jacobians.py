@@ -13,6 +13,8 @@ from .forward import jvp
 from .grad import normalize_argnums, vjp
 from .vmap import vmap
 
+_TENSOR = object()
+
 
 def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """One-hot tensors for every element of ``tensors`` together: for each a tensor (total elements, *shape)."""
@@ -103,12 +105,18 @@ def jacfwd(
         flat, spec = trees.flatten(chosen)
         _require_real("jacfwd", "inputs", flat)
 
+        aux_spec: Any = None
+        constants: list[Any] = []  # the leaves of aux, ``_TENSOR`` in the places of tensors
+
         def push(*tangents: Any) -> Any:
+            nonlocal aux_spec, constants
             outs, out_t, *aux = jvp(f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux)
-            return (out_t, outs, aux[0]) if has_aux else (out_t, outs)
+            leaves, aux_spec = trees.flatten(aux)
+            constants = [_TENSOR if isinstance(x, torch.Tensor) else x for x in leaves]
+            return out_t, outs, [x for x in leaves if isinstance(x, torch.Tensor)]
 
         # outputs and aux do not depend on the batch of tangents; batched or not, the first element is right
-        columns, _, *aux = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
+        columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
         flat_c, out_spec = trees.flatten(columns)
         _require_real("jacfwd", "outputs", flat_c)
         sizes = [x.numel() for x in flat]
@@ -118,7 +126,10 @@ def jacfwd(
             tree = trees.unflatten(blocks, spec)
             per_output.append(tree if isinstance(argnums, tuple) else tree[0])
         result = trees.unflatten(per_output, out_spec)
-        return (result, trees.map_tensors(lambda t: t[0], aux[0])) if has_aux else result
+        if not has_aux:
+            return result
+        first = iter([t[0] for t in aux_tensors])
+        return result, trees.unflatten([next(first) if c is _TENSOR else c for c in constants], aux_spec)[0]
 
     return transformed
 

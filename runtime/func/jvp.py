@@ -20,6 +20,9 @@ class DualValue(Value):
     _tangent: torch.Tensor | None = None
     _generation: int = 0
 
+    def tolist(self) -> Any:
+        return self._inner.tolist()
+
     @property
     def data(self) -> Any:
         return self._level.wrap(self._inner, None)  # type: ignore[attr-defined]

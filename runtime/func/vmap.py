@@ -413,7 +413,10 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
 
 def _chunks(func: Any, flat: Any, dims: Any, spec: Any, size: int, chunk: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
     parts = []
+    state = torch.get_rng_state() if randomness == "same" else None
     for start in range(0, size, chunk):
+        if state is not None:
+            torch.set_rng_state(state)
         n = min(chunk, size - start)
         piece = [a if d is None else a.narrow(d, start, n) for a, d in zip(flat, dims, strict=True)]
         parts.append(_mapped(func, piece, dims, spec, n, out_dims, randomness, kwargs))

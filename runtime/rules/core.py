@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import derive_batch as batch
-from .derive import linear, random
+from .derive import flat, linear, random
 from .record import asking, register
 
 
@@ -82,6 +82,9 @@ random(  # torch documents no pathwise gradient: it is zero
     vjp={a: asking("g")(lambda g: torch.zeros_like(g)) for a in ("mean", "std")},
     jvp={a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in ("mean", "std")},
 )
+flat("poisson", "self", batch=None)
+register("multinomial", nondiff=True, family="random")
+register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, family="op")
 
 # An ATen kernel that knows no symbolic sizes asks a tensor for plain ones, by names that are no operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -154,6 +154,8 @@ class Op:
         self.batch: Any = None
         self.decomposed: Any = None
         nondiff = self.record.nondiff if self.record else ()
+        if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in schema.returns):
+            nondiff = True  # `item`, `equal`: what is no tensor has no derivative
         self.nondiff: frozenset[int] = frozenset(range(max(self.n_results, 1))) if nondiff is True else frozenset(nondiff or ())
         self.vjp_args: frozenset[int] = frozenset()
         if self.record is not None and self.record.vjp is not None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import runtime
 from runtime.errors import BatchingError
-from runtime.func import grad, vmap
+from runtime.func import grad, jvp, vmap
 
 X = torch.ones(2, 200)
 SHARED = torch.full((200,), 0.5)
@@ -31,6 +31,19 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
     "normal_": lambda x: x.clone().normal_(),
     "exponential_": lambda x: x.clone().exponential_(),
     "inside grad": lambda x: grad(lambda y: (y * torch.rand_like(y)).sum())(x),
+    "dropout of what is shared": lambda x: x + F.dropout(SHARED, 0.5),
+    "alpha_dropout of what is shared": lambda x: x + F.alpha_dropout(SHARED, 0.5, training=True),
+    "feature dropout of what is shared": lambda x: x + F.dropout1d(SHARED.view(200, 1), 0.5).view(200),
+    "native_dropout of what is shared": lambda x: x + torch.native_dropout(SHARED, 0.5, True)[0],
+    "gamma draws of what is shared": lambda x: x + torch._standard_gamma(SHARED),
+    "a Dirichlet draw of what is shared": lambda x: x + torch._sample_dirichlet(SHARED),
+    "binomial of what is shared": lambda x: x + torch.binomial(torch.full_like(SHARED, 99), SHARED),
+    "a buffer filled": lambda x: x + torch.empty(200).normal_(),
+    "inside grad, of what is shared": lambda x: x + grad(lambda w: (w * torch.rand_like(w)).sum())(SHARED),
+    "dropout inside grad, of what is shared": lambda x: x + grad(lambda w: F.dropout(w).sum())(SHARED),
+    "dropout inside jvp, of what is shared": lambda x: x + jvp(F.dropout, (SHARED,), (SHARED,))[1],
+    "dropout inside two grads": lambda x: x + grad(lambda v: grad(lambda w: (F.dropout(w) * v * w).sum())(v).sum())(SHARED),
+    "dropout of what is shared, inside vmap": lambda x: (x + vmap(lambda n: F.dropout(SHARED) * n, randomness="same")(torch.ones(3)))[0],
 }
 
 
@@ -57,6 +70,24 @@ def test_an_op_that_is_looped_over_draws_as_asked_too(draw: Any) -> None:
     torch.testing.assert_close(vmap(F.rrelu)(-X), F.rrelu(-X))  # draws nothing, so it is no error
 
 
+def test_chunks_of_a_batch_share_one_draw_if_the_elements_do() -> None:
+    first, *others = vmap(lambda x: x + torch.rand(200), randomness="same", chunk_size=2)(X.repeat(3, 1))
+    assert all(torch.equal(first, other) for other in others)
+    chunks = vmap(lambda x: x + torch.rand(200), randomness="different", chunk_size=2)(X.repeat(3, 1))
+    assert len(chunks.unique(dim=0)) == 6
+
+
+def test_derivatives_of_draws_by_their_parameters() -> None:
+    """A Poisson draw is constant, positions have no derivative, and a gamma draw has the implicit one."""
+    torch.testing.assert_close(grad(lambda x: torch.poisson(x).sum())(X), torch.zeros_like(X))
+    torch.testing.assert_close(jvp(torch.poisson, (X,), (X,))[1], torch.zeros_like(X))
+    assert jvp(lambda x: (torch.multinomial(x, 3), x), (SHARED,), (SHARED,))[0][0].dtype is torch.int64
+    torch.manual_seed(0)
+    expected = torch.func.grad(lambda x: torch._standard_gamma(x).sum())(X)
+    torch.manual_seed(0)
+    torch.testing.assert_close(grad(lambda x: torch._standard_gamma(x).sum())(X), expected)
+
+
 def test_in_place_draws_follow_their_parameters() -> None:
     p = torch.tensor([[0.1], [0.9]])
     means = vmap(lambda x, p: x.clone().bernoulli_(p), randomness="different")(X, p).mean(1)
@@ -64,7 +95,7 @@ def test_in_place_draws_follow_their_parameters() -> None:
     with pytest.raises(RuntimeError, match="draws from distributions that differ between the elements"):
         vmap(lambda x, p: x.clone().bernoulli_(p), randomness="same")(X, p)
     with pytest.raises(RuntimeError, match="Cannot ask for different inplace randomness on an unbatched tensor"):
-        vmap(lambda x: torch.empty(200).uniform_() + x, randomness="different")(X)
+        vmap(lambda x: torch.zeros(200).uniform_() + x, randomness="different")(X)
 
 
 @pytest.mark.parametrize(
