@@ -31,7 +31,8 @@ def test_numbers_of_a_value_are_constants(f: Any) -> None:
 
 @pytest.mark.parametrize("f", [lambda x: x.argmax(), lambda x: (x.sum(), x > 0), lambda x: x.max(0)])
 def test_a_pullback_needs_outputs_that_have_gradients(f: Any) -> None:
-    for transform in (lambda: vjp(f, X), lambda: jacrev(f)(X), lambda: vmap(jacrev(f))(X[None])):
+    transforms: list[Any] = [lambda: vjp(f, X), lambda: jacrev(f)(X), lambda: vmap(jacrev(f))(X[None])]
+    for transform in transforms:
         with pytest.raises(RuntimeError, match="All outputs of f must be floating-point or complex Tensors, got Tensor with dtype torch"):
             transform()
 
