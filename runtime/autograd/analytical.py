@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import forward_ad
-from .numerical import one_hots, plain
+from .numerical import one_hots, plain, zeros
 from .reverse import grad
 
 
@@ -22,9 +22,9 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
-    """Plain gradients of ``inputs``, None where none arrives."""
+    """Plain dense gradients of ``inputs``, None where none arrives."""
     found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return [None if g is None else plain(g) for g in found]
+    return [None if g is None else plain(g) if g.layout is torch.strided else plain(g).to_dense() for g in found]
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
@@ -34,8 +34,8 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
     for cotangent in one_hots(out):
         for x, g, column in zip(inputs, pull(out, inputs, cotangent), columns, strict=True):
             same_dtype = same_dtype and (g is None or g.dtype == x.dtype)
-            column.append(plain(x).new_zeros(x.numel()) if g is None else g.reshape(-1))
-    jacobians = [torch.stack(column, 1) if column else plain(x).new_zeros(x.numel(), 0) for column, x in zip(columns, inputs, strict=True)]
+            column.append(zeros(x, x.numel()) if g is None else g.reshape(-1))
+    jacobians = [torch.stack(column, 1) if column else zeros(x, x.numel(), 0) for column, x in zip(columns, inputs, strict=True)]
     return jacobians, same_dtype
 
 

@@ -19,7 +19,7 @@ from . import analytical, numerical
 from . import gradcheck_special as special
 from .analytical import as_tuple
 from .gradcheck_special import GradcheckError
-from .numerical import plain
+from .numerical import Steps, plain, zeros
 from .reverse import grad
 
 __all__ = [
@@ -50,7 +50,7 @@ _FAST_ALONE = (
 class _Options:
     """How closely, and in which mode, Jacobians are compared."""
 
-    eps: float
+    steps: Steps
     atol: float
     rtol: float
     nondet_tol: float
@@ -107,17 +107,16 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         raise ValueError("gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True.")
     for i in at:
         x = values[i]
-        if x.layout is not torch.strided:
-            raise ValueError(
-                f"gradcheck: input #{i} has layout {x.layout}. Finite differences and tangents of the stored elements of such a tensor are "
-                "missing here; pass x.to_dense() and convert it within func."
-            )
+        if x.layout is torch.sparse_coo and not x.is_coalesced():
+            raise ValueError(f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()")
         if x.dtype not in (torch.float64, torch.complex128):
             warnings.warn(
                 f"Input #{i} requires gradient and is not a double precision floating point or complex. This check will likely fail if all "
                 "the inputs are not of double precision floating point or complex. ",
                 stacklevel=4,
             )
+        if x.layout is not torch.strided:
+            continue
         if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise RuntimeError(
                 f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are non-overlapping to be able to "
@@ -129,6 +128,16 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
                 "Call .contiguous on the input before passing it to gradcheck."
             )
     return values, at
+
+
+def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
+    for i in at:
+        if values[i].layout is not torch.strided:
+            kind = "MKLDNN" if values[i].layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
+            raise ValueError(
+                f"{kind} inputs are not support for forward AD gradcheck. Input #{i} has layout {values[i].layout}, and there are no "
+                "tangents of such tensors; pass x.to_dense() and convert it within func."
+            )
 
 
 def _checked_outputs(outs: Sequence[Any]) -> None:
@@ -199,14 +208,14 @@ def _no_derivative(problem: _Problem, options: _Options) -> None:
         x = problem.inputs[i]
         steps = [u.reshape(x.shape) for u in _directions(x, draw)[:1]] if options.fast_mode else numerical.one_hots(x)
         axes = (1, 1j) if x.is_complex() else (1,)
-        moved = [m for step in steps for axis in axes for m in numerical.along(problem.evaluate, x, step * axis, options.eps)]
+        moved = [m for step in steps for axis in axes for m in numerical.along(problem.evaluate, x, step * axis, options.steps)]
         if any(m.any() for m in moved):
             raise GradcheckError("Numerical gradient for function expected to be zero")
 
 
 def _slow_reverse(problem: _Problem, outs: Sequence[Any], options: _Options) -> None:
     wrt = problem.wrt()
-    by_input = [numerical.jacobian(problem.evaluate, x, options.eps) for x in wrt]
+    by_input = [numerical.jacobian(problem.evaluate, x, options.steps) for x in wrt]
     for k, o in enumerate(outs):
         jacobians, same_dtype = analytical.reverse(o, wrt)
         again, _ = analytical.reverse(o, wrt)
@@ -229,10 +238,10 @@ def _fast_reverse(problem: _Problem, outs: Sequence[Any], options: _Options) -> 
     wrt = problem.wrt()
     us = [_directions(x, draw) for x in wrt]
     vs = [_directions(o, draw)[0] for o in outs]
-    moved = [numerical.vector_product(problem.evaluate, x, u, options.eps) for x, u in zip(wrt, us, strict=True)]
+    moved = [numerical.vector_product(problem.evaluate, x, u, options.steps) for x, u in zip(wrt, us, strict=True)]
     for k, (o, v) in enumerate(zip(outs, vs, strict=True)):
         rows, again = (
-            [plain(x).new_zeros(x.shape) if g is None else g for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)]
+            [zeros(x, *x.shape) if g is None else g for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)]
             for _ in range(2)
         )
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
@@ -241,7 +250,7 @@ def _fast_reverse(problem: _Problem, outs: Sequence[Any], options: _Options) -> 
             a = (flat.real * u[0]).sum() + 1j * (flat.imag * u[1]).sum() if x.is_complex() else (flat * u[0]).sum()
             scale = float(max(part.sum() for part in u)) * float(v.sum()) if x.numel() else 1.0
             if not options.agree(a, n, scale):
-                full_a, full_n = analytical.reverse(o, [x])[0][0], numerical.jacobian(problem.evaluate, x, options.eps)[k]
+                full_a, full_n = analytical.reverse(o, [x])[0][0], numerical.jacobian(problem.evaluate, x, options.steps)[k]
                 raise GradcheckError(problem.mismatch("", k, i, n.item(), a.item()) + _in_full(full_a, full_n, options))
         if options.check_grad_dtypes and any(g.dtype != x.dtype for g, x in zip(rows, wrt, strict=True)):
             raise GradcheckError("Gradient has dtype mismatch")
@@ -255,7 +264,7 @@ def _in_full(a: torch.Tensor, n: torch.Tensor, options: _Options) -> str:
 
 def _slow_forward(problem: _Problem, options: _Options) -> None:
     for i in problem.at:
-        expected = numerical.jacobian(problem.evaluate, problem.inputs[i], options.eps)
+        expected = numerical.jacobian(problem.evaluate, problem.inputs[i], options.steps)
         found = analytical.forward(problem.func, problem.inputs, problem.at, i, problem.outputs)
         for k, (a, n) in enumerate(zip(found, expected, strict=True)):
             if not options.agree(a, n):
@@ -267,14 +276,14 @@ def _fast_forward(problem: _Problem, options: _Options) -> None:
     for i in problem.at:
         x = problem.inputs[i]
         u = _directions(x, draw)
-        expected = numerical.vector_product(problem.evaluate, x, u, options.eps)
+        expected = numerical.vector_product(problem.evaluate, x, u, options.steps)
         still = analytical.at_rest(problem.inputs, problem.at)
         tangents = analytical.pushed(problem.func, problem.inputs, {**still, i: u[0].reshape(x.shape)})
         for k, n in enumerate(expected):
             a = tangents[problem.outputs[k]]
             if not options.agree(a, n, float(u[0].sum()) if x.numel() else 1.0):
                 full_a = analytical.forward(problem.func, problem.inputs, problem.at, i, problem.outputs)[k]
-                full_n = numerical.jacobian(problem.evaluate, x, options.eps)[k]
+                full_n = numerical.jacobian(problem.evaluate, x, options.steps)[k]
                 flat_n, flat_a = n.reshape(-1), a.reshape(-1)
                 raise GradcheckError(problem.mismatch(_FORWARD, k, i, flat_n, flat_a) + _in_full(full_a, full_n, options))
 
@@ -299,10 +308,11 @@ def gradcheck(
 ) -> bool:
     """As ``torch.autograd.gradcheck``: whether the derivatives of ``func`` by the inputs that require grad are those of finite differences.
 
-    ``inputs``: a tensor or a sequence of arguments; those to check are dense, of double precision and without overlapping memory, and
-    are perturbed by ``eps`` in place. A failure is a :class:`GradcheckError`, or False with ``raise_exception=False``; what cannot be
+    ``inputs``: a tensor or a sequence of arguments; those to check are of double precision and without overlapping memory, and are
+    perturbed by ``eps`` in place. A failure is a :class:`GradcheckError`, or False with ``raise_exception=False``; what cannot be
     checked at all is a ``ValueError`` or ``RuntimeError`` in any case. ``nondet_tol``: by how much two backward passes may differ.
-    ``masked`` concerns sparse tensors alone, which are refused.
+    ``masked``: of a sparse input only the elements that it specifies are perturbed, and the gradient must be zero elsewhere; by default
+    its unspecified elements are zeros like others. Forward mode takes dense inputs only.
     """
     if not (check_forward_ad or check_backward_ad):
         raise AssertionError("Expected at least one of check_forward_ad or check_backward_ad to be True")
@@ -310,8 +320,10 @@ def gradcheck(
         raise AssertionError("Setting check_batched_grad=True requires check_backward_ad to be True")
     if check_batched_forward_grad and not check_forward_ad:
         raise AssertionError("Setting check_batched_forward_grad=True requires check_forward_ad to be True")
-    options = _Options(eps, atol, rtol, nondet_tol, check_grad_dtypes, fast_mode)
+    options = _Options(Steps(eps, bool(masked)), atol, rtol, nondet_tol, check_grad_dtypes, fast_mode)
     values, at = _checked_inputs(inputs)
+    if check_forward_ad:
+        _dense_for_tangents(values, at)
     try:
         outs = as_tuple(func(*values))
         _checked_outputs(outs)
@@ -446,7 +458,7 @@ def get_numerical_jacobian(
     outs = as_tuple(fn(inputs))
     _deprecated("get_numerical_jacobian", grad_out, outs)
     targets = _tracked(inputs if target is None else target)
-    return tuple(numerical.jacobian(lambda: as_tuple(fn(inputs)), x, eps)[0] for x in targets)
+    return tuple(numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets)
 
 
 def get_numerical_jacobian_wrt_specific_input(
@@ -454,7 +466,7 @@ def get_numerical_jacobian_wrt_specific_input(
 ) -> tuple[torch.Tensor, ...]:
     """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of each output by one input."""
     x = inputs[input_idx] if input is None else input
-    return tuple(numerical.jacobian(lambda: as_tuple(fn(*inputs)), x, eps))
+    return tuple(numerical.jacobian(lambda: as_tuple(fn(*inputs)), x, Steps(eps)))
 
 
 def get_analytical_jacobian(

@@ -11,7 +11,7 @@ import torch
 from . import analytical
 from .engine import execute
 from .level import edge_of
-from .numerical import plain
+from .numerical import plain, zeros
 from .reverse import grad
 
 _UNDEFINED = 'Please look at "Notes about undefined output gradients" in "tools/autograd/derivatives.yaml"'
@@ -31,12 +31,15 @@ def _all_zero(grads: Sequence[Any]) -> bool:
 
 
 def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
-    """Derivatives are linear: of a zero cotangent they make zeros, of the type and shape of the inputs."""
+    """Derivatives are linear: of a zero cotangent they make zeros, of the type and shape of the inputs. Those of sparse ones are dense."""
     grads = grad(outs, inputs, [torch.zeros_like(plain(o)) for o in outs], retain_graph=True, allow_unused=True)
     if not _all_zero(grads):
         raise GradcheckError("backward not multiplied by grad_output")
     for i, (x, g) in enumerate(zip(inputs, grads, strict=True)):
-        if g is not None and (g.dtype, g.device, g.layout, g.shape) != (x.dtype, x.device, x.layout, x.shape):
+        if g is None:
+            continue
+        layouts = (x.layout,) if x.layout is torch.strided else (x.layout, torch.strided)
+        if (g.dtype, g.device, g.shape) != (x.dtype, x.device, x.shape) or g.layout not in layouts:
             raise GradcheckError(
                 f"the gradient of input {i} is incorrect: dtype {g.dtype}, {g.device}, {g.layout}, size {list(g.shape)}, of an input of "
                 f"dtype {x.dtype}, {x.device}, {x.layout}, size {list(x.shape)}"
@@ -119,7 +122,7 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 
 
 def _same(output: int, i: int, found: Any, expected: Sequence[Any], like: Any, option: str) -> None:
-    want = torch.stack([torch.zeros_like(plain(like)) if e is None else e for e in expected])
+    want = torch.stack([zeros(like, *like.shape) if e is None else e for e in expected])
     got = torch.zeros_like(want) if found is None else plain(found)
     if not torch.allclose(got, want):
         raise GradcheckError(

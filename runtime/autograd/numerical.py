@@ -1,21 +1,29 @@
 """Derivatives by central differences: what ``gradcheck`` compares the tape and the tangents with.
 
-A Jacobian has one row per element of the input and one column per element of the output. Inputs are perturbed in place, below the tape
-and without a change of their version, and are given their values back. A real function of a complex number has two derivatives; they
-are put together as the tape does, ``d/dx + i d/dy``.
+A Jacobian has one row per element of the input and one column per element of the output. Dense inputs are perturbed in place, below the
+tape and without a change of their version; a sparse one holds another tensor meanwhile. Both are given their values back. A real function
+of a complex number has two derivatives; they are put together as the tape does, ``d/dx + i d/dy``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..levels import Value
 
 Outputs = Callable[[], Sequence[Any]]
+
+
+class Steps(NamedTuple):
+    """How inputs are perturbed: by ``eps``, and of a sparse one all elements or, ``masked``, those alone that it specifies."""
+
+    eps: float
+    masked: bool = False
 
 
 def plain(t: Any) -> torch.Tensor:
@@ -25,10 +33,53 @@ def plain(t: Any) -> torch.Tensor:
     return unwrap(t).detach() if isinstance(t, Value) else t.detach()
 
 
-def memory_of(x: Any) -> torch.Tensor:
-    """``x``'s own memory, to be written without anybody noticing."""
-    data: torch.Tensor = plain(x).data
-    return data
+def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
+    """A tensor of ``pattern``'s layout with the elements of a dense one: all of them, or those alone that ``pattern`` specifies."""
+    layout = pattern.layout
+    if layout is torch._mkldnn:  # type: ignore[attr-defined]
+        return elements.to_mkldnn()
+    if not masked:
+        blocks = pattern.values().shape[1:3] if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+        if layout is torch.sparse_coo:
+            return elements.to_sparse(pattern.sparse_dim())
+        return elements.to_sparse(layout=layout, blocksize=blocks, dense_dim=pattern.dense_dim())
+    values = pattern.values()
+    numbers = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device).reshape(values.shape)
+    number = _like(pattern, numbers).to_dense().reshape(-1)  # of each element among the stored ones, from one; zero: not stored
+    places = number.argsort(stable=True)[number.numel() - values.numel() :]
+    return _like(pattern, elements.reshape(-1)[places].reshape(values.shape))
+
+
+def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor that specifies the elements that ``pattern`` does, with other values."""
+    layout = pattern.layout
+    if layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(pattern.indices(), values, pattern.shape, is_coalesced=True, check_invariants=False)
+    if layout in (torch.sparse_csr, torch.sparse_bsr):
+        compressed, other = pattern.crow_indices(), pattern.col_indices()
+    else:
+        compressed, other = pattern.ccol_indices(), pattern.row_indices()
+    return torch.sparse_compressed_tensor(compressed, other, values, pattern.shape, layout=layout, check_invariants=False)
+
+
+@contextmanager
+def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], Any]]:
+    """A function that moves ``x`` by a dense tensor from where it was, without anybody noticing; afterwards ``x`` is there again."""
+    held = plain(x)
+    if held.layout is torch.strided:
+        data = held.data
+        before = data.clone()
+        try:
+            yield lambda step: data.copy_(before + step)
+        finally:
+            data.copy_(before)
+        return
+    inner = x._inner
+    before = held.to_dense()
+    try:
+        yield lambda step: setattr(x, "_inner", _with_elements(held, before + step, masked))
+    finally:
+        x._inner = inner
 
 
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
@@ -36,17 +87,14 @@ def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
     return [o if o.is_floating_point() or o.is_complex() else o.double() for o in found]
 
 
-def along(outputs: Outputs, x: Any, direction: torch.Tensor, eps: float, where: str = "") -> list[torch.Tensor]:
-    """The derivatives of all outputs as ``x`` moves along ``direction``. ``where`` says in an error which element moves."""
-    data = memory_of(x)
-    before = data.clone()
-    try:
-        data.copy_(before - eps * direction)
+def along(outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = "") -> list[torch.Tensor]:
+    """The derivatives of all outputs as ``x`` moves along ``direction``, a dense tensor. ``where`` says in an error which element moves."""
+    eps = steps.eps
+    with _moving(x, steps.masked) as move:
+        move(-eps * direction)
         low = _snapshot(outputs)
-        data.copy_(before + eps * direction)
+        move(eps * direction)
         high = _snapshot(outputs)
-    finally:
-        data.copy_(before)
     for a, b in zip(low, high, strict=True):
         for what in ("shape", "dtype"):
             if getattr(a, what) != getattr(b, what):
@@ -57,33 +105,40 @@ def along(outputs: Outputs, x: Any, direction: torch.Tensor, eps: float, where: 
     return [(b - a) / (2 * eps) for a, b in zip(low, high, strict=True)]
 
 
+def zeros(x: Any, *shape: int) -> torch.Tensor:
+    """Dense zeros of the dtype and on the device of ``x``."""
+    return plain(torch.zeros(shape, dtype=x.dtype, device=x.device))
+
+
 def one_hots(x: Any) -> Iterator[torch.Tensor]:
-    """For each element of ``x`` a tensor of its shape that is one there and zero elsewhere."""
+    """For each element of ``x`` a dense tensor of its shape that is one there and zero elsewhere."""
     for index in product(*map(range, x.shape)):
-        step = plain(x).new_zeros(x.shape)
+        step = zeros(x, *x.shape)
         step[index] = 1
         yield step
 
 
-def jacobian(outputs: Outputs, x: Any, eps: float) -> list[torch.Tensor]:
+def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
     """The Jacobian of each output by ``x``, (elements of x, elements of output). With complex ``x`` the outputs must be real."""
     rows: list[list[torch.Tensor]] = []
     for index, step in zip(product(*map(range, x.shape)), one_hots(x), strict=True):
         where = f"on index {index} "
-        moved = along(outputs, x, step, eps, where)
+        moved = along(outputs, x, step, steps, where)
         if x.is_complex():
-            moved = [a + 1j * b for a, b in zip(moved, along(outputs, x, 1j * step, eps, where), strict=True)]
+            moved = [a + 1j * b for a, b in zip(moved, along(outputs, x, 1j * step, steps, where), strict=True)]
         rows.append([m.reshape(-1) for m in moved])
+        if any(m.numel() != first.numel() for m, first in zip(rows[-1], rows[0], strict=True)):
+            raise ValueError("the size of an output depends on which elements of a sparse input are zero; pass masked=True")
     if not rows:
         return [o.new_zeros(0, o.numel()) for o in _snapshot(outputs)]
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-def vector_product(outputs: Outputs, x: Any, u: Sequence[torch.Tensor], eps: float) -> list[torch.Tensor]:
+def vector_product(outputs: Outputs, x: Any, u: Sequence[torch.Tensor], steps: Steps) -> list[torch.Tensor]:
     """Each Jacobian times a direction in the space of ``x``: ``u`` holds one for the real and, of complex ``x``, one for the
     imaginary axis; the two derivatives become real and imaginary part."""
-    real = along(outputs, x, u[0].reshape(x.shape).to(x.dtype), eps)
+    real = along(outputs, x, u[0].reshape(x.shape).to(x.dtype), steps)
     if not x.is_complex():
         return real
-    imaginary = along(outputs, x, 1j * u[1].reshape(x.shape), eps)
+    imaginary = along(outputs, x, 1j * u[1].reshape(x.shape), steps)
     return [a + 1j * b for a, b in zip(real, imaginary, strict=True)]

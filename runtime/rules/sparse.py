@@ -13,7 +13,7 @@ from .record import Meta, register
 
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
     """A dense mask of the elements that a sparse tensor specifies."""
-    return torch.ones(pattern.shape, device=pattern.device).sparse_mask(pattern.detach()).to_dense() != 0
+    return torch.ones(pattern.shape, dtype=pattern.dtype, device=pattern.device).sparse_mask(pattern.detach()).to_dense() != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
@@ -22,7 +22,8 @@ def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
 
 
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
-    return g if self.layout is torch.strided or masked_grad is False else _at_pattern(g, self)
+    everywhere = self.layout in (torch.strided, torch._mkldnn) or masked_grad is False  # type: ignore[attr-defined]
+    return g if everywhere else _at_pattern(g, self)
 
 
 def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -33,10 +34,10 @@ def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
 def _values_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     if self.layout is torch.sparse_coo:
-        return torch.sparse_coo_tensor(self.indices(), g, self.shape, is_coalesced=True).to_dense()
+        return torch.sparse_coo_tensor(self.indices(), g, self.shape, is_coalesced=True, check_invariants=False).to_dense()
     by_row = self.layout in (torch.sparse_csr, torch.sparse_bsr)
     compressed, plain = (self.crow_indices(), self.col_indices()) if by_row else (self.ccol_indices(), self.row_indices())
-    return torch.sparse_compressed_tensor(compressed, plain, g, self.shape, layout=self.layout).to_dense()
+    return torch.sparse_compressed_tensor(compressed, plain, g, self.shape, layout=self.layout, check_invariants=False).to_dense()
 
 
 linear("_sparse_coo_tensor_with_dims_and_tensors", {"values": _elements})
