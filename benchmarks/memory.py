@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -174,8 +175,8 @@ def of_programs(only: str = "") -> Iterator[tuple[str, Held, Held]]:
             yield f"{p.name} (small)", *sides(p.loss, (p.x, *p.parameters), bool)
 
 
-def of_ops(only: str = "", samples: int = 2) -> Iterator[tuple[str, Held | None, Held]]:
-    """The same for samples of every op that torch's OpInfo database can differentiate; None where the runtime cannot run it."""
+def of_ops(only: str = "", samples: int = 2) -> Iterator[tuple[str, Held | str, Held | str]]:
+    """The same for samples of every op that torch's OpInfo database can differentiate in float64; a side that cannot run one says why."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for op in op_db:
@@ -187,10 +188,10 @@ def of_ops(only: str = "", samples: int = 2) -> Iterator[tuple[str, Held | None,
             torch.manual_seed(0)
             given = list(op.sample_inputs("cpu", torch.float64, requires_grad=True))
             for sample in given[:: max(1, len(given) // samples)][:samples]:
-                yield from _of_sample(name, op, sample)
+                yield name, *_of_sample(op, sample)
 
 
-def _of_sample(name: str, op: Any, sample: Any) -> Iterator[tuple[str, Held | None, Held]]:
+def _of_sample(op: Any, sample: Any) -> tuple[Held | str, Held | str]:
     flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
 
     def f(*values: Any) -> Any:
@@ -199,14 +200,14 @@ def _of_sample(name: str, op: Any, sample: Any) -> Iterator[tuple[str, Held | No
 
     theirs = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t for t in flat]
     ours = [runtime.wrap(t.detach().clone(), t.requires_grad) if isinstance(t, Tensor) else t for t in flat]
+    return _or_error(saved_by_runtime, f, ours), _or_error(saved_by_torch, f, theirs)
+
+
+def _or_error(saved: Callable[..., Held], f: Callable[..., Any], args: Sequence[Any]) -> Held | str:
     try:
-        expected = saved_by_torch(f, *theirs)
-    except Exception:  # an op that torch itself cannot run has nothing to compare
-        return
-    try:
-        yield name, saved_by_runtime(f, *ours), expected
-    except Exception:
-        yield name, None, expected
+        return saved(f, *args)
+    except Exception as e:  # whatever an op may raise: the sweep goes on, and reports it
+        return f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
 
 
 def resident(iterations: int, every: int) -> Iterator[int]:
@@ -223,7 +224,7 @@ def resident(iterations: int, every: int) -> Iterator[int]:
 
 def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
     """Print every table; return what they say."""
-    data: dict[str, Any] = {"saved": {}, "peak": {}, "sweep": {}, "resident": []}
+    data: dict[str, Any] = {"saved": {}, "peak": {}, "sweep": {}, "not compared": [], "resident": []}
     table = Table(title="saved for backward: references / storages / bytes", title_justify="left")
     for column in ("program", "runtime", "torch", ""):
         table.add_column(column, justify="left" if column == "program" else "right")
@@ -243,18 +244,26 @@ def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
             data["peak"][p.name] = {"runtime": vars(a), "torch": vars(b)}
     console.print(table)
 
-    rows = list(of_ops(only))
-    more = [(name, mine, theirs) for name, mine, theirs in rows if mine is not None and not mine.within(theirs)]
-    table = Table(title=f"ops that keep more than under torch's engine: {len(more)} of {len(rows)} samples", title_justify="left")
+    swept = list(of_ops(only))
+    compared = [(name, mine, theirs) for name, mine, theirs in swept if isinstance(mine, Held) and isinstance(theirs, Held)]
+    more = [(name, mine, theirs) for name, mine, theirs in compared if not mine.within(theirs)]
+    table = Table(title=f"ops that keep more than under torch's engine: {len(more)} of {len(compared)} samples", title_justify="left")
     for column in ("op", "runtime", "torch"):
         table.add_column(column)
     for name, mine, theirs in more:
         table.add_row(name, str(mine), str(theirs))
         data["sweep"].setdefault(name, []).append({"runtime": vars(mine), "torch": vars(theirs)})
     console.print(table)
-    unable = sorted({name for name, mine, _ in rows if mine is None})
-    if unable:
-        console.print(f"not run by the runtime: {', '.join(unable)}")
+    failures = [
+        (name, side, said) for name, *both in swept for side, said in zip(("runtime", "torch"), both, strict=True) if isinstance(said, str)
+    ]
+    table = Table(title=f"not compared: {len(swept) - len(compared)} of {len(swept)} samples", title_justify="left")
+    for column in ("op", "side", "error"):
+        table.add_column(column)
+    for name, side, said in failures:
+        table.add_row(name, side, escape(said))
+        data["not compared"].append({"op": name, "side": side, "error": said})
+    console.print(table)
 
     if iterations:
         data["resident"] = list(resident(iterations, max(1, iterations // 10)))
