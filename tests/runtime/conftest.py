@@ -1,8 +1,9 @@
 """The runtime's own tests: claims about it, compared with torch's engine and torch.func."""
 
+import gc
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,15 @@ with warnings.catch_warnings():  # torch imports these at its first jvp, and scr
 def settings() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """What is freed while a test runs is freed by reference counting."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def _both(f: Any, *plain: torch.Tensor) -> None:

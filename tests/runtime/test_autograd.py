@@ -1,8 +1,7 @@
 """The eager session: backward, grad, hooks, freeing."""
 
-import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +11,6 @@ import runtime
 from runtime import unwrap, wrap
 
 Check = Callable[..., None]
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_backward_accumulates_into_leaves() -> None:

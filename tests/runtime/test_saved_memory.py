@@ -1,8 +1,6 @@
 """What the tape keeps for the backward pass, against what torch's engine keeps; and that it lets go of all of it."""
 
-import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,14 +22,6 @@ KEEP_MORE = {
     "sparse.mm.reduce": "differentiated through its decomposition",
     "polar": "the angle is kept beside the result: from the result alone the derivative is wrong where the magnitude is not positive",
 }
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_programs_keep_no_more_than_under_torchs_engine() -> None:

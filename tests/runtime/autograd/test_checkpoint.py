@@ -1,7 +1,6 @@
 """Checkpointing: gradients are those of the plain function, little is kept, and runs that differ are an error. Torch's is the oracle."""
 
 import functools
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,14 +28,6 @@ OURS = SimpleNamespace(tensor=runtime.tensor, grad=runtime.autograd.grad, ckpt=r
 TORCH = SimpleNamespace(tensor=torch.tensor, grad=torch.autograd.grad, ckpt=torch.utils.checkpoint)
 Function = Callable[[Any], Any]
 once = functools.partial(checkpoint, use_reentrant=False)
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def leaf(*data: float) -> Any:

@@ -1,8 +1,7 @@
 """Hooks of tensors and nodes: when they run, what they see and what they may change. Torch's engine is the oracle."""
 
-import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,14 +12,6 @@ from torch.utils.hooks import RemovableHandle
 import runtime.dropin
 
 from .scenarios import OURS, same
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def leaves(lib: Any, n: int = 2) -> list[Any]:

@@ -1,9 +1,8 @@
 """Saved tensors: hooks, what they see, versions, and that nothing saved outlives its graph. Torch's engine is the oracle."""
 
-import gc
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +15,6 @@ from runtime.autograd import graph
 
 OURS = SimpleNamespace(tensor=runtime.tensor, grad=runtime.autograd.grad, graph=graph)
 TORCH = SimpleNamespace(tensor=torch.tensor, grad=torch.autograd.grad, graph=torch.autograd.graph)
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def outcome(scenario: Callable[[Any, Any], Any], lib: Any) -> Any:

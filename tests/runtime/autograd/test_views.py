@@ -1,56 +1,14 @@
 """Views, and writes through them: flags, history, versions and errors are torch's, which is the oracle of every claim here."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import runtime
-from runtime import unwrap
 
-
-def _torch_leaf(*shape: int) -> Any:
-    return torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=torch.float64).reshape(shape).clone().requires_grad_()
-
-
-def _our_leaf(*shape: int) -> Any:
-    return runtime.wrap(_torch_leaf(*shape).detach(), True)
-
-
-TORCH = SimpleNamespace(leaf=_torch_leaf, tensor=torch.tensor, grad=torch.autograd.grad, plain=lambda t: t)
-OURS = SimpleNamespace(leaf=_our_leaf, tensor=runtime.tensor, grad=runtime.autograd.grad, plain=runtime.wrap)
-Scenario = Callable[[Any], Any]
-
-
-def shown(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return unwrap(x).detach().tolist(), x.dtype
-    return [shown(y) for y in x] if isinstance(x, (list, tuple)) else x
-
-
-def outcome(scenario: Scenario, lib: Any) -> Any:
-    """What ``scenario`` returns, or the text of its RuntimeError."""
-    try:
-        return shown(scenario(lib))
-    except RuntimeError as e:
-        return str(e)
-
-
-def same(scenario: Scenario, *, error: bool = False) -> None:
-    expected = outcome(scenario, TORCH)
-    assert isinstance(expected, str) is error
-    assert outcome(scenario, OURS) == expected
-
-
-def name(t: Any) -> str | None:
-    return None if t.grad_fn is None else t.grad_fn.name()
-
-
-def gradients(lib: Any, y: Any, *xs: Any) -> Any:
-    return lib.grad(y.sum(), xs, allow_unused=True)
-
+from .view_scenarios import OURS, TORCH, Scenario, gradients, name, no_grad_view, outcome, same
 
 # ---- flags
 
@@ -253,12 +211,31 @@ def test_foreach_ops_in_place(write: Callable[[Any, Any, Any], Any]) -> None:
     same(scenario)
 
 
+@pytest.mark.parametrize("on_view", [False, True])
+def test_custom_functions_that_write(on_view: bool) -> None:
+    def scenario(lib: Any) -> Any:
+        base = torch.autograd.Function if lib is TORCH else runtime.autograd.Function
+
+        class Double(base):  # type: ignore[misc,valid-type]
+            @staticmethod
+            def forward(ctx: Any, a: Any) -> Any:
+                ctx.mark_dirty(a)
+                return a.mul_(2)
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * 2
+
+        x = lib.leaf(3)
+        y = x * 1
+        target = y[1:] if on_view else y
+        out = Double.apply(target)
+        return out is target, name(y), name(target), gradients(lib, y * y, x)
+
+    same(scenario)
+
+
 # ---- refusals
-
-
-def _no_grad_view(y: Any) -> Any:
-    with torch.no_grad():
-        return y[1:]
 
 
 def _inference_view(y: Any) -> Any:
@@ -277,14 +254,14 @@ REFUSED: dict[str, Scenario] = {
     "leaf_split": lambda lib: lib.leaf(4).split(2)[0].add_(1),
     "leaf_foreach": lambda lib: torch._foreach_add_([lib.leaf(2)], 1.0),
     "leaf_that_is_a_view": lambda lib: lib.tensor([1.0, 2.0])[1:].requires_grad_().mul_(2),
-    "leaf_no_grad_view": lambda lib: _no_grad_view(lib.leaf(3)).mul_(2),
+    "leaf_no_grad_view": lambda lib: no_grad_view(lib.leaf(3)).mul_(2),
     "split": lambda lib: (lib.leaf(4) * 1).split(2)[0].mul_(2),
     "unbind": lambda lib: (lib.leaf(4) * 1).unbind()[1].mul_(2),
     "view_of_split": lambda lib: (lib.leaf(4, 2) * 1).chunk(2)[1][0].mul_(2),
     "split_plain": lambda lib: lib.tensor([1.0, 2.0, 3.0, 4.0]).double().split(2)[0].mul_(lib.leaf(2)),
-    "no_grad_view": lambda lib: _no_grad_view(lib.leaf(3) * 1).mul_(2),
-    "no_grad_view_plain": lambda lib: _no_grad_view(lib.tensor([1.0, 2.0, 3.0]).double()).mul_(lib.leaf(2)),
-    "view_of_no_grad_view": lambda lib: _no_grad_view(lib.tensor([1.0, 2.0, 3.0])).requires_grad_()[:1].mul_(2),
+    "no_grad_view": lambda lib: no_grad_view(lib.leaf(3) * 1).mul_(2),
+    "no_grad_view_plain": lambda lib: no_grad_view(lib.tensor([1.0, 2.0, 3.0]).double()).mul_(lib.leaf(2)),
+    "view_of_no_grad_view": lambda lib: no_grad_view(lib.tensor([1.0, 2.0, 3.0])).requires_grad_()[:1].mul_(2),
     "inference_view": lambda lib: _inference_view(lib.leaf(3) * 1).mul_(2),
     "expanded": lambda lib: (lib.leaf(1, 3) * 1).expand(4, 3).mul_(2),
     "too_small": lambda lib: (lib.leaf(1) * 1).add_(lib.leaf(3)),
@@ -305,7 +282,7 @@ def test_what_history_could_not_follow_is_refused(case: str) -> None:
 
 @pytest.mark.parametrize(
     "view",
-    [_no_grad_view, _inference_view, lambda y: y.split(2)[0], lambda y: y.unbind()[1]],
+    [no_grad_view, _inference_view, lambda y: y.split(2)[0], lambda y: y.unbind()[1]],
     ids=("no_grad", "inference", "split", "unbind"),
 )
 def test_views_that_may_not_follow_their_base_say_so_when_asked(view: Callable[[Any], Any]) -> None:
@@ -340,7 +317,7 @@ def test_inference_tensors_cannot_be_saved() -> None:
     same(scenario, error=True)
 
 
-@pytest.mark.parametrize("view", [_no_grad_view, lambda y: y.split(2)[0]], ids=("no_grad", "split"))
+@pytest.mark.parametrize("view", [no_grad_view, lambda y: y.split(2)[0]], ids=("no_grad", "split"))
 @pytest.mark.parametrize(
     "write",
     [lambda y, v: y.add_(1), lambda y, v: v.add_(1), lambda y, v: torch._foreach_add_([y], 1.0), lambda y, v: torch.mul(y, 2, out=y)],
@@ -364,218 +341,5 @@ def test_a_view_whose_history_is_lost_prints_as_invalid() -> None:
     assert repr(v) == "tensor([2.], grad_fn=<Invalid>)"
 
 
-# ---- what is allowed
-
-
-@pytest.mark.parametrize("view", [lambda y: y[1:], lambda y: y.view(2, 2)[0]])
-def test_a_write_that_nothing_recorded_leaves_a_view_the_history_of_its_base(view: Any) -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(4)
-        y = x * x
-        v = view(y)
-        with torch.no_grad():
-            y.add_(1)
-        return v, v.requires_grad, gradients(lib, v * 3, x)
-
-    same(scenario)
-
-
-def test_parts_of_what_has_no_history_may_be_used_after_a_write_to_the_whole() -> None:
-    def scenario(lib: Any) -> Any:
-        whole = lib.tensor([1.0, 2.0, 3.0, 4.0]).double()
-        first, _ = whole.split(2)
-        whole.zero_()
-        x = lib.leaf(2)
-        return first.requires_grad, first.grad_fn, gradients(lib, (first + 1) * x, x)
-
-    same(scenario)
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_change_of_geometry_without_grad_mode_keeps_the_gradient(mode: Any) -> None:
-    """Torch keeps the history as well, but its gradient then has the sizes from before."""
-    x = OURS.leaf(2, 3)
-    y = x * x
-    with mode():
-        y.transpose_(0, 1)
-        assert y.requires_grad and y.view(-1, 1, 2).requires_grad
-    weights = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
-    (found,) = OURS.grad((y * weights).sum(), (x,))
-    torch.testing.assert_close(unwrap(found), 2 * unwrap(x).detach() * weights.T)
-
-
-def test_a_view_of_another_dtype_that_was_transposed_in_place_has_the_gradient_of_one_transposed_out_of_place() -> None:
-    """Torch forgets the transpose there, and returns the gradient at the wrong places."""
-
-    def gradient(transpose: Callable[[Any], Any]) -> Any:
-        x = runtime.wrap(torch.arange(9.0).reshape(3, 3).to(torch.complex64), True)
-        b = transpose(torch.view_as_real(x.clone()))
-        b += 1
-        weights = torch.arange(18.0).reshape(3, 3, 2)
-        return unwrap(OURS.grad((b * weights).sum(), (x,))[0])
-
-    expected = torch.view_as_complex(torch.arange(18.0).reshape(3, 3, 2)).T
-    torch.testing.assert_close(gradient(lambda b: b.transpose(0, 1)), expected)
-    torch.testing.assert_close(gradient(lambda b: b.transpose_(0, 1)), expected)
-
-
-def test_without_grad_mode_leaves_and_their_views_may_be_written() -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(4)
-        with torch.no_grad():
-            x.add_(1)
-            x[0].mul_(5)
-            x.view(2, 2)[1].sub_(1)
-            x.split(2)[0].mul_(2)
-            x[1:].copy_(x[:3] * 2)
-        return x, x._version, x.is_leaf, x.requires_grad, gradients(lib, x * x, x)
-
-    same(scenario)
-
-
-def test_detaching_in_place_leaves_views_their_history() -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(3)
-        y = x * 1
-        v = y[1:]
-        y.detach_()
-        leaf = lib.leaf(3).detach_()
-        return y.requires_grad, y.is_leaf, v.requires_grad, name(v), leaf.requires_grad, gradients(lib, v * v, x)
-
-    same(scenario)
-
-
-@pytest.mark.parametrize("write_first", [True, False])
-def test_a_view_whose_base_was_written_and_detached_has_no_history_to_give(write_first: bool) -> None:
-    """Torch gives a history that leads nowhere."""
-    y = OURS.leaf(3) * 1
-    v = y[1:]
-    if write_first:
-        y.mul_(2)
-    y.detach_()
-    if not write_first:
-        y.mul_(2)
-    with pytest.raises(RuntimeError, match=r"both modified inplace and detached inplace \(detach_\)"):
-        v.sum().backward()
-    fresh = y[:2]
-    y.add_(1)
-    assert not (fresh * 2).requires_grad
-
-
-def test_a_view_that_is_made_a_leaf_has_a_gradient_of_its_own() -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.tensor([1.0, 2.0, 3.0])
-        v = x[1:].requires_grad_()
-        return v.is_leaf, v._is_view(), x.requires_grad, gradients(lib, v * v, v)
-
-    same(scenario)
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        lambda lib: lib.tensor([5.0, 6.0]).double(),
-        lambda lib: lib.tensor([5.0, 6.0, 7.0]).double(),
-        lambda lib: lib.tensor([5.0, 6.0, 7.0]),
-        lambda lib: lib.leaf(3),
-    ],
-    ids=("same", "shape", "dtype", "leaf"),
-)
-def test_assigning_data_replaces_the_tensor_under_a_leaf(new: Callable[[Any], Any]) -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(2)
-        x.data = new(lib)
-        return x, x.requires_grad, x.is_leaf, x._version, gradients(lib, x * x, x)
-
-    same(scenario)
-
-
-def test_assigning_data_of_the_same_kind_leaves_what_was_recorded_before() -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(2)
-        y = x * x
-        x.data = lib.tensor([7.0, 8.0]).double()
-        return gradients(lib, y, x)
-
-    same(scenario)
-
-
-def test_set_and_swap_without_grad_mode() -> None:
-    def scenario(lib: Any) -> Any:
-        x, y = lib.leaf(2), lib.tensor([7.0, 8.0, 9.0])
-        with torch.no_grad():
-            x.set_(lib.tensor([3.0, 4.0, 5.0]).double())
-        found = x, x.requires_grad, gradients(lib, x * x, x)
-        torch.utils.swap_tensors(x, y)
-        return found, x, y, x.requires_grad, y.requires_grad, gradients(lib, y * y, y)
-
-    same(scenario)
-
-
-def test_the_gradient_may_be_zeroed_and_is_added_to_in_place() -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(2)
-        (x * x).sum().backward()
-        kept = x.grad
-        kept.zero_()
-        (x * x * x).sum().backward()
-        mine = lib.leaf(2).detach()
-        x.grad = mine
-        (x * x).sum().backward()
-        return kept, x.grad, x.grad is mine
-
-    same(scenario)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [lambda x: x, lambda x: torch.ones(1, dtype=torch.float64), lambda x: torch.ones(2, dtype=torch.float64, device="meta")],
-    ids=("itself", "shape", "device"),
-)
-def test_what_cannot_be_a_gradient(wrong: Callable[[Any], Any]) -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.leaf(2)
-        x.grad = wrong(x)
-
-    same(scenario, error=True)
-
-
-def test_stale_views_may_be_read_where_nothing_is_recorded() -> None:
-    def scenario(lib: Any) -> Any:
-        y = lib.leaf(4) * 1
-        v = _no_grad_view(y)
-        y.mul_(2)
-        with torch.no_grad():
-            v.add_(1)
-            total = v + v
-        return v.detach(), v > 3, total, gradients(lib, y, y)
-
-    same(scenario)
-
-
 def test_a_foreach_op_may_not_write_to_a_view_that_has_no_history() -> None:
-    same(lambda lib: torch._foreach_mul_([_no_grad_view(lib.leaf(4) * 1)], 2.0), error=True)
-
-
-@pytest.mark.parametrize("on_view", [False, True])
-def test_custom_functions_that_write(on_view: bool) -> None:
-    def scenario(lib: Any) -> Any:
-        base = torch.autograd.Function if lib is TORCH else runtime.autograd.Function
-
-        class Double(base):  # type: ignore[misc,valid-type]
-            @staticmethod
-            def forward(ctx: Any, a: Any) -> Any:
-                ctx.mark_dirty(a)
-                return a.mul_(2)
-
-            @staticmethod
-            def backward(ctx: Any, g: Any) -> Any:
-                return g * 2
-
-        x = lib.leaf(3)
-        y = x * 1
-        target = y[1:] if on_view else y
-        out = Double.apply(target)
-        return out is target, name(y), name(target), gradients(lib, y * y, x)
-
-    same(scenario)
+    same(lambda lib: torch._foreach_mul_([no_grad_view(lib.leaf(4) * 1)], 2.0), error=True)
