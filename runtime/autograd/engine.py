@@ -12,7 +12,7 @@ import torch
 
 from ..levels import run_batchwise
 from . import accumulate as adding
-from . import anomaly, hooks
+from . import anomaly, hooks, profiling
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 from .saved import HOOKS
@@ -146,6 +146,7 @@ class GraphTask:
         self.plan()
         count, should_run, ends = self.count, self.should_run, self.ends
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
+        profiled = profiling.enabled()
         buffers: dict[Node, list[Any]] = {}
         heap: list[tuple[int, int, Node]] = []
         tickets = itertools.count()
@@ -178,7 +179,11 @@ class GraphTask:
             if type(node) is AccumulateGrad:
                 seen = list(grads) if node.post_hooks else ()
                 if grads[0] is not None and self.accumulate:
-                    adding.into_leaf(level, node, grads, create_graph)
+                    if profiled:
+                        with profiling.reported(node):
+                            adding.into_leaf(level, node, grads, create_graph)
+                    else:
+                        adding.into_leaf(level, node, grads, create_graph)
                 if node.post_hooks:
                     hooks.run_posthooks(level, node, (), seen, create_graph)
                 continue
@@ -194,6 +199,9 @@ class GraphTask:
             outs: Sequence[Any]
             if grads[0] is None and isinstance(node, OpNode) and not any(g is not None for g in grads):
                 outs = (None,) * len(edges)
+            elif profiled:
+                with profiling.reported(node):
+                    outs = node.apply(grads, mask, create_graph)
             else:
                 outs = node.apply(grads, mask, create_graph)
             if not keep_graph:
