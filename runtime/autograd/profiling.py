@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-enabled = torch._C._autograd._profiler_enabled  # type: ignore[attr-defined]
-_Event: Any = torch._C._profiler._RecordFunctionFast  # type: ignore[attr-defined]
+enabled = torch._C._autograd._profiler_enabled
+_Event: Any = torch._C._profiler._RecordFunctionFast
 
 
 @contextmanager
