@@ -46,6 +46,10 @@ def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     several = isinstance(output, tuple)
     outs = output if several else (output,)
     check_marks(ctx, outs, primals)
+    for i, (a, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
+        if t is not None and position_of(p, ctx.dirty_tensors) is not None and _batches(p) - _batches(t):
+            level._set_tangent(a, t + torch.zeros_like(p))  # the jvp writes to it, so it needs room for each element, as the primal has
+            tangents[i] = tangent_of(a)
     out_tangents = ctx.push(primals, outs, tangents) if any(t is not None for t in tangents) else (None,) * len(outs)
     wrapped = []
     for o, t in zip(outs, out_tangents, strict=True):
@@ -64,6 +68,16 @@ def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
             wrapped.append(v)
     ctx.forget_marks()
     return (tuple(wrapped) if several else wrapped[0]), ctx
+
+
+def _batches(t: Any) -> set[BatchLevel]:
+    """The levels at which ``t`` is a batch."""
+    found = set()
+    while isinstance(t, Value):
+        if isinstance(t._level, BatchLevel):
+            found.add(t._level)
+        t = t._inner
+    return found
 
 
 def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:

@@ -164,7 +164,7 @@ class DualLevel(Level):
         if not torch.is_grad_enabled() and was is not None and t is not None:
             # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
             with torch.enable_grad():
-                kept = was.clone()
+                kept = was + torch.zeros_like(t)  # a copy, batched where either is
             t = kept.copy_(t)
         self._set_tangent(v, t)
         return target

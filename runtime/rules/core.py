@@ -70,21 +70,32 @@ register(
 )
 random("rand_like randn_like", shape_only=True)
 random("randint_like randint_like.low_dtype", shape_only=True)
-random("bernoulli")
 random(
-    "uniform exponential geometric cauchy log_normal random random.to random.from normal_functional bernoulli.p bernoulli.Tensor",
+    "uniform exponential geometric cauchy log_normal random random.to random.from normal_functional bernoulli.p",
     shape_only=True,
     **_OVERWRITTEN,
 )
-random(  # torch documents no pathwise gradient: it is zero
-    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor",
-    batch.elementwise,
-    vjp={a: asking("g")(lambda g: torch.zeros_like(g)) for a in ("mean", "std")},
-    jvp={a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in ("mean", "std")},
+random(
+    "bernoulli.Tensor",
+    shape_only=True,
+    vjp={**_OVERWRITTEN["vjp"], "p": lambda g: torch.zeros_like(g)},
+    jvp={**_OVERWRITTEN["jvp"], "p": lambda p_t: None},
 )
 flat("poisson", "self", batch=None)
 register("multinomial", nondiff=True, family="random")
 register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, family="op")
+
+
+def _undisturbed(*names: str) -> dict[str, Any]:
+    """A draw passes no gradient on to the parameters of its distribution, as torch documents: their derivatives are zero."""
+    return {
+        "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
+        "jvp": {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in names},
+    }
+
+
+random("bernoulli", **_undisturbed("self"))
+random("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor", batch.elementwise, **_undisturbed("mean", "std"))
 
 # An ATen kernel that knows no symbolic sizes asks a tensor for plain ones, by names that are no operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -133,3 +133,15 @@ def test_a_write_under_no_grad_keeps_the_history_of_the_tangent() -> None:
 
     found = runtime.func.vjp(tangent(runtime.func), x, y, t, u)[1](g[:, 0])
     torch.testing.assert_close(found, torch.func.vjp(tangent(torch.func), x, y, t, u)[1](g[:, 0]))
+
+
+def test_a_write_under_no_grad_gives_each_element_its_tangent_where_all_shared_one_before() -> None:
+    def power(x: Any) -> Any:
+        y = x * 1
+        with torch.no_grad():
+            y *= x
+        return y
+
+    x, t = W[:2], W[3]
+    found = runtime.func.vmap(lambda x: runtime.func.jvp(power, (x,), (t,))[1])(x)
+    torch.testing.assert_close(found, 2 * x * t)

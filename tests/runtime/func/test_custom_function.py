@@ -286,6 +286,27 @@ def test_a_dirty_input_under_transforms() -> None:
         runtime.func.grad(lambda x: pair.apply(x, buffer).sum())(X)
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(2)])
+def test_a_jvp_writes_to_a_tangent_that_all_elements_share_as_it_does_to_its_own(part: Any) -> None:
+    fn = made(
+        forward=lambda x: x.exp_(),
+        setup_context=lambda ctx, inputs, output: (ctx.mark_dirty(*inputs), ctx.save_for_forward(output))[0],
+        jvp=lambda ctx, t: t.mul_(ctx.saved_tensors[0]),
+        generate_vmap_rule=True,
+    )
+
+    def push(x: Any) -> Any:
+        y = x.clone()
+        fn.apply(y[part])
+        return y
+
+    batch, shared = torch.stack([X, Y]), Y.clone()
+    found = runtime.func.vmap(lambda x: runtime.func.jvp(push, (x,), (shared,))[1])(batch)
+    expected = shared.repeat(2, 1)
+    expected[:, part] *= batch[:, part].exp()
+    torch.testing.assert_close((found, shared), (expected, Y))
+
+
 def test_an_output_that_is_an_input_may_not_be_written_under_a_transform() -> None:
     fn = made(forward=lambda x: x, jvp=lambda ctx, t: t)
     runs: list[Any] = [lambda f: runtime.func.grad(f)(X), lambda f: runtime.func.jvp(f, (X,), (X,))]

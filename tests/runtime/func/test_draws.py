@@ -98,6 +98,26 @@ def test_in_place_draws_follow_their_parameters() -> None:
         vmap(lambda x: torch.zeros(200).uniform_() + x, randomness="different")(X)
 
 
+PASSED_ON: dict[str, Callable[[Any], Any]] = {
+    "bernoulli": torch.bernoulli,
+    "bernoulli_ of a tensor": lambda p: torch.zeros_like(p).bernoulli_(p),
+    "the mean of normal": lambda p: torch.normal(p, 1.0),
+    "the deviation of normal": lambda p: torch.normal(0.0, p),
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_draw_passes_a_gradient_of_zero_on_to_its_parameters(name: str) -> None:
+    draw = PASSED_ON[name]
+    p = runtime.wrap(SHARED.clone(), requires_grad=True)
+    sample = draw(p)
+    assert sample.requires_grad
+    (g,) = runtime.autograd.grad(sample.sum(), p)
+    assert g.shape == p.shape and not g.any()
+    tangent = jvp(draw, (SHARED,), (torch.ones_like(SHARED),))[1]
+    assert tangent.shape == SHARED.shape and not tangent.any()
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
