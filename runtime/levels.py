@@ -201,6 +201,26 @@ def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
     return v
 
 
+def faithful_shell(cls: type[Value], inner: torch.Tensor) -> Any:
+    """A shell with the very strides of ``inner``, those of dimensions of one element as well, and with its lazy bits, for a level that
+    writes down what a program does: ATen takes no views of memory that is not yet conjugated."""
+    strided = inner.layout is torch.strided
+    v = _make_wrapper(
+        cls,
+        inner.shape,
+        strides=inner.stride() if strided else None,
+        storage_offset=inner.storage_offset() if strided else None,
+        dtype=inner.dtype,
+        layout=inner.layout,
+        device=inner.device,
+    )
+    if inner.is_conj():
+        torch._C._set_conj(v, True)
+    if inner.is_neg():
+        torch._C._set_neg(v, True)
+    return v
+
+
 def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
     """A fresh ``cls`` instance that looks like ``inner``.
 

@@ -71,13 +71,7 @@ class Loop:
             primals = [args[n] for n in argnums]
             outputs, push = self._linearized(_of(f, args, argnums), primals)
             columns = [[push(_one_hot(primals, k, index)) for index in _indices(primal)] for k, primal in enumerate(primals)]
-            return tuple(
-                tuple(
-                    _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)
-                    for k, primal in enumerate(primals)
-                )
-                for place, output in enumerate(outputs)
-            )
+            return _blocks(columns, primals, outputs)
 
         return g
 
@@ -272,3 +266,16 @@ def _stacked(rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like:
     if not rows:
         return like.new_zeros(shape)
     return torch.stack(list(rows), dim=-1 if last else 0).reshape(shape)
+
+
+def _blocks(
+    columns: Sequence[Sequence[Sequence[Tensor]]], primals: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], ...]:
+    """A Jacobian by output and input from what each coordinate of each input does to the outputs."""
+    return tuple(
+        tuple(
+            _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)
+            for k, primal in enumerate(primals)
+        )
+        for place, output in enumerate(outputs)
+    )

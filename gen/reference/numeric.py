@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gen.reference.loop import Flat, Loop, _of, _one_hot, _stacked
+from gen.reference.loop import Flat, Loop, _blocks, _of, _one_hot
 
 Tensor = torch.Tensor
 STEPS = (1e-3, 1e-5)  # the second is tried where the first found no derivative: steep, not kinked
@@ -74,13 +74,7 @@ class Numeric(Loop):
                 ]
                 for k, primal in enumerate(primals)
             ]
-            return tuple(
-                tuple(
-                    _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)
-                    for k, primal in enumerate(primals)
-                )
-                for place, output in enumerate(outputs)
-            )
+            return _blocks(columns, primals, outputs)
 
         return g
 

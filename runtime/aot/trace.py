@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..level_mode import LevelMode
-from ..levels import GEOMETRY, Level, Value, _make_wrapper
+from ..levels import GEOMETRY, Level, Value, faithful_shell
 from ..rules.core import QUESTIONS
 from .symbols import SYMBOLIC, Abstraction
 
@@ -79,21 +79,7 @@ class Trace(Level):
         self.mode = LevelMode(self)
 
     def wrap(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
-        strided = inner.layout is torch.strided
-        v: TracedValue = _make_wrapper(
-            TracedValue,
-            inner.shape,
-            strides=inner.stride() if strided else None,
-            storage_offset=inner.storage_offset() if strided else None,
-            dtype=inner.dtype,
-            layout=inner.layout,
-            device=inner.device,
-        )
-        # the shell must show lazy bits, or ATen would take views of memory that is not yet conjugated
-        if inner.is_conj():
-            torch._C._set_conj(v, True)
-        if inner.is_neg():
-            torch._C._set_neg(v, True)
+        v: TracedValue = faithful_shell(TracedValue, inner)
         v._level = self
         v._inner = inner
         v._node = node

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
 from ..level_mode import LevelMode
-from ..levels import GEOMETRY, Level, Value, _make_wrapper, change_geometry
+from ..levels import GEOMETRY, Level, Value, change_geometry, faithful_shell
 from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
 from .scatter import put_back
 
@@ -64,20 +64,7 @@ class FunctionalLevel(Level):
         self.held: list[torch.Tensor] = []
 
     def wrap(self, inner: torch.Tensor, store: Store | None = None, chain: tuple[Any, ...] = ()) -> FunctionalValue:
-        strided = inner.layout is torch.strided
-        v: FunctionalValue = _make_wrapper(
-            FunctionalValue,
-            inner.shape,
-            strides=inner.stride() if strided else None,
-            storage_offset=inner.storage_offset() if strided else None,
-            dtype=inner.dtype,
-            layout=inner.layout,
-            device=inner.device,
-        )
-        if inner.is_conj():
-            torch._C._set_conj(v, True)
-        if inner.is_neg():
-            torch._C._set_neg(v, True)
+        v: FunctionalValue = faithful_shell(FunctionalValue, inner)
         v._level = self
         v._inner = inner
         v._store = store or Store(inner)
