@@ -87,30 +87,19 @@ def remember(node: Any) -> None:
 
 def explain(node: Any) -> None:
     """Warn with the forward call that made the failing ``node``, then with those of the nodes whose backward made it."""
+    _tell(f"Error detected in {node.name()}.", "caused the error", node)
+    while (parent := node.metadata.get("parent_")) is not None:
+        _tell(f"\n\nPrevious calculation was induced by {parent.name()}.", "induced the previous calculation", parent)
+        node = parent
+
+
+def _tell(event: str, did: str, node: Any) -> None:
     trace = node.metadata.get("traceback_")
     if trace is None:
-        warnings.warn(
-            f"Error detected in {node.name()}. No forward pass information available. Enable detect anomaly during forward pass for more "
-            "information.",
-            stacklevel=2,
-        )
+        told = "No forward pass information available. Enable detect anomaly during forward pass for more information."
     else:
-        warnings.warn(f"Error detected in {node.name()}. Traceback of forward call that caused the error:\n{''.join(trace)}", stacklevel=2)
-    while (parent := node.metadata.get("parent_")) is not None:
-        trace = parent.metadata.get("traceback_")
-        if trace is None:
-            warnings.warn(
-                f"\n\nPrevious calculation was induced by {parent.name()}. No forward pass information available. Enable detect anomaly "
-                "during forward pass for more information.",
-                stacklevel=2,
-            )
-        else:
-            warnings.warn(
-                f"\n\nPrevious calculation was induced by {parent.name()}. Traceback of forward call that induced the previous "
-                f"calculation:\n{''.join(trace)}",
-                stacklevel=2,
-            )
-        node = parent
+        told = f"Traceback of forward call that {did}:\n{''.join(trace)}"
+    warnings.warn(f"{event} {told}", stacklevel=3)
 
 
 def refuse_nan(node: Any, outs: Any) -> None:
