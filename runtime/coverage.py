@@ -88,7 +88,8 @@ def markdown() -> str:
     lines = [
         "# Coverage",
         "",
-        "Written by `make docs` from the records of `runtime/rules/` and the layers of `runtime/expanded_weights/`; do not edit.",
+        "Written by `make docs` from the records of `runtime/rules/` and the layers of `runtime/expanded_weights/`",
+        f"with torch {torch.__version__.partition('+')[0]}; do not edit.",
         "",
         f"{len(table)} overloads have a record. In-place and `out=` forms follow; composed ops need none.",
         f"Of the functional overloads in torch's list of derivatives, {len(absent)} have no record; they are named at the end.",

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from runtime.__main__ import main
-from runtime.coverage import missing, rows, torch_differentiates
+from runtime.coverage import markdown, missing, rows, torch_differentiates
 from runtime.rules.record import RECORDS
 
 
@@ -27,6 +28,13 @@ def test_what_is_missing_is_what_torch_lists_and_no_record_covers() -> None:
     assert "sin.default" in listed
     assert set(missing()) <= listed
     assert "sin.default" not in missing()
+
+
+def test_the_page_in_docs_is_current() -> None:
+    page = (Path(__file__).parents[2] / "docs/coverage.md").read_text("utf-8")
+    if f"with torch {torch.__version__.partition('+')[0]};" not in page:
+        pytest.skip("the page was written with another version of torch")
+    assert page == markdown(), "make docs writes it anew"
 
 
 def test_the_page_is_written_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
