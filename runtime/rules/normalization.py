@@ -377,13 +377,13 @@ register(
 )
 
 
-# ---- root mean square norm
+# ---- root mean square norm: an op of its own where the device has a kernel for it (CUDA); elsewhere ATen composes it before a level does
 
 
 def _rms(input: Tensor, normalized_shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
     wide = input.to(torch.promote_types(input.dtype, torch.float32))
     dims = _layer_dims(input.shape, normalized_shape)[1]
-    rstd = (mean_over(wide * wide, dims) + (torch.finfo(input.dtype).eps if eps is None else eps)).rsqrt()
+    rstd = (mean_over(wide * wide, dims) + (torch.finfo(wide.dtype).eps if eps is None else eps)).rsqrt()
     out = wide * rstd
     return (out if weight is None else out * weight).to(input.dtype), rstd
 

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from runtime import func
 from runtime.errors import BatchingError
+from runtime.rules.record import RECORDS, overload
 
 from .agreement import Problem, check, check_problem
 
@@ -15,6 +16,28 @@ DOUBLE = torch.float64
 @pytest.mark.parametrize("name", ["layer_norm", "group_norm", "rms_norm", "normalize", "local_response_norm"])
 def test_stateless(name: str) -> None:
     check(f"nn.functional.{name}", limit=8)
+
+
+@pytest.mark.parametrize("eps", [None, 0.1])
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("weighed", [True, False])
+def test_rms_norm_where_a_device_has_a_kernel_is_what_aten_composes_elsewhere(weighed: bool, dtype: torch.dtype, eps: float | None) -> None:
+    """No call on the CPU reaches these records, so their formulas are run by themselves."""
+    forward, backward = (RECORDS[overload(name)].decomposition for name in ("_fused_rms_norm", "_fused_rms_norm_backward"))
+    assert forward is not None and backward is not None
+    shape = [3, 4]
+    scale = torch.finfo(torch.promote_types(dtype, torch.float32)).eps ** 0.5  # the square is of the size of the default eps
+    x = (torch.randn(2, *shape, dtype=DOUBLE) * scale).to(dtype).requires_grad_()
+    w = torch.randn(shape, dtype=DOUBLE).to(dtype).requires_grad_() if weighed else None
+    g = torch.randn(2, *shape, dtype=DOUBLE).to(dtype)
+    expected = F.rms_norm(x, shape, w, eps)
+    out, rstd = forward(x, shape, w, eps)
+    torch.testing.assert_close(out, expected)
+    assert rstd.shape == (2, 1, 1)
+    wanted = [x] if w is None else [x, w]
+    gx, gw = backward(g, x, shape, rstd, w, [True, weighed])
+    found = [gx] if gw is None else [gx, gw]
+    torch.testing.assert_close(found, list(torch.autograd.grad(expected, wanted, g)))
 
 
 def test_statistics_of_group_norm_have_gradients() -> None:
