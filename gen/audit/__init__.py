@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", action="store_true", help="plant them in the target's own rules, as the runtime's records are")
     parser.add_argument("--faults", type=int, default=200, metavar="N", help="how many faults that change a value (default 200)")
     parser.add_argument("--all", action="store_true", help="with --rules: every kind of fault that fits in every rule")
+    parser.add_argument("--only", metavar="GLOB", help='with --rules: all faults named like this, as "sin vjp *"')
     parser.add_argument("--seed", type=int, default=0, help="which faults are drawn (default 0)")
     parser.add_argument("--tier", choices=TIERS, default="full", help="which cells may catch them (default full)")
     parser.add_argument("--at-least", type=float, default=95.0, metavar="PERCENT", help="exit 1 when fewer are caught (default 95)")
@@ -62,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
         survivors = Survivors.read(args.survivors)
         if args.rules and not isinstance(target, Auditable):
             raise ValueError(f"target {args.target} does not show its rules; --rules needs the methods of gen.targets.faults.Auditable")
-        if args.all and not args.rules:
-            raise ValueError("--all goes with --rules")
+        if (args.all or args.only) and not args.rules:
+            raise ValueError("--all and --only go with --rules")
     except (LookupError, FileNotFoundError, TableError, yaml.YAMLError, ValueError) as error:
         print(f"gen audit: {error}", file=sys.stderr)
         return 2
@@ -112,7 +114,9 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
     further(set(rules.unrun))  # before the draw: of a rule that no cell runs no one knows which faults would show
     if rules.inert:
         print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
-    faults = list(rules.drawn() if args.all else islice(rules.drawn(), args.faults))
+    faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
+    if args.only:
+        faults = [fault for fault in faults if fnmatchcase(str(fault), args.only)]
     found: list[Finding] = []
     for finding in rules.findings(faults, workers, further):
         found.append(finding)

@@ -7,7 +7,7 @@ cells that run it, cheap ones of different checks first, until one fails that pa
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,19 +77,19 @@ class Rules:
         return [rule for rule in self.rules if not self.kinds(rule)]
 
     def drawn(self) -> Iterator[RuleFault]:
-        """Every fault: one in each rule, then a second kind in each, and so on; parts in turn, so that a short run has some of each."""
-        dice = random.Random(self.seed)
+        """Every fault: one in each rule, then a second kind in each, and so on; parts in turn, so that a short run has some of each.
+
+        What is drawn of one rule depends on no other, so a rule that comes or goes moves the rest by a place at most."""
         pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
-        for rule in self.rules:
-            kinds = self.kinds(rule)
-            dice.shuffle(kinds)
-            pools[rule.part].append((rule, kinds))
-        for pool in pools.values():
-            dice.shuffle(pool)
+        for rule in sorted(self.rules, key=lambda rule: self._lot(rule.name)):
+            pools[rule.part].append((rule, sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}"))))
         for turn in range(max(map(len, KINDS.values()))):
             faults = {part: [RuleFault(rule, kinds[turn]) for rule, kinds in pool if turn < len(kinds)] for part, pool in pools.items()}
             for place in range(max(map(len, faults.values()), default=0)):
                 yield from (pool[place] for pool in faults.values() if place < len(pool))
+
+    def _lot(self, text: str) -> bytes:
+        return hashlib.sha256(f"{self.seed} {text}".encode()).digest()
 
     def cells(self, fault: RuleFault) -> list[str]:
         """Cells that may catch a fault: cheap ones first, of every check one before a second."""

@@ -47,7 +47,8 @@ class Rule:
 
     rtol: float | None = None
     atol: float | None = None
-    numeric: bool = False  # NaN in the reference means "unknown"; its dtype is float64 whatever the target's
+    numeric: bool = False  # NaN in the reference means "unknown"
+    widened: bool = False  # the reference's dtypes are those of double precision, whatever the target's
     dtype: torch.dtype | None = None  # the dtype whose rounding counts, where it is not that of the results
 
     def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
@@ -111,7 +112,7 @@ def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
 def _same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
     if a.shape != e.shape:
         raise Mismatch(f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}")
-    if not rule.numeric and a.dtype != e.dtype:
+    if not rule.widened and a.dtype != e.dtype:
         raise Mismatch(f"output {place} has dtype {a.dtype}, expected {e.dtype}")
 
 

@@ -137,7 +137,8 @@ class Comparison:
             raise Unsuitable(str(error)) from None
         actual = numeric.project(self.actual) if self.stages[-1] in _LINEAR else self.actual
         coarsest = max((x.dtype for x in self.actual if x.is_floating_point() or x.is_complex()), key=_eps, default=None)
-        self._compare(expected, tally, replace(self.rule, numeric=True, dtype=coarsest), actual)
+        narrow = not _is_wide(self.program.inputs)
+        self._compare(expected, tally, replace(self.rule, numeric=True, widened=narrow, dtype=coarsest), actual)
 
     def _against_float64(self, tally: Tally) -> None:
         inexact = any(x.is_floating_point() or x.is_complex() for x in self.program.inputs)

@@ -234,11 +234,12 @@ result. dim: a dimension argument is off by one.
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Whether two results, tuples of plain tensors, differ anywhere; NaN equals NaN."""
+    """Whether two results, tuples of plain tensors of any layout, differ anywhere; NaN equals NaN."""
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return (a is None) != (b is None)
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return True
-    return not torch.allclose(a.detach(), b.detach(), rtol=0.0, atol=0.0, equal_nan=True)
+    a, b = (x.detach() if x.layout is torch.strided else x.detach().to_dense() for x in (a, b))
+    return not torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)

@@ -26,8 +26,8 @@ from runtime.autograd.nodes import Node
 from runtime.errors import BatchingError, MissingRule
 from runtime.expanded_weights.weight import HANDLED
 from runtime.func.jvp import DualValue, _fit, _rule
-from runtime.func.vmap import BatchedValue
-from runtime.levels import Value
+from runtime.func.vmap import BatchedValue, BatchLevel
+from runtime.levels import Value, innermost
 from runtime.rules.ops import INPLACE, op_of
 from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
 from runtime.tensor import ROOT
@@ -35,7 +35,9 @@ from runtime.tensor import ROOT
 Hook = Callable[[str, Call], Any]  # of the rule's name and its execution: what the rule shall give
 SURVEYED = 3  # executions of a rule that a watch looks into before it is asked what it saw
 _PARAMETERS = ("input", "weight", "bias")
+_INDICES = (torch.nn.functional.embedding, "input")  # have no gradient
 _NOBODY = Node(ROOT, (), ())  # stands for the node whose gradient is conformed
+_hidden = 0  # derivatives under way of which :func:`_at_once` says that no batch rule counts
 
 
 def fingerprint() -> str:
@@ -50,18 +52,19 @@ def rules() -> list[Rule]:
     """Every rule of every record, by name, and every per-sample rule."""
     found = [rule for func, record in RECORDS.items() for rule in _rules_of(func, record)]
     for function, layer in HANDLED.items():
-        names = [name for name in _PARAMETERS if name in layer.signature.parameters]
+        names = [name for name in _PARAMETERS if name in layer.signature.parameters and (function, name) != _INDICES]
         found += [Rule(function.__name__, "per_sample", name, "expanded weights") for name in names]
     return sorted(found, key=lambda rule: rule.name)
 
 
 def _rules_of(func: Any, record: Record) -> Iterator[Rule]:
-    """Those that give tensors: not formulas that only refuse, nor for what is a number in this overload, nor for sizes."""
+    """Those that give tensors: not formulas that only refuse or that ask for nothing, nor for what is a number in this overload, nor
+    for sizes."""
     op = _name(func)
     tensors = {argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)}
     for key, formula in (record.vjp or {}).items():
         for argument in (key,) if isinstance(key, str) else key:
-            if argument in tensors and not getattr(formula, "refuses", False):
+            if argument in tensors and parameters(formula) and not getattr(formula, "refuses", False):
                 yield Rule(op, "vjp", argument, record.family)
     for part in ("jvp", "batch", "decomposition"):
         rule = getattr(record, part)
@@ -101,7 +104,7 @@ def _hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
         for func, record in kept.items():
             if record.jvp is not None and (only is None or only.part == "jvp"):
                 op = op_of(func)
-                op.jvp = partial(_jvp, hook, f"{_name(func)} jvp", _rule(op))
+                op.jvp = partial(_jvp, hook, f"{_name(func)} jvp", _rule(op), record.elementwise)
 
     try:
         for func, record in kept.items():
@@ -128,9 +131,11 @@ def _forget() -> None:
 
 def _with_hook(func: Any, record: Record, hook: Hook, only: Rule | None) -> Record:
     name = _name(func)
-    changed: dict[str, Any] = {"elementwise": False}  # a fault need not be elementwise where the rule is
+    changed: dict[str, Any] = {}
+    if only is None or only.part in ("vjp", "jvp"):
+        changed["elementwise"] = False  # a fault need not be elementwise where the rule is
     if record.vjp is not None and (only is None or only.part == "vjp"):
-        changed["vjp"] = {key: _vjp(hook, name, record.vjp, key, only) for key in record.vjp}
+        changed["vjp"] = {key: _vjp(hook, name, record, key, only) for key in record.vjp}
     if record.batch is not None and (only is None or only.part == "batch"):
         changed["batch"] = partial(_batch, hook, f"{name} batch", record.batch)
     if record.decomposition is not None and (only is None or only.part == "decomposition"):
@@ -138,7 +143,22 @@ def _with_hook(func: Any, record: Record, hook: Hook, only: Rule | None) -> Reco
     return replace(record, **changed)
 
 
-def _vjp(hook: Hook, op: str, table: Any, key: Any, only: Rule | None) -> Any:
+@contextmanager
+def _at_once(elementwise: bool, values: Any) -> Iterator[None]:
+    """Inside runs a derivative of a record on `values`. Where a hook alone keeps it from running once on all that a batch holds
+    (``Record.elementwise``), the batch rules that it runs instead do not count: without hooks they do not run."""
+    global _hidden
+    level = innermost(values, None) if elementwise else None
+    hides = isinstance(level, BatchLevel) and level.line_up(values)[0] is not None
+    _hidden += hides
+    try:
+        yield
+    finally:
+        _hidden -= hides
+
+
+def _vjp(hook: Hook, op: str, record: Record, key: Any, only: Rule | None) -> Any:
+    table: Any = record.vjp
     formula = table[key]
     own = parameters(formula)
     joint = not isinstance(key, str)
@@ -156,7 +176,8 @@ def _vjp(hook: Hook, op: str, table: Any, key: Any, only: Rule | None) -> Any:
         metas = [(given[shape], given[dtype]) for shape, dtype in facts]
 
         def run(*inputs: Any) -> Any:
-            found = formula(*inputs)
+            with _at_once(record.elementwise and "g" in own, inputs):
+                found = formula(*inputs)
             if joint:
                 return found and tuple(map(_conformed, found, metas))
             return _conformed(found, metas[0])
@@ -168,7 +189,7 @@ def _vjp(hook: Hook, op: str, table: Any, key: Any, only: Rule | None) -> Any:
             if joint:
                 others["swapped"] = partial(_exchanged, run, inputs, place)
             elif sibling is not None:
-                others["swapped"] = lambda: table[sibling](*[given[name] for name in theirs])
+                others["swapped"] = lambda: _conformed(table[sibling](*[given[name] for name in theirs]), metas[0])
             unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])  # the engine takes no such gradient
             result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant, unasked))
         return result
@@ -201,10 +222,11 @@ def _exchanged(run: Any, inputs: Any, place: int) -> Any:
     return tuple(result[other] if k == place else part for k, part in enumerate(result))
 
 
-def _jvp(hook: Hook, name: str, rule: Any, op: Any, primals: Any, tangents: Any, kwargs: Any, result: Any) -> Any:
+def _jvp(hook: Hook, name: str, rule: Any, elementwise: bool, op: Any, primals: Any, tangents: Any, kwargs: Any, result: Any) -> Any:
 
     def run(*inputs: Any) -> Any:
-        found = rule(*inputs)  # as the level takes it: expanded to the result's shape, in its dtype
+        with _at_once(elementwise, (*inputs[1], *inputs[2])):
+            found = rule(*inputs)  # as the level takes it: expanded to the result's shape, in its dtype
         if isinstance(result, torch.Tensor):
             return _fit(found[0] if isinstance(found, (tuple, list)) else found, result)
         if found is None or not isinstance(result, (tuple, list)):
@@ -221,6 +243,8 @@ def _jvp(hook: Hook, name: str, rule: Any, op: Any, primals: Any, tangents: Any,
 
 
 def _batch(hook: Hook, name: str, rule: Any, func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    if _hidden:
+        return rule(func, size, batched, args, kwargs)
     others: dict[str, Callable[[], Any]] = {}
     writes = op_of(func).kind == INPLACE
     moved = None if writes else _with_other_dims(func, batched, args)
@@ -285,14 +309,18 @@ def planted(name: str, kind: str) -> Iterator[None]:
 
     def hook(_: str, call: Call) -> Any:
         nonlocal busy
-        result = call.result()
         if busy:  # the fault's own arithmetic may need the rule that the fault is in
-            return result
+            return call.result()
+        before = torch.get_rng_state()
+        result = call.result()
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)  # a rule that draws draws the same with the fault
         busy = True
         try:
             return change(call, kind, result)
         finally:
             busy = False
+            torch.set_rng_state(after)
 
     with _hooked(hook, rule):
         yield
@@ -331,7 +359,7 @@ class Watched:
         if self._looked[name] <= SURVEYED:
             self._busy = True
             try:
-                with _disable_current_modes():
+                with _disable_current_modes(), torch.random.fork_rng(devices=()):
                     kinds.update(self._showing(name, call, result, kinds))
             finally:
                 self._busy = False
@@ -345,7 +373,7 @@ class Watched:
         plain = replace(call, inputs=tuple(map(_plain, call.inputs)), others={})
         looked_into = not batched and all(map(_is_plain, plain.inputs))
         for kind in KINDS[self._parts[name]]:
-            if kind in known or kind in call.inert or (batched and not moves(kind, result)):
+            if kind in known or kind in call.inert or (batched and not moves(kind, result if call.place is None else result[call.place])):
                 continue
             if kind == "detached":
                 if not batched and self._depends_on_saved(name, plain) and any(map(_is_tracked, _saved(call))):

@@ -101,7 +101,7 @@ class DualRoot(GradLevel):
         record = op.record
         if record is None and op.composite:
             return func.decompose(*args, **kwargs)
-        if len(op.nondiff) >= op.n_results or not _returns_tensors(func):
+        if len(op.nondiff) >= op.n_results:
             return super().call(func, args, kwargs)
         if record is None or record.vjp is None:  # the tape would decompose it below us, and lose the tangents between
             decomposed = decomposition_of(op)
@@ -211,10 +211,6 @@ class DualRoot(GradLevel):
         if held is not None and held[1] is not None:
             self.tangents.put(copy, held[1].clone())
         return copy
-
-
-def _returns_tensors(func: torch._ops.OpOverload) -> bool:
-    return any("Tensor" in str(r.type) for r in func._schema.returns)
 
 
 def _storage_of(t: Any) -> Any:

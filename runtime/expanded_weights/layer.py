@@ -92,9 +92,9 @@ def _applied(formula: Callable[[torch.Tensor], Any], g: torch.Tensor, _weight: A
 def layer(*functions: Callable[..., Any], ops: str = "") -> Callable[[Callable[..., Gradients]], LayerFunction]:
     """Make a rule for torch functions: ``rule(input, weight, …)`` with the function's own parameters, as plain tensors.
 
-    It returns ``{parameter: formula}``, a formula taking the gradient of the result: ``"input"`` gives that of the input, any other that of
-    the parameter per sample, batch first. ``ops``: the ATen ops by which the functions meet their weights, named as for ``register``; the
-    coverage table shows the rule there.
+    It returns ``{parameter: formula}``, a formula taking the gradient of the result: ``"input"`` gives that of the input where it has one,
+    any other that of the parameter per sample, batch first. ``ops``: the ATen ops by which the functions meet their weights, named as for
+    ``register``; the coverage table shows the rule there.
     """
 
     def decorate(rule: Callable[..., Gradients]) -> LayerFunction:

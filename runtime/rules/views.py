@@ -177,12 +177,6 @@ view("unbind.int", _unbind_back, dims(1))
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
-register(
-    "tensor_split.tensor_indices_or_sections",  # ATen's kernel reads the indices' memory, which a value may not have
-    decomposition=lambda self, tensor_indices_or_sections, dim=0: self.tensor_split(tensor_indices_or_sections.tolist(), dim),
-    family="view",
-)
-
 # Arbitrary strides. Storage positions are computed once as a tensor of indices; reading and writing are gathers and scatters on it.
 
 

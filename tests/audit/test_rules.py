@@ -87,6 +87,11 @@ def test_a_kind_does_what_its_name_says(kind: str, given: Any, expected: Any) ->
     assert not differs(change(call(lambda x: x, given), kind, given), expected)
 
 
+def test_results_in_sparse_layouts_differ_by_value_and_layout() -> None:
+    sparse = A.to_sparse()
+    assert differs(sparse, -sparse) and differs(sparse, A) and not differs(sparse, A.to_sparse())
+
+
 def test_a_joint_rule_answers_for_one_of_its_results() -> None:
     joint = call(lambda g: (g, g), A, place=1)
     assert not differs(change(joint, "sign", joint.result()), (A, -A))
@@ -119,6 +124,8 @@ def test_what_only_refuses_and_what_is_a_number_are_no_rules(runtime: Auditable)
     assert "histc decomposition" in names and "histc vjp self" not in names and "histc jvp" not in names
     assert "normal.Tensor_float vjp mean" in names and "normal.Tensor_float vjp std" not in names
     assert not any(name.startswith(("numel ", "size ")) for name in names)
+    assert "embedding per_sample weight" in names and "embedding per_sample input" not in names
+    assert "_ctc_loss_backward vjp grad" in names and "_ctc_loss_backward vjp log_alpha" not in names
 
 
 def gradient(target: Any, x: torch.Tensor) -> torch.Tensor:
@@ -204,6 +211,50 @@ def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_de
     assert "detached" in seen["sin vjp self"] and "detached" not in seen["relu vjp self"]
 
 
+def test_another_arguments_gradient_counts_as_the_engine_takes_it(runtime: Auditable) -> None:
+    with runtime.watched() as watch:
+        runtime.vjp(lambda x, y: (x + y,), A[:1], A)[1]((A,))
+        same = watch.taken()
+        runtime.vjp(lambda x, y: (torch.add(x, y, alpha=2),), A[:1], A)[1]((A,))
+        scaled = watch.taken()
+    assert "swapped" not in same["add.Tensor vjp self"] and "swapped" in scaled["add.Tensor vjp self"]
+
+
+def test_one_of_several_results_is_moved_by_its_own_shape(runtime: Auditable) -> None:
+    x, weight, bias = torch.randn(3, 1, 3, 4), torch.randn(3, 3, 3), torch.randn(3)
+
+    def gradients(x: torch.Tensor) -> Any:
+        outputs, pullback = runtime.vjp(lambda *args: (torch.nn.functional.conv1d(*args),), x, weight, bias)
+        return pullback((torch.ones_like(outputs[0]),))
+
+    with runtime.watched() as watch:
+        runtime.vmap(gradients, (0,))(x)
+        seen = watch.taken()
+    assert "transposed" in seen["convolution vjp weight"] and "transposed" not in seen["convolution vjp bias"]
+
+
+def test_a_batch_rule_that_runs_for_the_watch_alone_is_not_seen(runtime: Auditable) -> None:
+    with runtime.watched() as watch:
+        runtime.jacrev(lambda x: (x.sin() * x.exp(),), (0,))(A)
+        seen = watch.taken()
+    assert "sin vjp self" in seen and "mul.Tensor vjp self" in seen
+    assert "mul.Tensor batch" not in seen
+
+
+def test_a_watch_and_a_fault_leave_draws_alone(runtime: Auditable) -> None:
+    def drawn() -> torch.Tensor:
+        torch.manual_seed(0)
+        runtime.jvp(lambda x: (x.sin(),), (A,), (A,))
+        gradient(runtime, A)
+        return torch.rand(3)
+
+    honest = drawn()
+    with runtime.watched():
+        assert torch.equal(drawn(), honest)
+    with runtime.planted("sin vjp self", "saved"):
+        assert torch.equal(drawn(), honest)
+
+
 def rules_of(*parts: str) -> Rules:
     rules = [Rule(op, part) for op in ("a", "b", "c") for part in parts]
     cells = [Reach(f"m.py::{check}[{op}-float64]", cost, {f"{op} {part}": frozenset(("sign", "mixed", "leaked")) for part in parts})
@@ -219,6 +270,15 @@ def test_each_rule_gets_one_fault_before_any_gets_two() -> None:
         *(f"{op} batch mixed" for op in "abc"),
         "c vjp sign",
     }
+
+
+def test_what_is_drawn_of_a_rule_depends_on_no_other() -> None:
+    both, one = ([str(fault) for fault in rules_of(*parts).drawn()] for parts in (("vjp", "jvp"), ("vjp",)))
+    assert [fault for fault in both if " vjp " in fault] == one
+    rules = [Rule(op, "vjp") for op in "abcdefgh"]
+    few = Rules(rules[2:], [], seed=0)
+    assert list(few.drawn()) == [fault for fault in Rules(rules, [], seed=0).drawn() if fault.rule in few.rules]
+    assert list(few.drawn()) != list(Rules(rules[2:], [], seed=1).drawn())
 
 
 def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_none() -> None:
@@ -337,6 +397,9 @@ def test_the_matrix_catches_faults_in_records_and_survivors_need_reasons(folder:
     assert (unrun["caught"], unrun["why"]) == (None, "no cell that passes runs the rule")
     assert "which cells run which rules: 4 of 4" in capsys.readouterr().out
     (folder / "survivors.yaml").unlink()
+    assert run(folder, "--only", "sin vjp * [cd]*") == 0
+    only = {row["fault"]["kind"]: row["caught"] for row in json.loads((folder / "audit.json").read_text())["faults"]}
+    assert set(only) == {"conjugated", "detached"} and all(only.values())
     assert run(folder, "--faults", "5", "--at-least", "0") == 1
     said = capsys.readouterr().out
     assert "which cells" not in said, "what cells run was kept"

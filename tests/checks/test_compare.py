@@ -80,6 +80,13 @@ def test_unknown_entries_of_a_numeric_reference_are_left_out_and_counted() -> No
     assert (tally.entries, tally.unknown) == (1, 1)
 
 
+def test_a_numeric_reference_has_the_dtype_of_the_result_unless_it_was_widened() -> None:
+    narrow, wide = tensor([1.0]), tensor([1.0], dtype=D)
+    check([narrow], [wide], Rule(numeric=True, widened=True))
+    with pytest.raises(Mismatch, match="dtype"):
+        check([narrow], [wide], Rule(numeric=True))
+
+
 def test_zeros_are_counted_apart() -> None:
     assert check([torch.zeros(3)], [torch.zeros(3)]).nonzero == 0
     assert check([torch.ones(3)], [torch.ones(3)]).nonzero == 6
