@@ -1,7 +1,8 @@
-"""``torch._foreach_add_(list, …)`` and its like as the single ops that they stand for."""
+"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and their like as the single ops that they stand for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,26 +11,48 @@ from .rules.ops import Op
 
 
 def run(op: Op, args: Any, kwargs: dict[str, Any]) -> None:
-    """The in-place op on one tensor of the list after the other. Arguments that are lists go along, others are the same for all."""
-    targets = args[0]
-    names = op.arg_names
+    """The in-place op on one tensor of the list after the other."""
     name = op.base_name.removeprefix("_foreach_")
     single = getattr(torch.ops.aten, name, None) or _BY_COPY[name]
-    for i, target in enumerate(targets):
-        rest = [a[i] if isinstance(a, (list, tuple)) and len(a) == len(targets) else a for a in args[1:]]
+    for each, options in _calls(op, args, kwargs):
+        single(*each, **options)
+
+
+def decomposition(op: Op) -> Callable[..., list[torch.Tensor]]:
+    """An op that returns a list, as a call of the single op for each tensor."""
+    name = op.base_name.removeprefix("_foreach_")
+    single = _SINGLE.get(name) or getattr(torch.ops.aten, name)
+    return lambda *args, **kwargs: [single(*each, **options) for each, options in _calls(op, args, kwargs)]
+
+
+def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """The arguments for each tensor. Those that are lists go along, others are the same for all."""
+    number = next(len(a) for a in args if isinstance(a, (list, tuple)))
+    scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
+    for i in range(number):
+        each = [a[i] if isinstance(a, (list, tuple)) and len(a) == number else a for a in args]
         options = dict(kwargs)
-        if name in ("addcmul_", "addcdiv_") and len(rest) == 3:
-            value = rest.pop()
-            options["value"] = value[i].item() if isinstance(value, torch.Tensor) and names[3] == "scalars" else value
-        single(target, *rest, **options)
+        if scaled and len(each) == 4:
+            value = each.pop()
+            options["value"] = value[i].item() if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars" else value
+        yield each, options
 
 
-def _maximum(target: Any, other: Any) -> None:
-    target.copy_(torch.maximum(target.clone(), torch.as_tensor(other, dtype=target.dtype)))
+def _maximum(self: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.maximum(self, torch.as_tensor(other, dtype=self.dtype))
 
 
-def _minimum(target: Any, other: Any) -> None:
-    target.copy_(torch.minimum(target.clone(), torch.as_tensor(other, dtype=target.dtype)))
+def _minimum(self: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.minimum(self, torch.as_tensor(other, dtype=self.dtype))
 
 
-_BY_COPY = {"maximum_": _maximum, "minimum_": _minimum}
+def _norm(self: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.vector_norm(self, ord, dtype=dtype)
+    return found
+
+
+_SINGLE: dict[str, Callable[..., torch.Tensor]] = {"maximum": _maximum, "minimum": _minimum, "norm": _norm}
+_BY_COPY = {
+    "maximum_": lambda target, other: target.copy_(_maximum(target.clone(), other)),
+    "minimum_": lambda target, other: target.copy_(_minimum(target.clone(), other)),
+}

@@ -84,6 +84,9 @@ class Value(torch.Tensor):
         super().__init_subclass__(**options)
         VALUES.add(cls)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise RuntimeError(f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead.")
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         reopen_keys(func)

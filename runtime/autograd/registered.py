@@ -6,7 +6,7 @@ runs as a :class:`Function` made of them. A record, which also gives forward mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from ..rules.ops import Op
 from .function import Function
 
 BACKWARD, VMAP = "_backward_fn", "_vmap_fn"
-_functions: dict[torch._ops.OpOverload, type[Function]] = {}
+Lengths = tuple[int | None, ...]  # of the arguments that are lists of tensors: a Function takes each tensor by itself
+_functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
 
 
 def registered(op: Op, formula: str) -> Callable[..., Any] | None:
@@ -26,43 +27,61 @@ def registered(op: Op, formula: str) -> Callable[..., Any] | None:
     definition = OPDEFS.get(op.func._name)
     if definition is None or getattr(definition, formula) is None:
         return None
-    if op.func not in _functions:
-        _functions[op.func] = _function(op, definition)
-    function = _functions[op.func]
+    arguments = op.func._schema.arguments
+    lists = ["List" in str(a.type) and "Tensor" in str(a.type) for a in arguments]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         every = [op.argument(i, args, kwargs) for i in range(len(op.arg_names))]
-        return function.apply(*every)
+        lengths = tuple(len(a) if is_list and a is not None else None for a, is_list in zip(every, lists, strict=True))
+        key = op.func, lengths
+        if key not in _functions:
+            _functions[key] = _function(op, definition, lengths)
+        return _functions[key].apply(*_spread(every, lengths))
 
     return run
 
 
-def _function(op: Op, definition: Any) -> type[Function]:
+def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
+    """One entry per tensor for one per argument, whose entry for a list may be ``None`` for all of it."""
+    return [x for a, n in zip(every, lengths, strict=True) for x in ((a,) if n is None else a if a is not None else [None] * n)]
+
+
+def _gathered(flat: Iterable[Any], lengths: Lengths) -> tuple[Any, ...]:
+    each = iter(flat)
+    return tuple(next(each) if n is None else [next(each) for _ in range(n)] for n in lengths)
+
+
+def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
     arguments = op.func._schema.arguments
     positional = sum(not a.kwarg_only for a in arguments)
     names = [a.name for a in arguments[positional:]]
 
     class Registered(Function):
         @staticmethod
-        def forward(*every: Any) -> Any:
+        def forward(*flat: Any) -> Any:
+            every = _gathered(flat, lengths)
             return op.func(*every[:positional], **dict(zip(names, every[positional:], strict=True)))
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.needs_input_grad = _gathered(ctx.needs_input_grad, lengths)
             if definition._setup_context_fn is None:
                 return
+            inputs = _gathered(inputs, lengths)
             keywords = {"keyword_only_inputs": dict(zip(names, inputs[positional:], strict=True))} if names else {}
             definition._setup_context_fn(ctx=ctx, inputs=inputs[:positional], output=output, **keywords)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             result = definition._backward_fn(ctx, *grads)
-            return (*(result if isinstance(result, tuple) else (result,)), *[None] * len(names))
+            each = (*(result if isinstance(result, tuple) else (result,)), *[None] * len(names))
+            return tuple(_spread(each, lengths)) if len(each) == len(lengths) else each
 
         if definition._vmap_fn is not None:
 
             @staticmethod
-            def vmap(info: Any, in_dims: tuple[Any, ...], *every: Any) -> Any:
+            def vmap(info: Any, in_dims: tuple[Any, ...], *flat: Any) -> Any:
+                every, in_dims = _gathered(flat, lengths), _gathered(in_dims, lengths)
                 keywords = dict(zip(names, every[positional:], strict=True))
                 return definition._vmap_fn(info, in_dims[:positional], *every[:positional], **keywords)
 

@@ -100,7 +100,8 @@ def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
 
 @contextmanager
 def _outside_batch(level: BatchLevel) -> Iterator[None]:
-    """With the randomness of ``level`` off: a vmap staticmethod is told which it is, and draws for the whole batch."""
+    """With the randomness of ``level`` off: a vmap staticmethod is told which it is, and draws for the whole batch; a generated one
+    has levels of its own."""
     mode = _get_current_dispatch_mode()
     if level.randomness == "error":
         torch._C._vmapmode_decrement_nesting()
@@ -141,7 +142,8 @@ def _batch(level: BatchLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any
     in_dims = pytree.tree_map(lambda a: 0 if isinstance(a, Value) and a._level is level else None, args)
     if cls.generate_vmap_rule:
         made = _vectorized(cls, in_dims, level.size, level.randomness)
-        output, _ = dispatch(made, physical)
+        with _outside_batch(level):
+            output, _ = dispatch(made, physical)
         out_dims = _output_dims(output, physical, in_dims)
     else:
         with _outside_batch(level):

@@ -59,7 +59,7 @@ def _edge(level: GradLevel, v: Any) -> Any:
 
 def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list[Any], ends: list[Any], keep: bool) -> list[Any]:
     """Cotangents of ``inputs``, whose edges are ``ends``; zeros where none arrives. ``outs``: the edges of the outputs."""
-    roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None]
+    roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None]
     before = _is_excluded(_AUTOGRAD)
     _set_excluded(_AUTOGRAD, True)  # the pass meets plain parameters that the program closed over: torch shall not record it for them
     try:
@@ -112,6 +112,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 f"primal output: {pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
         for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
+            if g is None:  # zeros
+                continue
             if not isinstance(g, torch.Tensor):
                 raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
             if g.shape != o.shape:

@@ -105,7 +105,8 @@ class BatchLevel(Level):
         if record is None and op.composite and op.kind is not OUT:
             return func.decompose(*args, **kwargs)
         if op.kind is INPLACE:
-            return self._inplace(op, args, kwargs)
+            written = self._inplace(op, args, kwargs)
+            return written if op.n_results else None
         if op.kind is OUT:
             raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
         if record is None or record.batch is None:
@@ -246,6 +247,11 @@ class BatchLevel(Level):
 
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
         """The last resort: run the op once per element and stack."""
+        if torch.Tag.dynamic_output_shape in op.func.tags:
+            raise BatchingError(
+                f"vmap: {op.func} returns a result whose shape depends on the data, which differs between the elements of a "
+                f"batch{called_from()}"
+            )
         random = draws.is_random(op, args, kwargs)
         if random and self.randomness == "error":
             raise RuntimeError(draws.ERROR)

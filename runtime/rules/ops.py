@@ -250,6 +250,10 @@ def decomposition_of(op: Op) -> Callable[..., Any] | None:
         found: Any = op.record.decomposition if op.record is not None and op.kind != INPLACE else None
         if found is None and op.composite:
             found = op.func.decompose
+        if found is None and op.kind is FUNCTIONAL and op.base_name.startswith("_foreach_"):
+            from ..foreach import decomposition
+
+            found = decomposition(op)
         if found is None:
             from torch._decomp import decomposition_table
 

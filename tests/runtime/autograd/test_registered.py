@@ -36,6 +36,31 @@ def cubed(x: Tensor) -> Tensor:
     return x**3
 
 
+@torch.library.custom_op("runtime_tests::weighed", mutates_args=())
+def weighed(x: Tensor, weights: list[Tensor], bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    return x * weights[0], x + weights[1] if bias is None else x + weights[1] + bias
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(inputs[0], inputs[1][0])
+    ctx.with_bias = inputs[2] is not None
+
+
+def _weighed_backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
+    x, weight = ctx.saved_tensors
+    assert ctx.needs_input_grad[1] == [True, True]
+    return g * weight + h, [g * x, h], h if ctx.with_bias else None
+
+
+weighed.register_autograd(_weighed_backward, setup_context=_keep)
+weighed.register_vmap(lambda info, in_dims, x, weights, bias: (weighed(x, weights, bias), (0, 0)))
+
+
+@torch.library.custom_op("runtime_tests::tripled_", mutates_args=("x",))
+def tripled_(x: Tensor) -> None:
+    x.mul_(3)
+
+
 batched_calls: list[int] = []
 
 
@@ -71,3 +96,32 @@ def test_the_registered_vmap_serves_a_whole_batch_at_once() -> None:
 def test_an_op_without_a_formula_says_so_by_name() -> None:
     with pytest.raises(MissingRule, match=r"runtime_tests\.cubed\.default has no vjp rule"):
         func.grad(lambda x: cubed(x).sum())(X)
+
+
+@pytest.mark.parametrize("bias", [None, torch.ones(5, dtype=torch.float64)])
+def test_lists_of_tensors_have_a_gradient_each(bias: Tensor | None) -> None:
+    def loss(x: Tensor, v: Tensor, w: Tensor) -> Any:
+        y, z = weighed(x, [v, w], bias)
+        return (y * z).sum()
+
+    args = X, X + 2, X - 3
+    expected = torch.func.grad(lambda x, v, w: (x * v * (x + w if bias is None else x + w + bias)).sum(), (0, 1, 2))(*args)
+    torch.testing.assert_close(func.grad(loss, (0, 1, 2))(*args), expected)
+    of_list = tuple(runtime.wrap(a, requires_grad=True) for a in args[1:])
+    y, z = weighed(X, list(of_list), bias)
+    (y * z).sum().backward()
+    torch.testing.assert_close(tuple(runtime.unwrap(t.grad) for t in of_list), expected[1:])
+    batch = tuple(torch.stack([a, a + 1]) for a in args)
+    rows = [func.grad(loss, (0, 1, 2))(*(b[i] for b in batch)) for i in range(2)]
+    stacked = tuple(torch.stack(column) for column in zip(*rows, strict=True))
+    torch.testing.assert_close(func.vmap(func.grad(loss, (0, 1, 2)))(*batch), stacked)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+def test_an_op_that_writes_and_returns_nothing_is_looped_over() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.clone()
+        assert tripled_(y) is None
+        return y
+
+    assert torch.equal(func.vmap(f)(X.view(5, 1)), 3 * X.view(5, 1))

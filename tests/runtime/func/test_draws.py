@@ -70,6 +70,27 @@ def test_an_op_that_is_looped_over_draws_as_asked_too(draw: Any) -> None:
     torch.testing.assert_close(vmap(F.rrelu)(-X), F.rrelu(-X))  # draws nothing, so it is no error
 
 
+class Noisy(runtime.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return torch.rand_like(x) + torch.rand(200)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+
+
+def test_a_function_with_a_generated_rule_draws_as_asked() -> None:
+    with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+        vmap(Noisy.apply)(X)
+    first, second = vmap(Noisy.apply, randomness="same")(X)
+    assert torch.equal(first, second)
+    first, second = vmap(Noisy.apply, randomness="different")(X)
+    assert not torch.equal(first, second)
+
+
 def test_chunks_of_a_batch_share_one_draw_if_the_elements_do() -> None:
     first, *others = vmap(lambda x: x + torch.rand(200), randomness="same", chunk_size=2)(X.repeat(3, 1))
     assert all(torch.equal(first, other) for other in others)

@@ -1,5 +1,6 @@
 """Python numbers out of values, outputs that are no floating-point tensors, and what else a transform hands on."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -45,3 +46,49 @@ def test_aux_holds_any_leaf(transform: Any, chunked: bool) -> None:
     torch.testing.assert_close(derivative, torch.ones_like(X))
     assert (aux["n"], aux["t"][1], aux["s"]) == (3, None, "word")
     torch.testing.assert_close(aux["t"][0], X * 2)
+
+
+def test_no_cotangent_is_a_cotangent_of_zeros() -> None:
+    f = lambda x: (x.sin(), x.sum())  # noqa: E731
+    torch.testing.assert_close(vjp(f, X)[1]((X, None)), torch.func.vjp(f, X)[1]((X, torch.tensor(0.0))))
+    torch.testing.assert_close(vjp(f, X)[1]((None, None)), (torch.zeros_like(X),))
+
+
+def test_a_value_is_not_copied_with_its_transform() -> None:
+    transforms: list[Any] = [vmap(copy.deepcopy), jacrev(copy.deepcopy), jacfwd(copy.deepcopy)]
+    for transform in transforms:
+        with pytest.raises(RuntimeError, match=r"copy\.deepcopy\(\) of a tensor inside .* Use clone\(\)"):
+            transform(X)
+
+
+FOREACH: dict[str, Any] = {
+    "add": lambda a, b: torch._foreach_add(a, 2.0),
+    "add alpha": lambda a, b: torch._foreach_add(a, b, alpha=3.0),
+    "mul": lambda a, b: torch._foreach_mul(a, b),
+    "mul by several": lambda a, b: torch._foreach_mul(a, [2.0, 3.0]),
+    "exp": lambda a, b: torch._foreach_exp(a),
+    "pow": lambda a, b: torch._foreach_pow(2.0, a),
+    "norm": lambda a, b: torch._foreach_norm(a, 3),
+    "maximum": lambda a, b: torch._foreach_maximum(a, 1.5),
+    "minimum": lambda a, b: torch._foreach_minimum(a, b),
+    "clamp_min": lambda a, b: torch._foreach_clamp_min(a, b),
+    "lerp": lambda a, b: torch._foreach_lerp(a, b, 0.3),
+    "addcmul": lambda a, b: torch._foreach_addcmul(a, b, a, 2.0),
+    "addcdiv": lambda a, b: torch._foreach_addcdiv(a, b, a, [2.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("name", FOREACH)
+def test_ops_on_lists_have_the_derivatives_of_the_single_ops(name: str) -> None:
+    f = FOREACH[name]
+    inputs = [X, X + 1.0], [X * 3.0, X - 7.0]
+    torch.testing.assert_close(jacrev(f, (0, 1))(*inputs), torch.func.jacrev(f, (0, 1))(*inputs))
+    torch.testing.assert_close(jacfwd(f, (0, 1))(*inputs), torch.func.jacrev(f, (0, 1))(*inputs))
+    rows = [f(*([t[i] for t in a] for a in inputs)) for i in range(2)]
+    torch.testing.assert_close(vmap(f)(*inputs), [torch.stack(r) for r in zip(*rows, strict=True)])
+
+
+@pytest.mark.parametrize("f", [torch.unique, lambda x: torch.unique_consecutive(x, dim=0)])
+def test_shapes_that_depend_on_data_are_refused_by_name(f: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"aten\.unique_\w+\.default returns a result whose shape depends on the data|aten\._unique2"):
+        vmap(f)(X)
