@@ -30,7 +30,6 @@ from gen.targets.protocol import Target
 
 __all__ = ["Case", "Lacking", "Mismatch", "SampleFailure", "Unsuitable", "Vacuous"]
 
-_OF_THE_CALL = ("form", "layout", "values")
 _METHOD = {"aot.joint": "joint", "aot.export": "export"}  # stages whose name differs from the target's method
 
 
