@@ -104,18 +104,18 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         results = func(x, None, None, running_mean, running_var, training, momentum, eps)
         out, mean, invstd = (t.unsqueeze(0).expand(size, *t.shape) for t in results)
         return _affine(out, weight, bias, C, rank), mean, invstd
-    if training and running_mean is not None and not (batched[3] and batched[4]):
+    stats = ((running_mean, batched[3]), (running_var, batched[4]))
+    if training and batched[0] and any(t is not None and not flag for t, flag in stats):
         raise BatchingError(
             "vmap: batch norm got a batched input, but the running_mean or running_var that it updates in place is not batched. "
             "Pass running statistics that are batched as well, or none (track_running_stats=False), or use group norm."
         )
     x = batch.expand(x, batched[0], size)
-    stats = [None if t is None else batch.expand(t, batched[i], size) for i, t in ((3, running_mean), (4, running_var))]
-    flat = [None if t is None else t.reshape(-1) for t in stats]
+    flat = [None if t is None else t.reshape(-1) if flag else t.repeat(size) for t, flag in stats]
     out, mean, invstd = func(x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps)
-    for t, new in zip(stats, flat, strict=True):
-        if training and t is not None and new is not None and not t.is_contiguous():  # else the kernel has written to a view of it
-            t.copy_(new.reshape(t.shape))
+    for (t, flag), new in zip(stats, flat, strict=True):
+        if training and t is not None and new is not None and not (flag and t.is_contiguous()):
+            t.copy_(new.reshape(t.shape) if flag else new[:C])  # else the kernel has written to a view of it
     out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
     return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)
 

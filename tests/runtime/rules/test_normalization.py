@@ -88,6 +88,16 @@ def test_batched_running_statistics_are_updated_each_by_its_own_element() -> Non
     torch.testing.assert_close((mean, var), expected)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_each_running_statistic_may_be_batched_or_not_where_the_input_is_not(channels: int) -> None:
+    x, means, var = torch.randn(5, channels), torch.randn(2, channels), torch.rand(channels)
+    expected = [(m.clone(), var.clone()) for m in means]
+    outs = [F.batch_norm(x, *each, training=True) for each in expected]
+    found = func.vmap(lambda m: F.batch_norm(x, m, var, training=True))(means)
+    torch.testing.assert_close(found, torch.stack(outs))
+    torch.testing.assert_close((means, var), (torch.stack([m for m, _ in expected]), expected[0][1]))
+
+
 def test_unbatched_running_statistics_cannot_follow_a_batch() -> None:
     mean, var = torch.zeros(3), torch.ones(3)
     with pytest.raises(BatchingError, match="running_mean or running_var that it updates in place is not batched"):
