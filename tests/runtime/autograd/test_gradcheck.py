@@ -429,6 +429,22 @@ def test_batched_gradients_of_a_sparse_input_are_checked() -> None:
     assert gradcheck(lambda s: s.to_dense(), sparse_leaf(torch.sparse_coo), masked=True, check_batched_grad=True)
 
 
+@BETA
+@FAST
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("masked", [True, False])
+def test_second_derivatives_by_a_sparse_input_are_checked(layout: torch.layout, masked: bool, fast_mode: bool) -> None:
+    def cubed(s: Any) -> Any:
+        return s.to_dense(masked_grad=masked) ** 3
+
+    def falsified(s: Any) -> Any:
+        dense = s.to_dense(masked_grad=masked)
+        return dense**2 * dense.detach()
+
+    assert gradgradcheck(cubed, sparse_leaf(layout), masked=masked, fast_mode=fast_mode)
+    assert not gradgradcheck(falsified, sparse_leaf(layout), masked=masked, fast_mode=fast_mode, raise_exception=False)
+
+
 @FAST
 def test_mkldnn_inputs_are_checked(fast_mode: bool) -> None:
     x = wrap(torch.rand(3, 2).to_mkldnn(), requires_grad=True)
