@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .derive_batch import expand
+from .derive_batch import expand, shaped_by_one
 from .derive_fold import filled
 from .record import register
 
@@ -88,7 +88,7 @@ register(
         "weight": _by_weight,
         "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(result_shape),
     },
-    batch=_batch,
+    batch=shaped_by_one(_batch),
     family="multilinear",
 )
 
@@ -171,7 +171,7 @@ register(
     "convolution_backward",
     vjp={("grad_output", "input", "weight"): _backward_vjp},
     jvp=_backward_jvp,
-    batch=_backward_batch,
+    batch=shaped_by_one(_backward_batch),
     family="multilinear",
 )
 

@@ -126,3 +126,16 @@ def sizes(position: int) -> BatchRule:
         return func(*actual, **kwargs)
 
     return rule
+
+
+def shaped_by_one(rule: BatchRule) -> BatchRule:
+    """``rule`` for ops whose kernels cannot tell the result's shape from no elements: an empty batch has the shapes of a batch of one."""
+
+    def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        if size:
+            return rule(func, size, batched, args, kwargs)
+        one = [a.new_zeros((1, *a.shape[1:])) if b is True else a for a, b in zip(args, batched, strict=True)]
+        out = rule(func, 1, batched, one, kwargs)
+        return out[:0] if isinstance(out, torch.Tensor) else tuple(None if o is None else o[:0] for o in out)
+
+    return batch

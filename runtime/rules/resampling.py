@@ -8,6 +8,7 @@ import torch
 from torch._decomp.decompositions import grid_sampler_2d as _sampled_2d
 
 from .derive import linear
+from .derive_batch import shaped_by_one
 from .derive_fold import fold, same
 from .record import asking, overload, register
 
@@ -137,8 +138,8 @@ linear(
 
 # Channels
 
-linear("pixel_shuffle", {"self": lambda g, upscale_factor: torch.pixel_unshuffle(g, upscale_factor)}, same)
-linear("pixel_unshuffle", {"self": lambda g, downscale_factor: torch.pixel_shuffle(g, downscale_factor)}, same)
+linear("pixel_shuffle", {"self": lambda g, upscale_factor: torch.pixel_unshuffle(g, upscale_factor)}, shaped_by_one(same))
+linear("pixel_unshuffle", {"self": lambda g, downscale_factor: torch.pixel_shuffle(g, downscale_factor)}, shaped_by_one(same))
 
 
 def _channel_shuffle_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:

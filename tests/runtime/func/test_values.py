@@ -92,3 +92,19 @@ def test_ops_on_lists_have_the_derivatives_of_the_single_ops(name: str) -> None:
 def test_shapes_that_depend_on_data_are_refused_by_name(f: Any) -> None:
     with pytest.raises(RuntimeError, match=r"aten\.unique_\w+\.default returns a result whose shape depends on the data|aten\._unique2"):
         vmap(f)(X)
+
+
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    [
+        (lambda x: torch.conv1d(x, torch.ones(2, 3, 2)), (1, 3, 8)),
+        (lambda w: torch.conv1d(torch.ones(3, 1, 8), w), (2, 1, 3)),
+        (lambda w: torch.conv_transpose1d(torch.ones(3, 2, 8), w), (2, 1, 3)),
+        (lambda x: torch.pixel_shuffle(x, 3), (1, 9, 6, 6)),
+        (lambda x: torch.pixel_unshuffle(x, 3), (1, 2, 6, 6)),
+    ],
+)
+def test_an_empty_batch_has_the_shapes_of_any_other(f: Any, shape: Any) -> None:
+    one = torch.ones(1, *shape)
+    for transformed in (f, grad(lambda x: f(x).sin().sum())):
+        assert vmap(transformed)(one[:0]).shape == (0, *vmap(transformed)(one).shape[1:])
