@@ -92,10 +92,17 @@ class Comparison:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
     def _against_draws(self, tally: Tally) -> None:
-        """No loop draws what a batch does, but as many numbers, of its dtype, and others for each element of the batch."""
+        """No loop draws what a batch does, but as many numbers, of its dtype, whole where the loop's are, and others for each element of
+        the batch. Draws that are certain, as of a distribution without spread, are compared as any result."""
+        expected = self.program.on_reference()
+        if self.program.certain:
+            self._compare(expected, tally, self.rule)
+            return
         try:
-            compare_kinds(self.actual, self.program.on_reference(), tally)
+            compare_kinds(self.actual, expected, tally)
             for place, drawn in enumerate(self.actual):
+                if _whole(expected[place]) and not _whole(drawn):
+                    raise Mismatch(f"output {place}: draws that are no whole numbers, where those of the loop are")
                 if drawn[:1].numel() and any(torch.equal(drawn[0], other) for other in drawn[1:]):
                     raise Mismatch(f"output {place}: elements of the batch share a draw")
         except Mismatch as mismatch:
@@ -195,6 +202,10 @@ def _eps(dtype: torch.dtype) -> float:
 
 def _is_wide(inputs: Sequence[Tensor]) -> bool:
     return all(x.dtype in (torch.float64, torch.complex128) for x in inputs if x.is_floating_point() or x.is_complex())
+
+
+def _whole(x: Tensor) -> bool:
+    return not x.is_complex() and torch.equal(x, x.round() if x.is_floating_point() else x)
 
 
 def _nudged_and_widened(x: Tensor) -> Tensor:

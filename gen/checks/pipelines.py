@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +54,12 @@ class Program:
                 warnings.simplefilter("ignore")  # what plain torch warns of is not about the target
                 self._results[change] = tuple(self.over(reference)(*inputs))
         return self._results[change]
+
+    @cached_property
+    def certain(self) -> bool:
+        """Whether the reference gives the same from another seed."""
+        other = replace(self, seed=self.seed + 1, _results={})
+        return all(map(torch.equal, self.on_reference(), other.on_reference()))
 
     @property
     def active(self) -> list[int]:

@@ -219,11 +219,9 @@ def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
     which = func._overloadname
     wanted = len(func._schema.arguments)
     # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int, bernoulli_.float to bernoulli.p
-    for candidate in (
-        *(f"{name}.{which}", name, f"{name}.Tensor_{which}", f"{name}.Tensor", f"{name}.int", f"{name}.p", f"{name}_functional"),
-    ):
+    for suffix in (f".{which}", ".p", "", f".Tensor_{which}", ".Tensor", ".int", "_functional"):
         try:
-            found = overload(f"{func.namespace}::{candidate}")
+            found = overload(f"{func.namespace}::{name}{suffix}")
         except ValueError:
             continue
         arguments = found._schema.arguments
