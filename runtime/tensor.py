@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from .autograd import hooks
 from .autograd.level import GradLevel, GradValue, edge_of, follows_base
 from .autograd.nodes import AccumulateGrad, Node
+from .autograd.reverse import backward
 from .levels import Value
 
 _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -142,7 +143,7 @@ class Tensor(GradValue):
 
     def dtype_of_grad(self) -> torch.dtype | None:
         """``grad_dtype`` without a look at the history, for who makes the end of it."""
-        return self.dtype if self._grad_dtype is _OWN_DTYPE else self._grad_dtype
+        return self._inner.dtype if self._grad_dtype is _OWN_DTYPE else self._grad_dtype
 
     @property
     def data(self) -> Any:
@@ -226,8 +227,6 @@ class Tensor(GradValue):
         create_graph: bool = False,
         inputs: Sequence[torch.Tensor] | torch.Tensor | None = None,
     ) -> None:
-        from .autograd import backward
-
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def numpy(self, *, force: bool = False) -> Any:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+aten = torch.ops.aten
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
@@ -25,6 +26,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
     graph = module.graph
     if type(graph._codegen) is not fx.graph.CodeGen or any(n.op in ("call_module", "call_method") for n in graph.nodes):
         return None
+    graph = with_layers(graph)
     source = _Source(module)
     last_use: dict[fx.Node, fx.Node] = {}
     for n in reversed(graph.nodes):
@@ -48,6 +50,24 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
     run: Callable[[list[Any]], Any] = source.names["run"]
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def with_layers(graph: fx.Graph) -> fx.Graph:
+    """A copy of ``graph`` in which a product with a transposed weight and the transposition are one call of torch's ``linear``, which
+    does just these two below Python."""
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    for n in list(copied.nodes):
+        if n.target not in (aten.addmm.default, aten.mm.default) or n.kwargs:
+            continue
+        *bias, x, weight = n.args
+        if not isinstance(weight, fx.Node) or weight.target is not aten.t.default or len(weight.users) > 1:
+            continue
+        if bias and (len(bias[0].meta["val"].shape) != 1 or len(weight.meta["val"].shape) != 2):
+            continue
+        n.target, n.args = torch._C._nn.linear, (x, weight.args[0], *bias)
+        copied.erase_node(weight)
+    return copied
 
 
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:

@@ -69,12 +69,13 @@ class _Compiled:
         results = self.forward(list(plain))
         for i, new in zip(joint.mutated, results, strict=False):
             flat[i].copy_(new)
-        outs = list(results[len(joint.mutated) : joint.n_forward])
+        n_forward = joint.n_forward
+        outs = list(results[len(joint.mutated) : n_forward])
         if self.backward is not None:
             metas = tuple([(o.shape, o.dtype) for o, t in zip(outs, joint.outputs, strict=True) if t is not None])
             if joint.mutated:
                 edges = [edge_of(flat[i]) for i in joint.wanted]
-            node = CompiledBackward(tuple(edges), metas, self, list(results[joint.n_forward :]))
+            node = CompiledBackward(tuple(edges), metas, self, list(results[n_forward:]))
             for i, t in enumerate(joint.outputs):
                 if t is not None:
                     outs[i] = ROOT.wrap(outs[i], (node, t))
@@ -115,16 +116,15 @@ def aot_function(
         kinds: list[Any] = []
         for i, x in enumerate(given):
             edge = None
-            if isinstance(x, torch.Tensor):
-                if type(x) not in VALUES and recording and x.requires_grad:
-                    x = flat[i] = as_leaf(x)
-                if type(x) in VALUES:
-                    plain[i] = _plain(x)
-                    edge = edge_of(x) if recording else None
-                    if edge is not None:
-                        edges.append(edge)
+            if type(x) not in VALUES and recording and isinstance(x, torch.Tensor) and x.requires_grad:
+                x = flat[i] = as_leaf(x)
+            if type(x) in VALUES:
+                edge = edge_of(x) if recording else None
+                if edge is not None:
+                    edges.append(edge)
+                x = plain[i] = _plain(x)
             wanted.append(edge is not None)
-            kinds.append(_kind(plain[i], dynamic))
+            kinds.append(_kind(x, dynamic))
         key = (spec, *wanted, *kinds)
         known = programs.get(key)
         if known is None:

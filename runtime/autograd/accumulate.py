@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..levels import VALUES, Value, run_elementwise
+from ..levels import VALUES, run_elementwise
 from . import hooks
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
@@ -67,15 +67,15 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> None:
-    """Add ``grads[0]`` to the ``.grad`` of a leaf. The gradient is taken out of the list, so that its memory may be kept
+def into_leaf(level: Any, node: Any, grads: list[Any], index: int, create_graph: bool) -> None:
+    """Add ``grads[index]`` to the ``.grad`` of a leaf. The gradient is taken out of the list, so that its memory may be kept
     if nobody else holds it; it gets the strides of the leaf if that is dense, else it becomes contiguous."""
     variable = node.variable
     if not variable._req:
         return  # a view made without history (see follows_base), or a leaf that requires grad no more
     with node.lock:
-        g = grads[0]
-        grads[0] = None
+        g = grads[index]
+        grads[index] = None
         old = variable._grad
         if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
             create_graph, g = False, g._inner.detach()
@@ -86,13 +86,13 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
             # two references: the name here and getrefcount's argument; the engine keeps one for the hooks after the node
-            mine = sys.getrefcount(g) <= (3 if node.post_hooks else 2) and not isinstance(g, Value) and _obeys(g, variable)
+            mine = sys.getrefcount(g) <= (3 if node.post_hooks else 2) and type(g) not in VALUES and _obeys(g, variable._inner)
             if mine and g._base is not None:
                 mine = _alone(g)
                 g = g.data if mine else g  # no longer a view
             variable._grad = level.wrap(g if mine else _laid_out(g, variable), None)
         else:
-            inner = old._inner if isinstance(old, Value) and old._level is level else old
+            inner = old._inner if type(old) in VALUES and old._level is level else old
             if inner.is_sparse and not g.is_sparse:
                 variable._grad = level.wrap(g + inner, None)
             else:
@@ -103,9 +103,10 @@ def into_leaf(level: Any, node: Any, grads: list[Any], create_graph: bool) -> No
 
 def _obeys(g: Any, variable: Any) -> bool:
     """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
-    if g.layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
+    layout = g.layout
+    if layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
-    if g.layout is not torch.strided or not _layout_enforced():
+    if layout is not torch.strided or not _layout_enforced():
         return True
     contiguous: bool = g.is_contiguous()
     if variable.layout is not torch.strided or (contiguous and variable.is_contiguous()):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         t = t.sum(dims, keepdim=True)
         return t.reshape((*t.shape[:first], *shape)) if lead > first else t
 
-    return run_batchwise(summed, g)  # type: ignore[no-any-return]
+    return g.sum_to_size(shape) if type(g) is torch.Tensor else run_batchwise(summed, g)
 
 
 def conform(g: torch.Tensor, meta: Any, node: Node | None, index: int) -> torch.Tensor:
@@ -147,6 +147,7 @@ class GraphTask:
         count, should_run, ends = self.count, self.should_run, self.ends
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = profiling.enabled()
+        at_once = should_run is None and self.accumulate and not profiled  # whether a leaf may take its gradient without a turn of its own
         buffers: dict[Node, list[Any]] = {}
         heap: list[tuple[int, int, Node]] = []
         tickets = itertools.count()
@@ -158,11 +159,11 @@ class GraphTask:
             if node not in buffers:
                 buffers[node] = [None] * len(node.metas)
                 if count[node] == 0:
-                    heapq.heappush(heap, (-node.seq, next(tickets), node))
+                    heappush(heap, (-node.seq, next(tickets), node))
             if g is not None:
                 adding.add(buffers[node], index, g, create_graph)
         while heap:
-            node = heapq.heappop(heap)[2]
+            node = heappop(heap)[2]
             grads = buffers.pop(node, None) or [None] * len(node.metas)
             if should_run is not None and node not in should_run and node not in ends:  # type: ignore[operator]
                 continue
@@ -181,9 +182,9 @@ class GraphTask:
                 if grads[0] is not None and self.accumulate:
                     if profiled:
                         with profiling.reported(node):
-                            adding.into_leaf(level, node, grads, create_graph)
+                            adding.into_leaf(level, node, grads, 0, create_graph)
                     else:
-                        adding.into_leaf(level, node, grads, create_graph)
+                        adding.into_leaf(level, node, grads, 0, create_graph)
                 if node.post_hooks:
                     hooks.run_posthooks(level, node, (), seen, create_graph)
                 continue
@@ -215,27 +216,34 @@ class GraphTask:
             if node.post_hooks:
                 outs = hooks.run_posthooks(level, node, outs, grads, create_graph)
             del grads
-            for i, g in enumerate(outs):
-                edge = edges[i]
-                if edge is None:
+            if type(outs) is not list:
+                outs = list(outs)
+            for i, edge in enumerate(edges):
+                if edge is None or (mask is not None and not mask[i]):
                     continue
                 following, index = edge
-                if mask is not None and not mask[i]:
-                    continue
+                waiting = count[following] - 1
+                g = outs[i]
                 if g is not None:
-                    meta = following.metas[index]
-                    if g.shape != meta[0] or g.dtype is not meta[1]:
-                        g = conform(g, meta, node, i)
+                    metas = following.metas
+                    shape, dtype = metas[index]
+                    if g.shape != shape or g.dtype is not dtype:
+                        g = outs[i] = conform(g, metas[index], node, i)
                     buffer = buffers.get(following)
                     if buffer is None:
-                        buffer = buffers[following] = [None] * len(following.metas)
+                        if not waiting and at_once and type(following) is AccumulateGrad and following.unwatched():
+                            g = None  # whose memory the leaf may keep
+                            adding.into_leaf(level, following, outs, i, create_graph)
+                            continue
+                        buffer = buffers[following] = [None] * len(metas)
                     if buffer[index] is None:
                         buffer[index] = g
                     else:
                         adding.add(buffer, index, g, create_graph)
-                count[following] -= 1
-                if count[following] == 0:
-                    heapq.heappush(heap, (-following.seq, next(tickets), following))
+                if waiting:
+                    count[following] = waiting
+                else:
+                    heappush(heap, (-following.seq, next(tickets), following))
             g = None
             del outs
 
@@ -346,10 +354,10 @@ def execution_order() -> list[Node]:
                 waiting[edge[0]] = waiting.get(edge[0], 0) + 1
     tickets = itertools.count()
     heap = [(-node.seq, next(tickets), node) for node in dict.fromkeys(task.start) if waiting[node] == 0]
-    heapq.heapify(heap)
+    heapify(heap)
     order = []
     while heap:
-        node = heapq.heappop(heap)[2]
+        node = heappop(heap)[2]
         if task.should_run is not None and node not in task.should_run and node not in task.ends:  # type: ignore[operator]
             continue
         order.append(node)
@@ -357,5 +365,5 @@ def execution_order() -> list[Node]:
             if edge is not None:
                 waiting[edge[0]] -= 1
                 if waiting[edge[0]] == 0:
-                    heapq.heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
+                    heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
     return order

@@ -79,13 +79,15 @@ class GradLevel(Level):
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
         outer = self.outer_mode
-        if outer is None and (op.kind is FUNCTIONAL or op.kind is OUT):
+        if outer is None:  # nothing is further out than level zero
+            if op.kind is not FUNCTIONAL and op.kind is not OUT:
+                return op.kernel(*inner, **kwargs)
             _set_excluded(_VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
             try:
-                return op.run(inner, kwargs)
+                return op.kernel(*inner, **kwargs)
             finally:
                 _set_excluded(_VIEWS, False)
-        if outer is None or outer is _grad_enabled():
+        if outer is _grad_enabled():
             return op.run(inner, kwargs)
         _set_grad_enabled(outer)
         try:
@@ -146,7 +148,8 @@ class GradLevel(Level):
             dtype = outs.dtype
             if op.nondiff or dtype not in DIFFERENTIABLE:
                 return self._wrap_plain(op, args, kwargs, outs)
-            node = node or self.make_node(op, tuple(edges), (), at, spans, wanted)
+            if node is None:
+                node = self.make_node(op, tuple(edges), (), at, spans, wanted)
             v = self.wrap(outs, (node, 0))
             node.metas = ((outs.shape, dtype),)
             if type(node) is not Undifferentiable:
@@ -173,9 +176,7 @@ class GradLevel(Level):
 
     def make_node(self, op: Op, edges: Any, metas: Any, at: Any, spans: Any, wanted: list[int]) -> Any:
         key = tuple(wanted)
-        plan = op.plans.get(key)
-        if plan is None:
-            plan = op.plan(key)
+        plan = op.plans.get(key) or op.plan(key)
         if plan is NO_PLAN:
             return Undifferentiable(self, edges, metas, op)
         return (op.node_class or node_class(op))(self, edges, metas, op, plan, at, spans)

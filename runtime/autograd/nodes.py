@@ -50,7 +50,7 @@ class Node:
         if anomaly.STATE.enabled:
             anomaly.remember(self)
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
         """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
         raise NotImplementedError
 
@@ -137,12 +137,16 @@ class AccumulateGrad(Node):
     __slots__ = ("lock", "variable")
 
     def __init__(self, level: Level, variable: Any) -> None:
-        super().__init__(level, (), ((variable.shape, variable.dtype_of_grad()),))
+        Node.__init__(self, level, (), ((variable._inner.shape, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable
         self.lock = threading.RLock()
         if variable._hooks is not None:
             self.tensor_hooks = {0: variable._hooks}
+
+    def unwatched(self) -> bool:
+        """Whether no hook sees the gradient on its way, so that nobody can tell when it arrives."""
+        return not (self.tensor_hooks or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
 
 
 class Input(Node):
@@ -236,7 +240,7 @@ class OpNode(Node):
         t = restore(self.level, s, edge)
         return present(self.level, t, edge) if create_graph else t
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
         values = self.values(create_graph)
         g = grads[0]
         values += (self.plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
@@ -255,7 +259,7 @@ class OpNode(Node):
             elif result is not None:
                 for t, r in zip(targets, result, strict=True):
                     self._place(out, t, r)
-        return tuple(out)
+        return out
 
     def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
         for t in targets:

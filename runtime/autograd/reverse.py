@@ -14,7 +14,7 @@ from .edges import GradientEdge
 from .engine import execute
 from .hooks import show
 from .level import edge_of
-from .nodes import AccumulateGrad, Node, Nowhere
+from .nodes import AccumulateGrad, Edge, Node, Nowhere
 
 _CYCLE = (
     "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
@@ -22,6 +22,7 @@ _CYCLE = (
     "to reset the .grad fields of your parameters to None after use to break the cycle and avoid the leak."
 )
 _warned: set[str] = set()
+_set_grad_enabled = torch._C._set_grad_enabled
 
 
 def _warn_once(message: str) -> None:
@@ -57,11 +58,25 @@ def _edge(t: Any) -> Any:
     return edge_of(t) if isinstance(t, Value) and hasattr(t, "_edge") else None
 
 
-def _level(tensors: Sequence[Any]) -> Any:
-    from ..tensor import ROOT
+def _edges(outputs: Sequence[Any]) -> list[Edge]:
+    """Where the backward pass starts."""
+    edges = [_edge(t) for t in outputs]
+    for i, edge in enumerate(edges):
+        if edge is None or type(edge[0]) is Nowhere:
+            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+    return edges
 
-    levels = {t.node.level if isinstance(t, GradientEdge) else t._level for t in tensors if _edge(t) is not None}
-    return max(levels, key=lambda level: level.number) if levels else ROOT
+
+def _level(edges: Sequence[Edge]) -> Any:
+    if not edges:
+        from ..tensor import ROOT
+
+        return ROOT
+    level = edges[0][0].level
+    for node, _ in edges[1:]:
+        if node.level.number > level.number:
+            level = node.level
+    return level
 
 
 def _device(node: Node) -> torch.device:
@@ -131,22 +146,24 @@ def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> li
 def _run(
     outputs: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
 ) -> tuple[Any, list[Any]]:
-    level = _level(outputs)
+    edges = _edges(outputs)
+    level = _level(edges)
     on_values = create_graph or level.on_values
     roots = []
-    for i, (t, g) in enumerate(zip(outputs, cotangents, strict=True)):
-        edge = _edge(t)
-        if edge is None or type(edge[0]) is Nowhere:
-            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+    for edge, g in zip(edges, cotangents, strict=True):
         if g is not None:
             g = show(level, g) if on_values else g._inner if isinstance(g, Value) and g._level is level else g
         roots.append((edge, g))
-    edges = None if captures is None else [_edge(t) for t in captures]
-    if edges is not None and None in edges:
+    ends = None if captures is None else [_edge(t) for t in captures]
+    if ends is not None and None in ends:
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     keep = create_graph if retain_graph is None else retain_graph
-    with torch.set_grad_enabled(create_graph):
-        return level, execute(level, roots, edges, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+    before = torch.is_grad_enabled()
+    _set_grad_enabled(create_graph)
+    try:
+        return level, execute(level, roots, ends, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+    finally:
+        _set_grad_enabled(before)
 
 
 def backward(
@@ -212,7 +229,7 @@ def grad(
             reached[:] = [i for i, g in enumerate(grads) if g is not None]
             return tuple(grads[i] for i in reached)
 
-        level = _level(outputs)
+        level = _level(_edges(outputs))
         batches = vmap(one)(*cotangents)
         at = dict(zip(reached, batches, strict=True))
         found = tuple(show(level, at[i]) if i in at else None for i in range(len(wanted)))

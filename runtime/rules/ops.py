@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -17,23 +17,35 @@ FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
 # dtypes of values that can have a gradient or a tangent
 DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 _active_modes = torch._C._len_torch_dispatch_stack
-_SUFFIXES: dict[str, Callable[[Any], Any]] = {
-    "_shape": lambda t: _fact(t, lambda x: x.shape),
-    "_dtype": lambda t: _fact(t, lambda x: x.dtype),
-    "_meta": lambda t: _fact(t, Meta.of),
-    "_blocksize": lambda t: _fact(t, _blocksize),
-    "_geometry": lambda t: _fact(t, lambda x: (x.shape, x.stride(), x.storage_offset())),
-}
 
 
 def _blocksize(t: torch.Tensor) -> Any:
     return t.values().shape[1:3] if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
 
 
-def _fact(t: Any, reader: Callable[[Any], Any]) -> Any:
-    if isinstance(t, (list, tuple)):
-        return [_fact(x, reader) for x in t]
-    return None if t is None else reader(t)
+def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``reader`` for a tensor, for each of a list of them, and for None in place of one."""
+
+    def fact(t: Any) -> Any:
+        if t is None:
+            return None
+        kind = type(t)
+        return [fact(x) for x in t] if kind is list or kind is tuple else reader(t)
+
+    return fact
+
+
+_SUFFIXES: dict[str, Callable[[Any], Any]] = {
+    "_shape": _fact(attrgetter("shape")),
+    "_dtype": _fact(attrgetter("dtype")),
+    "_meta": _fact(Meta.of),
+    "_blocksize": _fact(_blocksize),
+    "_geometry": _fact(lambda x: (x.shape, x.stride(), x.storage_offset())),
+}
+
+
+def _as_it_is(v: Any) -> Any:
+    return v
 
 
 NO_PLAN: Any = object()
@@ -163,9 +175,10 @@ class Op:
             self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
 
     def locate(self, name: str) -> tuple[str, int, Any]:
-        """Where a formula's parameter comes from: ("arg" | "out", position, reader or None)."""
-        if name in self.positions:
-            return "arg", self.positions[name], None
+        """Where a formula's parameter comes from: ("arg" | "out", position, reader), with the reader None for what may be a tensor."""
+        at = self.positions.get(name)
+        if at is not None:
+            return "arg", at, None if "Tensor" in str(self.func._schema.arguments[at].type) else _as_it_is
         if name == "result":
             return "out", 0, None
         if name.startswith("result") and name[6:].isdigit():
