@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 aten = torch.ops.aten
 _below_autograd = torch._C._AutoDispatchBelowAutograd
+_linear, _steps_of_linear = torch._C._nn.linear, aten.linear.default.decompose
 
 
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
@@ -53,20 +54,20 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
 
 
 def with_layers(graph: fx.Graph) -> fx.Graph:
-    """A copy of ``graph`` in which a product with a transposed weight and the transposition are one call of torch's ``linear``, which
-    does just these two below Python."""
+    """A copy of ``graph`` in which the transposition of a weight and ``addmm`` with it are one call of torch's ``linear``, which does
+    just these two below Python."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
     for n in list(copied.nodes):
-        if n.target not in (aten.addmm.default, aten.mm.default) or n.kwargs:
+        if n.target is not aten.addmm.default or n.kwargs:
             continue
-        *bias, x, weight = n.args
-        if not isinstance(weight, fx.Node) or weight.target is not aten.t.default or len(weight.users) > 1:
+        bias, x, transposed = n.args
+        if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default or len(transposed.users) > 1:
             continue
-        if bias and (len(bias[0].meta["val"].shape) != 1 or len(weight.meta["val"].shape) != 2):
-            continue
-        n.target, n.args = torch._C._nn.linear, (x, weight.args[0], *bias)
-        copied.erase_node(weight)
+        args = (x, transposed.args[0], bias)
+        if [func for func, *_ in _Witness(n.meta.get("val")).watch(_steps_of_linear, _example(args), {})] == [aten.t.default, n.target]:
+            n.target, n.args = _linear, args
+            copied.erase_node(transposed)
     return copied
 
 
@@ -144,14 +145,19 @@ class _Witness(TorchDispatchMode):
         self.calls.append((func, args, kwargs or {}))
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
 
-    def sees_only(self, call: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
+    def watch(self, call: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+        """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""
         try:
             with self, _below_autograd():
                 call(*args, **kwargs)
-        except (TypeError, RuntimeError):  # not arguments of this binding
-            return False
-        return len(self.calls) == 1 and self.calls[0][0] is func and _same(list(self.calls[0][1:]), [args, kwargs])
+        except (TypeError, RuntimeError):
+            return []
+        return self.calls
+
+    def sees_only(self, call: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
+        calls = self.watch(call, args, kwargs)
+        return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])
 
 
 def _same(a: Any, b: Any) -> bool:
