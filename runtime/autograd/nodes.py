@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MissingRule
 from ..levels import VALUES, Level, run_elementwise
 from ..rules.ops import Op, Plan
+from ..rules.record import parameters
 from . import anomaly, hooks
 from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
@@ -291,13 +292,11 @@ class OpNode(Node):
             found += [None] if first is None else range(first, first + self.spans.get(at, 1))
         return found
 
-    def __getattr__(self, name: str) -> Any:
-        """``_saved_self`` and its like: what formulas will be given under that name; ``_raw_saved_self``: the handle of a saved tensor."""
-        raw = name.startswith("_raw_saved_")
-        key = name[11 if raw else 7 :].replace("_sym_sizes", "_shape").replace("_scalar_type", "_dtype")
-        if not (raw or name.startswith("_saved_")) or key not in self.plan.names:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        i = self.plan.names.index(key)
+    def saved_under(self, name: str, raw: bool) -> Any:
+        """What formulas will be given under that name, or with ``raw`` the handle of a saved tensor."""
+        if name not in self.plan.names:
+            raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
+        i = self.plan.names.index(name)
         if self.saved is None:
             raise RuntimeError(FREED)
         s = self.saved[i]
@@ -308,8 +307,8 @@ class OpNode(Node):
         return SavedTensor.of(self, self.saved, i, self._history(self.plan.slots[i], 0))
 
     def __dir__(self) -> list[str]:
-        names = [n.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type") for n in self.plan.names]
-        return [*super().__dir__(), *(f"_saved_{n}" for n in names)]
+        missing = {prefix + _shown(n) for n in _saved_names(self.op) - set(self.plan.names) for prefix in _PREFIXES}
+        return [name for name in super().__dir__() if name not in missing]
 
 
 class Undifferentiable(Node):
@@ -328,11 +327,35 @@ class Undifferentiable(Node):
         return "NotImplemented"
 
 
+_PREFIXES = ("_saved_", "_raw_saved_")
+
+
+def _saved_names(op: Op) -> set[str]:
+    """What the formulas of an op may ask for."""
+    formulas = op.record.vjp.values() if op.record is not None and op.record.vjp is not None else ()
+    return {p for formula in formulas for p in parameters(formula)} - {"g", "gs", "needs"}
+
+
+def _shown(name: str) -> str:
+    """What torch calls it."""
+    return name.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type")
+
+
+def _members(op: Op) -> dict[str, Any]:
+    """Of the class of an op's nodes: ``_saved_self`` and ``_raw_saved_self`` and their like; were they found by a ``__getattr__``, every
+    other attribute of a node would take twice the time."""
+    members: dict[str, Any] = {"__slots__": ()}
+    for name in _saved_names(op):
+        for prefix in _PREFIXES:
+            members[prefix + _shown(name)] = property(functools.partial(OpNode.saved_under, name=name, raw=prefix == "_raw_saved_"))
+    return members
+
+
 @functools.cache
 def inplace_class(op: Op, functional: Op) -> type[OpNode]:
     """``TBackward1`` for ``aten.t_``, where torch tells the in-place op apart from its functional form; else the class of the latter."""
     name = own_name(op.base_name, op.func._overloadname)
-    return node_class(functional) if name is None else type(name, (OpNode,), {"__slots__": ()})
+    return node_class(functional) if name is None else type(name, (OpNode,), _members(functional))
 
 
 def node_class(op: Op) -> type[OpNode]:
@@ -341,6 +364,6 @@ def node_class(op: Op) -> type[OpNode]:
         functional = op.functional or op
         name = node_name(functional.base_name, functional.func._overloadname)
         namespace = AccumulateGrad.namespace if name in WITHOUT_NUMBER.values() else ""
-        op.node_class = type(name, (OpNode,), {"__slots__": (), "namespace": namespace})
+        op.node_class = type(name, (OpNode,), {**_members(op), "namespace": namespace})
     made: type[OpNode] = op.node_class
     return made
