@@ -87,6 +87,10 @@ class Value(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise RuntimeError(f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead.")
 
+    def __format__(self, spec: str) -> str:
+        """Of a number the number's, as ``torch.Tensor.__format__``, which for subclasses knows no format."""
+        return format(self.item(), spec) if self.dim() == 0 and not self.is_meta else object.__format__(self, spec)
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         reopen_keys(func)

@@ -241,6 +241,9 @@ class Tensor(GradValue):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
+        if isinstance(self, torch.nn.Parameter):  # by its flag; as there, a copy takes the numbers and neither gradient nor attributes
+            memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
+            return copied  # type: ignore[return-value]
         if not self.is_leaf:
             raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
         new = wrap(copy.deepcopy(self._inner, memo), self.requires_grad)

@@ -68,7 +68,15 @@ def run_prehooks(level: Any, node: Any, grads: list[Any], create_graph: bool) ->
 
 
 def run_posthooks(level: Any, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
-    """Hooks after ``node``: each gets the cotangents of its inputs and of its outputs, and may replace the former."""
+    """Hooks after ``node``: each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs, and may replace the
+    former."""
+    from .engine import conform
+
+    outs = list(outs)
+    for i, g in enumerate(outs):
+        if g is not None and node.edges[i] is not None:
+            following, index = node.edges[i]
+            outs[i] = conform(g, following.metas[index], node, i)
     inputs = node.inputs()
     seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
     shown = tuple(show(level, g) for g in grads)
@@ -76,11 +84,10 @@ def run_posthooks(level: Any, node: Any, outs: Sequence[Any], grads: Sequence[An
         new = hook(tuple(show(level, g) for g in seen), shown)
         if new is not None:
             seen = _checked_tuple(level, seen, new, hook, create_graph)
-    replaced = list(outs)
     for i, g in zip(inputs, seen, strict=True):
         if i is not None:
-            replaced[i] = g
-    return replaced
+            outs[i] = g
+    return outs
 
 
 def run_post_accumulate(variable: Any) -> None:

@@ -23,6 +23,7 @@ import torch
 from ..tensor import rebuild
 from .classes import patch_classes
 from .factories import wrapped_factories
+from .modules import patch_modules
 from .patches import Patches
 from .routes import replacements, switches
 
@@ -47,6 +48,7 @@ def install() -> None:
         for owner, name, value in switches():
             patches.set(owner, name, value)
         patch_classes(patches)
+        patch_modules(patches)
         patches.enter(torch.serialization.safe_globals([rebuild]))  # so that torch.load takes what torch.save wrote
     except BaseException:
         patches.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..autograd import function
 from ..tensor import wrap
@@ -31,7 +32,12 @@ class _RequiresGrad:
     """``Tensor.requires_grad`` of plain tensors: reading is torch's; setting it makes the tensor a runtime tensor."""
 
     def __get__(self, t: Any, owner: Any = None) -> Any:
-        return self if t is None else _requires_grad.__get__(t)
+        if t is None:
+            return self
+        if not isinstance(t, (UninitializedParameter, UninitializedBuffer)):
+            return _requires_grad.__get__(t)
+        with torch._C.DisableTorchFunctionSubclass():  # it lets pass what torch's own descriptors do, and knows them by their class
+            return _requires_grad.__get__(t)
 
     def __set__(self, t: Any, value: bool) -> None:
         _require(t, value)

@@ -407,3 +407,16 @@ def test_backward_hooks_of_modules_work_under_the_drop_in() -> None:
     with runtime.dropin.installed():
         found = run()
     assert found == expected
+
+
+def test_a_hook_after_a_node_sees_gradients_of_the_sizes_and_dtypes_of_its_inputs() -> None:
+    def scenario(lib: Any) -> Any:
+        x, bias = lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), lib.tensor([1.0], dtype=torch.float64, requires_grad=True)
+        y = x + bias
+        seen: list[Any] = []
+        y.grad_fn.register_hook(lambda gi, go: seen.append([(g, g.dtype) for g in gi]))
+        y.grad_fn.register_hook(lambda gi, go: (gi[0], gi[1] * 2))
+        y.sum().backward()
+        return seen, x.grad, bias.grad
+
+    same(scenario)

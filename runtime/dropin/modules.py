@@ -1,0 +1,76 @@
+"""What of ``torch.nn`` makes tensors below Python, where the runtime would not see them: padding of sequences, lazy parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from ..levels import Value
+from ..tensor import unwrap
+from .patches import Patches
+
+_pad_sequence: Any = torch._C._nn.pad_sequence
+_pad_packed_sequence = torch._VF._pad_packed_sequence
+_Uninitialized: Any = UninitializedParameter.__mro__[1]  # the mixin, which torch's stubs leave out
+
+
+def _placed(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.Tensor:
+    """``rows[places]``, with ``padding`` where a place is negative."""
+    if not rows.shape[0]:
+        return rows.new_full((*places.shape, *rows.shape[1:]), padding)
+    missing = (places < 0).view(*places.shape, *(1,) * (rows.dim() - 1))
+    return rows[places.clamp(min=0)].masked_fill(missing, padding)
+
+
+def _padded(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Any:
+    """``pad_sequence``, whose kernel writes into a buffer of its own: here the kernel places the numbers of the rows, and one index
+    gathers them."""
+    if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
+        return _pad_sequence(sequences, batch_first, padding_value, padding_side)
+    ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
+    numbers = [torch.arange(end - len(s), end, device=s.device) for s, end in zip(sequences, ends, strict=True)]
+    return _placed(torch.cat(list(sequences)), _pad_sequence([unwrap(n) for n in numbers], batch_first, -1, padding_side), padding_value)
+
+
+def _padded_packed(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> Any:
+    """``_pad_packed_sequence``, likewise."""
+    if not isinstance(data, Value):
+        return _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length)
+    numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
+    places, lengths = _pad_packed_sequence(unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length)
+    return _placed(data, places.squeeze(-1), padding_value), lengths
+
+
+def _uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> Any:
+    return torch.Tensor._make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
+
+
+def _new_parameter(cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+    return _uninitialized(cls, requires_grad, device, dtype)
+
+
+def _new_buffer(cls: Any, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True) -> Any:
+    made = _uninitialized(cls, requires_grad, device, dtype)
+    made.persistent = persistent
+    made._is_buffer = True
+    return made
+
+
+def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    """The object becomes a runtime tensor of that shape, a parameter if it was to be one."""
+    like = t.data
+    made: Any = torch.empty(shape, device=device or like.device, dtype=dtype or like.dtype)
+    if isinstance(t, UninitializedParameter):
+        made = torch.nn.Parameter(made, t.requires_grad)
+    made.__dict__.update(t.__dict__)
+    torch.utils.swap_tensors(t, made)
+
+
+def patch_modules(patches: Patches) -> None:
+    patches.set(torch._C._nn, "pad_sequence", _padded)
+    patches.set(torch._VF, "_pad_packed_sequence", _padded_packed)
+    patches.set(UninitializedParameter, "__new__", staticmethod(_new_parameter))
+    patches.set(UninitializedBuffer, "__new__", staticmethod(_new_buffer))
+    patches.set(_Uninitialized, "materialize", _materialize)

@@ -1,0 +1,13 @@
+"""Rounding to the values of a quantized type, as in training for quantization: straight through where the value is within range."""
+
+from __future__ import annotations
+
+from .record import register
+
+register(
+    "fake_quantize_per_tensor_affine_cachemask _fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    vjp={"self": lambda g, result1: g * result1},
+    nondiff=(1,),
+    family="quantization",
+)
+register("fake_quantize_per_channel_affine_cachemask", vjp={"self": lambda g, result1: g * result1}, nondiff=(1,), family="quantization")
