@@ -166,9 +166,9 @@ def mlp_step() -> Training:
     return Training("MLP, batch 32", loss, torch.randn(32, 64), randoms((128, 64), (128,), (128, 128), (128,), (10, 128), (10,)))
 
 
-def transformer_step() -> Training:
-    """A transformer block at batch 4, with torch's fused attention."""
-    batch, length, width, heads = 4, 64, 128, 4
+def transformer_step(width: int, heads: int) -> Training:
+    """A transformer block at batch 4 with sequences of 64 and torch's fused attention."""
+    batch, length = 4, 64
 
     def loss(
         x: Tensor, n1: Tensor, m1: Tensor, w_qkv: Tensor, b_qkv: Tensor, w_out: Tensor, b_out: Tensor, n2: Tensor, m2: Tensor, w1: Tensor,
@@ -186,11 +186,11 @@ def transformer_step() -> Training:
         *(torch.ones(width), torch.zeros(width), *randoms((3 * width, width), (3 * width,), (width, width), (width,))),
         *(torch.ones(width), torch.zeros(width), *randoms((4 * width, width), (4 * width,), (width, 4 * width), (width,))),
     )
-    return Training("transformer block, batch 4", loss, torch.randn(batch, length, width), parameters)
+    return Training(f"transformer block, batch 4, width {width}", loss, torch.randn(batch, length, width), parameters)
 
 
-def cnn_step() -> Training:
-    """A CNN with batch normalization at batch 8."""
+def cnn_step(first: int, second: int) -> Training:
+    """A CNN of two convolutions with batch normalization, on 8 images of 32×32."""
 
     def loss(
         x: Tensor, w1: Tensor, b1: Tensor, n1: Tensor, m1: Tensor, w2: Tensor, b2: Tensor, n2: Tensor, m2: Tensor, w3: Tensor, b3: Tensor
@@ -202,10 +202,10 @@ def cnn_step() -> Training:
         return F.cross_entropy(F.linear(F.adaptive_avg_pool2d(hidden, 1).flatten(1), w3, b3), target)
 
     parameters = (
-        *(*randoms((16, 3, 3, 3), (16,)), torch.ones(16), torch.zeros(16)),
-        *(*randoms((32, 16, 3, 3), (32,)), torch.ones(32), torch.zeros(32), *randoms((10, 32), (10,))),
+        *(*randoms((first, 3, 3, 3), (first,)), torch.ones(first), torch.zeros(first)),
+        *(*randoms((second, first, 3, 3), (second,)), torch.ones(second), torch.zeros(second), *randoms((10, second), (10,))),
     )
-    return Training("CNN, batch 8", loss, torch.randn(8, 3, 32, 32), parameters)
+    return Training(f"CNN, batch 8, {first} and {second} channels", loss, torch.randn(8, 3, 32, 32), parameters)
 
 
 def lstm_step() -> Training:
@@ -230,9 +230,13 @@ def solve_step() -> Training:
 
 
 def trainings() -> list[Training]:
-    """Every training step, with seeded values."""
+    """Every training step, with seeded values. The narrow transformer and CNN show what a call costs; the wide ones have the sizes of
+    the base model of Vaswani et al. (2017) and of the first layers of Simonyan and Zisserman (2015)."""
     torch.manual_seed(0)
-    return [make() for make in (transformer_step, cnn_step, lstm_step, chain_of_100, mlp_step, solve_step)]
+    return [
+        *(transformer_step(128, 4), transformer_step(512, 8), cnn_step(16, 32), cnn_step(64, 128)),
+        *(lstm_step(), chain_of_100(), mlp_step(), solve_step()),
+    ]
 
 
 def leaves(p: Training, ours: bool) -> tuple[Any, list[Any]]:
