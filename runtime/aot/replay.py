@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .peephole import rewritten
+from .witness import Witness, example
 
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
-aten = torch.ops.aten
 _below_autograd = torch._C._AutoDispatchBelowAutograd
-_linear, _steps_of_linear = torch._C._nn.linear, aten.linear.default.decompose
 
 
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
@@ -27,7 +26,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
     graph = module.graph
     if type(graph._codegen) is not fx.graph.CodeGen or any(n.op in ("call_module", "call_method") for n in graph.nodes):
         return None
-    graph = with_layers(graph)
+    graph = rewritten(graph)
     source = _Source(module)
     last_use: dict[fx.Node, fx.Node] = {}
     for n in reversed(graph.nodes):
@@ -51,24 +50,6 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
     run: Callable[[list[Any]], Any] = source.names["run"]
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
-
-
-def with_layers(graph: fx.Graph) -> fx.Graph:
-    """A copy of ``graph`` in which the transposition of a weight and ``addmm`` with it are one call of torch's ``linear``, which does
-    just these two below Python."""
-    copied = fx.Graph()
-    copied.output(copied.graph_copy(graph, {}))
-    for n in list(copied.nodes):
-        if n.target is not aten.addmm.default or n.kwargs:
-            continue
-        bias, x, transposed = n.args
-        if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default or len(transposed.users) > 1:
-            continue
-        args = (x, transposed.args[0], bias)
-        if [func for func, *_ in _Witness(n.meta.get("val")).watch(_steps_of_linear, _example(args), {})] == [aten.t.default, n.target]:
-            n.target, n.args = _linear, args
-            copied.erase_node(transposed)
-    return copied
 
 
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:
@@ -114,57 +95,10 @@ def binding(n: fx.Node) -> Callable[..., Any]:
     if type(func) is not torch._ops.OpOverload:
         return func  # type: ignore[return-value]
     if func.namespace == "aten" and isinstance(n.meta.get("val"), (torch.Tensor, list, tuple)):
-        args, kwargs = _example(n.args), _example(n.kwargs)
+        args, kwargs = example(n.args), example(n.kwargs)
         name = func._schema.name.split("::")[1]
         for namespace in _NAMESPACES:
             found = getattr(namespace, name, None)
-            if callable(found) and _Witness(n.meta["val"]).sees_only(found, func, args, kwargs):
+            if callable(found) and Witness(n.meta["val"]).sees_only(found, func, args, kwargs):
                 return found  # type: ignore[no-any-return]
     return func._op
-
-
-def _example(a: Any) -> Any:
-    """Arguments as they were when the graph was traced; a symbolic size stays a node, which no binding takes."""
-    if isinstance(a, fx.Node):
-        value = a.meta.get("val")
-        return value if isinstance(value, torch.Tensor) else a
-    if type(a) in (list, tuple) or isinstance(a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)):
-        return {k: _example(b) for k, b in a.items()} if isinstance(a, dict) else [_example(b) for b in a]
-    return a
-
-
-class _Witness(TorchDispatchMode):
-    """Notes the calls that reach ATen and answers each with ``result`` instead of running it."""
-
-    def __init__(self, result: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.result = result
-        self.calls: list[Any] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls.append((func, args, kwargs or {}))
-        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
-
-    def watch(self, call: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
-        """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""
-        try:
-            with self, _below_autograd():
-                call(*args, **kwargs)
-        except (TypeError, RuntimeError):
-            return []
-        return self.calls
-
-    def sees_only(self, call: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
-        calls = self.watch(call, args, kwargs)
-        return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        return a is b
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    return type(a) is type(b) and bool(a == b)

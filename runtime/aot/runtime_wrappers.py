@@ -11,10 +11,11 @@ from torch.utils import _pytree as pytree
 
 from ..autograd.level import edge_of
 from ..autograd.nodes import Node
-from ..autograd.saved import FREED
+from ..autograd.saved import FREED, Saved
 from ..leaf import as_leaf
 from ..levels import VALUES
 from ..tensor import ROOT
+from .aliasing import within_reach
 from .compilers import Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
@@ -27,11 +28,11 @@ class CompiledBackward(Node):
     __slots__ = ("program", "saved")
 
     def __init__(self, edges: Any, metas: Any, program: _Compiled, saved: list[Any]) -> None:
-        super().__init__(ROOT, edges, metas)
+        Node.__init__(self, ROOT, edges, metas)
         self.program = program
         self.saved: list[Any] | None = saved
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
         if create_graph:
             raise RuntimeError(
                 "aot_function does not support double backward: its backward is a graph without history. "
@@ -39,10 +40,14 @@ class CompiledBackward(Node):
             )
         if self.saved is None:
             raise RuntimeError(FREED)
-        tangents = []
-        for g, (shape, dtype), device in zip(grads, self.metas, self.program.devices, strict=True):
-            tangents.append(torch.zeros(shape, dtype=dtype, device=device) if g is None else g)
-        return tuple(self.program.backward([*self.saved, *tangents]))
+        values = [s.check(None) if type(s) is Saved else s for s in self.saved]
+        values += grads
+        for i, g in enumerate(grads):
+            if g is None:
+                shape, dtype = self.metas[i]
+                values[len(self.saved) + i] = torch.zeros(shape, dtype=dtype, device=self.program.devices[i])
+        results: Sequence[Any] = self.program.backward(values)
+        return results
 
     def release(self) -> None:
         self.saved = None
@@ -51,35 +56,42 @@ class CompiledBackward(Node):
 class _Compiled:
     """One program for one kind of inputs."""
 
-    __slots__ = ("backward", "devices", "forward", "joint", "one_leaf")
+    __slots__ = ("backward", "devices", "exposed", "forward", "joint", "metas", "n_forward", "n_mutated", "one_leaf", "tangents")
 
-    def __init__(self, joint: Joint, forward: Callable[..., Any], backward: Callable[..., Any] | None, devices: Sequence[Any]) -> None:
+    def __init__(self, joint: Joint, forward: Callable[..., Any], backward: Callable[..., Any] | None, exposed: Sequence[int] = ()) -> None:
         self.joint = joint
         self.forward = forward
         self.backward: Any = backward
-        self.devices = devices
+        cotangents = [n.meta["val"] for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
+        self.devices = [t.device for t in cotangents]
+        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if joint.abstraction is None else None
+        self.n_mutated, self.n_forward = len(joint.mutated), joint.n_forward
+        self.tangents = [(i, t) for i, t in enumerate(joint.outputs) if t is not None]
         self.one_leaf = joint.out_spec.is_leaf()
+        self.exposed = exposed
 
     def accepts(self, plain: Sequence[Any]) -> bool:
         abstraction = self.joint.abstraction
         return abstraction is None or abstraction.holds([p for p in plain if isinstance(p, torch.Tensor)])
 
-    def __call__(self, flat: Sequence[Any], plain: Sequence[Any], edges: Sequence[Any]) -> Any:
-        joint = self.joint
-        results = self.forward(list(plain))
-        for i, new in zip(joint.mutated, results, strict=False):
+    def __call__(self, flat: Sequence[Any], plain: list[Any], edges: Sequence[Any]) -> Any:
+        """``plain``: what ``flat`` holds, in a list for the program to empty; ``edges``: of the inputs whose gradient is wanted."""
+        results = self.forward(plain)
+        n_mutated = self.n_mutated
+        saved = list(results[self.n_forward :])
+        for i in self.exposed:
+            saved[i] = Saved(saved[i])
+        for i, new in zip(self.joint.mutated, results, strict=False):
             flat[i].copy_(new)
-        n_forward = joint.n_forward
-        outs = list(results[len(joint.mutated) : n_forward])
+        outs = list(results[n_mutated : self.n_forward])
         if self.backward is not None:
-            metas = tuple([(o.shape, o.dtype) for o, t in zip(outs, joint.outputs, strict=True) if t is not None])
-            if joint.mutated:
-                edges = [edge_of(flat[i]) for i in joint.wanted]
-            node = CompiledBackward(tuple(edges), metas, self, list(results[n_forward:]))
-            for i, t in enumerate(joint.outputs):
-                if t is not None:
-                    outs[i] = ROOT.wrap(outs[i], (node, t))
-        return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, joint.out_spec)
+            metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in self.tangents])
+            if n_mutated:
+                edges = [edge_of(flat[i]) for i in self.joint.wanted]
+            node = CompiledBackward(tuple(edges), metas, self, saved)
+            for i, t in self.tangents:
+                outs[i] = ROOT.wrap(outs[i], (node, t))
+        return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, self.joint.out_spec)
 
 
 def aot_function(
@@ -119,10 +131,13 @@ def aot_function(
             if type(x) not in VALUES and recording and isinstance(x, torch.Tensor) and x.requires_grad:
                 x = flat[i] = as_leaf(x)
             if type(x) in VALUES:
-                edge = edge_of(x) if recording else None
-                if edge is not None:
-                    edges.append(edge)
-                x = plain[i] = _plain(x)
+                if x._level is not ROOT:
+                    raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
+                if recording:
+                    edge = edge_of(x)
+                    if edge is not None:
+                        edges.append(edge)
+                x = plain[i] = x._inner
             wanted.append(edge is not None)
             kinds.append(_kind(x, dynamic))
         key = (spec, *wanted, *kinds)
@@ -145,17 +160,17 @@ def aot_function(
             keep.args = (list(keep.args[0])[: joint.n_forward],)
             joint.module.graph.eliminate_dead_code()
             joint.module.recompile()
-            return _Compiled(joint, as_boxed(compiler(joint.module, plain)), None, ())
+            return _Compiled(joint, as_boxed(compiler(joint.module, plain)), None)
         without_round_trips(joint.module.graph)
         joint.module.recompile()
         options: dict[str, Any] = {"num_fwd_outputs": joint.n_forward}
         if num_params_buffers and partition_fn is not default_partition:
             options["static_lifetime_input_indices"] = range(num_params_buffers)
         forward, backward = partition_fn(joint.module, None, **options)
-        devices = [n.meta["val"].device for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
         examples = [[n.meta.get("val") for n in m.graph.nodes if n.op == "placeholder"] for m in (forward, backward)]
+        exposed = within_reach(forward.graph, joint.n_forward)  # before a compiler changes the graph
         fw, bw = fw_compiler(forward, examples[0]), backward_compiler(backward, examples[1])
-        return _Compiled(joint, as_boxed(fw), as_boxed(bw), devices)
+        return _Compiled(joint, as_boxed(fw), as_boxed(bw), exposed)
 
     return compiled
 
@@ -165,7 +180,7 @@ _LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, ty
 
 def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
     """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
-    if not kwargs and all(type(a) in VALUES or type(a) in _LEAVES for a in args):
+    if not kwargs and (VALUES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
         return args, None
     return pytree.tree_flatten((args, kwargs))
 
@@ -173,13 +188,6 @@ def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[An
 def _call(fn: Callable[..., Any], values: Sequence[Any], spec: Any) -> Any:
     args, kwargs = pytree.tree_unflatten(list(values), spec)
     return fn(*args, **kwargs)
-
-
-def _plain(x: Any) -> torch.Tensor:
-    if x._level is not ROOT:
-        raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
-    inner: torch.Tensor = x._inner
-    return inner
 
 
 def _kind(x: Any, dynamic: bool) -> Any:
@@ -190,5 +198,6 @@ def _kind(x: Any, dynamic: bool) -> Any:
         return type(x), x if exact else repr(x)
     if dynamic:
         return x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
-    strides = x.stride() if x.layout is torch.strided else None
-    return x.dtype, x.device, x.shape, strides, x.layout, x.is_conj(), x.is_neg()
+    layout = x.layout
+    strides = x.stride() if layout is torch.strided else None
+    return x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()

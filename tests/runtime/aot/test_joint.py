@@ -185,3 +185,25 @@ def test_a_nan_argument_is_traced_once() -> None:
     compiled = aot.aot_function(f, aot.nop)
     assert compiled(torch.ones(2), float("nan")).isnan().all() and compiled(torch.ones(2), float("nan")).isnan().all()
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("write", ["an argument", "a view of an argument", "a result"])
+def test_a_write_to_what_a_compiled_backward_needs_is_an_error(write: str) -> None:
+    x = runtime.wrap(torch.randn(3))
+    w = runtime.wrap(torch.randn(3), requires_grad=True)
+    y = aot.aot_function(lambda x, w: (x.view(3) * w).exp(), aot.nop)(x, w)
+    with torch.no_grad():
+        {"an argument": x, "a view of an argument": x[:1], "a result": y}[write].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_write_to_what_no_compiled_backward_needs_is_none_of_its_business() -> None:
+    x = runtime.wrap(torch.randn(3))
+    w = runtime.wrap(torch.full((3,), 2.0), requires_grad=True)
+    y = aot.aot_function(lambda x, w: w * 3 + x, aot.nop)(x, w)
+    with torch.no_grad():
+        for t in (x, w, y):
+            t.add_(1)
+    y.sum().backward()
+    assert w.grad.tolist() == [3.0] * 3

@@ -9,7 +9,7 @@ from torch import fx
 
 import runtime
 from runtime import aot
-from runtime.aot.replay import as_python, binding, with_layers
+from runtime.aot.replay import as_python, binding
 
 aten = torch.ops.aten
 
@@ -106,47 +106,3 @@ def test_a_result_that_is_its_argument_transposed_twice_is_a_tensor_of_its_own()
     assert y is not x and y.data_ptr() == x.data_ptr()
     (y.sum() + z.sum()).backward()
     assert torch.equal(runtime.unwrap(x.grad), torch.full((2, 3), 3.0))
-
-
-def _traced(f: Any, *args: torch.Tensor) -> fx.GraphModule:
-    """What a compiler is given for ``f``."""
-    modules: list[fx.GraphModule] = []
-
-    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
-        modules.append(module)
-        return aot.nop(module, inputs)
-
-    aot.aot_function(f, keep)(*args)
-    return modules[0]
-
-
-def _targets(graph: fx.Graph) -> list[Any]:
-    return [n.target for n in graph.nodes if n.op == "call_function"]
-
-
-def test_a_layer_with_bias_is_one_call_of_linear() -> None:
-    given = [torch.randn(4, 3), torch.randn(5, 3), torch.randn(5)]
-    module = _traced(torch.nn.functional.linear, *given)
-    assert _targets(with_layers(module.graph)) == [torch._C._nn.linear]
-    assert _targets(module.graph)[0] is aten.t.default  # others may hold it: it is left as it is
-    (out,) = _run(module, list(given))
-    assert torch.equal(out, torch.nn.functional.linear(*given))
-
-
-def test_a_transposed_weight_that_something_else_uses_stays() -> None:
-    def both(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
-        turned = w.t()
-        return torch.addmm(b, x, turned), turned + 1
-
-    given = [torch.randn(4, 3), torch.randn(5, 3), torch.randn(5)]
-    module = _traced(both, *given)
-    assert _targets(with_layers(module.graph)) == [aten.t.default, aten.addmm.default, aten.add.Tensor]
-    product, turned = _run(module, list(given))
-    assert torch.equal(product, torch.nn.functional.linear(*given)) and torch.equal(turned, given[1].t() + 1)
-
-
-def test_a_product_that_is_scaled_is_no_layer() -> None:
-    given = [torch.randn(4, 3), torch.randn(5, 3), torch.randn(5)]
-    module = _traced(lambda x, w, b: torch.addmm(b, x, w.t(), alpha=2), *given)
-    (out,) = _run(module, list(given))
-    torch.testing.assert_close(out, given[2] + 2 * given[0] @ given[1].t())

@@ -1,0 +1,121 @@
+"""Rewrites of a graph that is about to be run as Python: the same bits from fewer and cheaper calls.
+
+They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from .aliasing import LINEAR, fresh, functional_pointwise, may_alias
+from .witness import Witness, example
+
+aten = torch.ops.aten
+_steps_of_linear = aten.linear.default.decompose
+_ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
+_WIDE = (torch.float32, torch.float64)
+_EXACT = 1 << 24  # integers up to here are numbers of float32
+
+
+def rewritten(graph: fx.Graph) -> fx.Graph:
+    """A copy of ``graph`` with every rewrite of this module."""
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    for rewrite in (layers, squares, broadcasts, numbers, overwrites):
+        rewrite(copied)
+    return copied
+
+
+def layers(graph: fx.Graph) -> None:
+    """The transposition of a weight and ``addmm`` with it become one call of torch's ``linear``, which does just these two below Python."""
+    for n in _calls(graph):
+        if n.target is not aten.addmm.default or n.kwargs:
+            continue
+        bias, x, transposed = n.args
+        if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default or len(transposed.users) > 1:
+            continue
+        args = (x, transposed.args[0], bias)
+        if [func for func, *_ in Witness(n.meta.get("val")).watch(_steps_of_linear, example(args), {})] == [aten.t.default, n.target]:
+            n.target, n.args = LINEAR, args
+            graph.erase_node(transposed)
+
+
+def squares(graph: fx.Graph) -> None:
+    """``x ** 2`` becomes ``x * x``, which is how the kernels compute it."""
+    for n in _calls(graph):
+        if n.target is aten.pow.Tensor_Scalar and n.args[1] == 2 and _static(n) and n.meta["val"].dtype in _WIDE:
+            n.target, n.args = aten.mul.Tensor, (n.args[0], n.args[0])
+
+
+def broadcasts(graph: fx.Graph) -> None:
+    """What was expanded only for the sake of arithmetic with a tensor of that shape is left for the arithmetic to expand."""
+    for n in _calls(graph):
+        if n.target is not aten.expand.default or not _static(n) or not _static(n.args[0]):
+            continue
+        source: Any = n.args[0]
+        for user in list(n.users):
+            if user.target in _ARITHMETIC and len(user.args) == 2 and not user.kwargs and user.args.count(n) == 1:
+                (other,) = (a for a in user.args if a is not n)
+                if _static(other) and _static(user) and _kind(other) == _kind(user) == _kind(n):
+                    user.replace_input_with(n, source)
+        if not n.users:
+            graph.erase_node(n)
+
+
+def numbers(graph: fx.Graph) -> None:
+    """A number in arithmetic with floating point tensors becomes a tensor now instead of at each call."""
+    for n in _calls(graph):
+        if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs or not _static(n) or not _static(n.args[0]):
+            continue
+        x, number = n.args
+        dtype = n.meta["val"].dtype
+        if dtype not in _WIDE or x.meta["val"].dtype is not dtype:  # type: ignore[union-attr]
+            continue  # of narrower types the kernels read numbers in a wider one
+        if type(number) is float or (type(number) is int and abs(number) <= _EXACT):
+            n.args = (x, torch.tensor(number, dtype=dtype, device="cpu"))
+
+
+def overwrites(graph: fx.Graph) -> None:
+    """A pointwise call writes its result over its first argument where that is a buffer that the graph made itself, to which no view
+    refers and which nothing uses later: neither a call nor the caller, since what is returned is used by the output."""
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    own = {n for n in graph.nodes if fresh(n)}
+    views = {n for n in graph.nodes if may_alias(n)}
+    for n in _calls(graph):
+        first = n.args[0] if n.args else None
+        func = _inplace(n.target)
+        if func is None or not isinstance(first, fx.Node) or first not in own or not _static(first) or not _static(n):
+            continue
+        if _kind(first) != _kind(n) or first.meta["val"].stride() != n.meta["val"].stride():
+            continue
+        if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
+            n.target = func
+
+
+def _calls(graph: fx.Graph) -> list[fx.Node]:
+    return [n for n in graph.nodes if n.op == "call_function"]
+
+
+def _static(n: Any) -> bool:
+    """Whether ``n`` is a strided tensor of known sizes, none of them a symbol."""
+    value = n.meta.get("val") if isinstance(n, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and all(type(s) is int for s in value.shape)
+
+
+def _kind(n: Any) -> Any:
+    value = n.meta["val"]
+    return value.shape, value.dtype, value.device
+
+
+def _inplace(func: Any) -> Callable[..., Any] | None:
+    """The op that writes what ``func`` returns over its first argument."""
+    if not functional_pointwise(func):
+        return None
+    packet = getattr(torch.ops.aten, func._schema.name.split("::")[1] + "_", None)
+    found = getattr(packet, func._overloadname, None)
+    same = found is not None and [a.name for a in found._schema.arguments] == [a.name for a in func._schema.arguments]
+    return found if same else None

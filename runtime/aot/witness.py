@@ -1,0 +1,58 @@
+"""What a call does without doing it: which ATen calls a Python callable makes of given arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def example(a: Any) -> Any:
+    """Arguments as they were when the graph was traced; a symbolic size stays a node, which no binding takes."""
+    if isinstance(a, fx.Node):
+        value = a.meta.get("val")
+        return value if isinstance(value, torch.Tensor) else a
+    if type(a) in (list, tuple) or isinstance(a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)):
+        return {k: example(b) for k, b in a.items()} if isinstance(a, dict) else [example(b) for b in a]
+    return a
+
+
+class Witness(TorchDispatchMode):
+    """Notes the calls that reach ATen and answers each with ``result`` instead of running it."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.result = result
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
+
+    def watch(self, call: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+        """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""
+        try:
+            with self, torch._C._AutoDispatchBelowAutograd():
+                call(*args, **kwargs)
+        except (TypeError, RuntimeError):
+            return []
+        return self.calls
+
+    def sees_only(self, call: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
+        calls = self.watch(call, args, kwargs)
+        return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return a is b
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    return type(a) is type(b) and bool(a == b)
