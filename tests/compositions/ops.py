@@ -1,4 +1,5 @@
-"""Ops made of several, for rules that a row of the matrix reaches in no other way: behind a sparse tensor, or in an in-place form.
+"""Ops made of several, for rules that a row of the matrix reaches in no other way: behind a sparse tensor, in an in-place form,
+or at values that samples do not have.
 
 Each takes and gives dense tensors; those that take no pattern have one of their own.
 """
@@ -49,3 +50,26 @@ def overwritten_by_coins(x: Tensor) -> Tensor:
 def overwritten_by_normal(x: Tensor) -> Tensor:
     """x plus a normal draw, which forgets what it is written over."""
     return x.mul(2).normal_() + x
+
+
+def packed_rows(x: Tensor) -> Tensor:
+    """The rows of three sequences x (4, 3, K) of lengths 4, 2 and 1 that exist at each step: (7, K)."""
+    rows: Tensor = torch.ops.aten._pack_padded_sequence.default(x, torch.tensor([4, 2, 1]), False)[0]
+    return rows
+
+
+def averages_of_zeros(x: Tensor) -> Tensor:
+    """Averages of blocks of x (N, C, H, W), every second column of which is set to zero: (N, C, H / 2, W / 2)."""
+    return torch.nn.functional.avg_pool2d(x * (torch.arange(x.shape[-1], device=x.device) % 2), 2)
+
+
+def reciprocal_of_infinity(x: Tensor) -> Tensor:
+    """1 / x (N, M), but 0, with a derivative of 0, on the diagonal, where infinity is added to x."""
+    infinity = torch.zeros(x.shape, dtype=x.dtype, device=x.device).fill_diagonal_(torch.inf)
+    return (x + infinity).reciprocal()
+
+
+def svd_of_triangle(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values (N,) of the lower triangle of x (N, N), and the squares of its left vectors (N, N), which have no sign to choose."""
+    u, s, _ = torch.linalg.svd(x.tril())
+    return s, u * u
