@@ -70,7 +70,10 @@ class Value(torch.Tensor):
     ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
     ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.autograd.views``);
     ``_reshaped``: how often its sizes or strides have changed in place; ``_geometry``: what :func:`shell` made it of.
+    ``_home``: of a class whose values all belong to one level, which never closes, that level.
     """
+
+    _home: Level | None = None
 
     _level: Level
     _inner: torch.Tensor
@@ -96,9 +99,11 @@ class Value(torch.Tensor):
         reopen_keys(func)
         if func is _view_as_real and _lazily_conjugated(args[0]):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
-        level = innermost(args, kwargs)
-        if not level.alive:
-            raise escaped(level, func)
+        level = cls._home if len(types) == 1 else None
+        if level is None:
+            level = innermost(args, kwargs)
+            if not level.alive:
+                raise escaped(level, func)
         try:
             return level.call(func, args, kwargs or {})
         except Exception as error:

@@ -295,7 +295,7 @@ _STATE = frozenset(
     )
 )
 ROOT = GradLevel(Tensor, root=True)
-Tensor._level = ROOT
+Tensor._level = Tensor._home = ROOT
 
 
 def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:

@@ -38,11 +38,11 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     refuse_stale_target(target)
     if op.base_name in GEOMETRY and op.functional is not None:
         return _change_geometry(op, target, args[1:], kwargs)
-    inner, edges, at, spans, wanted = level.collect(op, args)
+    inner, edges, wanted, spans = level.collect(op, args)
     special = METADATA.get(op.base_name)
     if special is not None:
         return special(level, op, target, inner, edges, kwargs)
-    recording = edges is not None and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
+    recording = edges and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
     if recording or (target._view is not None and _grad_enabled()):
         check_write(target, edge_of(target), recording)
     node: Any = None
@@ -53,13 +53,13 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         if functional is None:
             raise InplaceError(f"{op.func} has no functional form with a record, so its gradient is not known")
         metas = ((inner[0].shape, inner[0].dtype),)
-        node = level.make_node(functional, tuple(edges), metas, at, spans, wanted)
+        node = OpNode.of(functional, level, edges, metas, wanted, spans)
         if isinstance(node, OpNode):
             node.__class__ = inplace_class(op, functional)
     saved = list(inner)
     if isinstance(node, OpNode):
-        for kind, i, reader in node.plan.slots:
-            if kind == "arg" and reader is None and i < len(inner) and aliases(inner[i], inner[0]):
+        for i, reader in node.plan.slots:
+            if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
                 saved[i] = level.kept(inner[i])  # the formula wants the value from before
     shares_counter = type(inner[0]) is torch.Tensor
     if shares_counter:
@@ -76,7 +76,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
             _save_rising(node, saved, kwargs, inner[0])
         else:
             node.save(saved, kwargs, inner[0])
-    rebase(level, target, (node, 0), at.get(0))
+    rebase(level, target, (node, 0), 0 if wanted & 1 else None)
     return target
 
 
@@ -118,7 +118,7 @@ def _save_rising(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tenso
 def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """A write into a tensor that is no value of ``level``: it takes what has no history as it is, and becomes one for what has some."""
     inner, edges, *_ = level.collect(op, args)
-    if edges is not None and _grad_enabled():
+    if edges and _grad_enabled():
         from .adopt import adopt
 
         return run(level, op, [adopt(level, args[0], op.func), *args[1:]], kwargs)
@@ -147,7 +147,7 @@ def refuse(level: Any, what: Any) -> None:
 def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
     """``_foreach_add_`` and its like: without history straight, with it as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled() and (edges is not None or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
+    if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
         foreach.run(op, args, kwargs)
     else:
         level.outward(op, inner, unwrap_kwargs(level, kwargs))
@@ -213,7 +213,7 @@ def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -
     """``set_``: other memory, which has no history that the target could take over."""
     from .level import edge_of
 
-    if edges is not None and _grad_enabled():
+    if edges and _grad_enabled():
         check_write(target, edge_of(target), True)
         raise InplaceError(f"{op.func} has no derivative; assign to .data, or do it in no_grad mode")
     return _replace(level, op, target, inner, kwargs)

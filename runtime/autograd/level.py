@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ..levels import _VIEWS, VALUES, Level, Value, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import DIFFERENTIABLE, FUNCTIONAL, INPLACE, NO_PLAN, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..levels import _VIEWS, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
+from ..rules.ops import _OPS, DIFFERENTIABLE, FUNCTIONAL, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace, views
-from .nodes import AccumulateGrad, Edge, Input, Nowhere, OpNode, Undifferentiable, node_class
+from .nodes import AccumulateGrad, Edge, Input, Nowhere, OpNode, Undifferentiable
 from .saved import HOOKS
 
 _grad_enabled = torch.is_grad_enabled
@@ -34,8 +34,14 @@ class GradLevel(Level):
             self.number = 0
 
     def wrap(self, inner: torch.Tensor, edge: Edge | None) -> Any:
-        v: Any = same_shape(self.value_class, inner)
-        v._level = self
+        v: Any
+        if type(inner) is torch.Tensor and not inner.is_nested:
+            v = _make_subclass(self.value_class, inner)
+            v._inner = inner
+        else:
+            v = same_shape(self.value_class, inner)
+        if not self.is_root:
+            v._level = self
         v._edge = edge
         v._born = Level.newest
         return v
@@ -45,42 +51,56 @@ class GradLevel(Level):
         return self.wrap(outer, (Input(self, outer), 0))
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = op_of(func)
-        kind = op.kind
-        if kind is INPLACE:
-            return inplace.run(self, op, args, kwargs)
-        if kind is OUT:
-            return self._out(op, args, kwargs)
-        record = op.record
-        if record is None and op.composite:
-            return func.decompose(*args, **kwargs)
-        if record is not None and record.nondiff is True:
-            return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
-        inner, edges, at, spans, wanted = self.collect(op, args)
+        op = _OPS.get(id(func)) or op_of(func)
+        special = op.special
+        if special:
+            kind, record = op.kind, op.record
+            if kind is INPLACE:
+                return inplace.run(self, op, args, kwargs)
+            if kind is OUT:
+                return self._out(op, args, kwargs)
+            if record is None and op.composite:
+                return func.decompose(*args, **kwargs)
+            if record is not None and record.nondiff is True:
+                return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
+        inner, edges, wanted, spans = self.collect(op, args)
         if kwargs:
             if _grad_enabled() and any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in kwargs.values()):
                 return written_out(op, "vjp")(*args, **kwargs)
             kwargs = unwrap_kwargs(self, kwargs)
-        if edges is not None and _grad_enabled():
-            if record is None or (record.vjp is None and not record.nondiff):
-                decomposed = decomposition_of(op) or _registered(op)
-                if decomposed is not None:
-                    return decomposed(*args, **kwargs)
-            node = None
-            if HOOKS.stack and not op.nondiff:  # before the kernel runs: a pack hook may find that it need not
-                node = self.make_node(op, tuple(edges), (), at, spans, wanted)
-                if type(node) is not Undifferentiable:
-                    node.save(inner, kwargs, None)
-            outs = self.outward(op, inner, kwargs)
-            return self._record(op, args, inner, kwargs, outs, edges, at, spans, wanted, node)
+        if not wanted or not _grad_enabled():
+            return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
+        if special and (record is None or (record.vjp is None and not record.nondiff)):
+            decomposed = decomposition_of(op) or _registered(op)
+            if decomposed is not None:
+                return decomposed(*args, **kwargs)
+        node = None
+        if HOOKS.stack and not op.nondiff:  # before the kernel runs: a pack hook may find that it need not
+            node = OpNode.of(op, self, edges, (), wanted, spans)
+            if type(node) is not Undifferentiable:
+                node.save(inner, kwargs, None)
         outs = self.outward(op, inner, kwargs)
-        return self._wrap_plain(op, args, kwargs, outs)
+        if type(outs) is torch.Tensor and not special:
+            dtype = outs.dtype
+            if dtype in DIFFERENTIABLE:
+                metas = ((outs.shape, dtype),)
+                if node is None:
+                    node = OpNode.of(op, self, edges, metas, wanted, spans)
+                else:
+                    node.metas = metas
+                if type(node) is not Undifferentiable:
+                    node.save(inner, kwargs, outs)
+                v = self.wrap(outs, (node, 0))
+                if op.kind is VIEW:
+                    views.mark_view(v, op, args, kwargs)
+                return v
+        return self._record(op, args, inner, kwargs, outs, edges, wanted, spans, node)
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
         outer = self.outer_mode
         if outer is None:  # nothing is further out than level zero
-            if op.kind is not FUNCTIONAL and op.kind is not OUT:
+            if not op.fills:
                 return op.kernel(*inner, **kwargs)
             _set_excluded(_VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
             try:
@@ -103,14 +123,13 @@ class GradLevel(Level):
         """A copy of what a value holds, made before a write because the node of the write wants the value from before."""
         return inner.clone()
 
-    def collect(self, op: Op, args: Any) -> tuple[list[Any], Any, Any, Any, Any]:
-        """Inner arguments; the edges of the tensor arguments (None if nothing requires grad); where each argument's edges start;
-        lengths of list arguments; positions of the arguments whose gradient is wanted."""
+    def collect(self, op: Op, args: Any) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
+        """Inner arguments; the edges of those that require grad, in order; a bit for the position of each of them; lengths of those
+        among them that are lists."""
         inner = list(args)
-        edges: list[Edge | None] = []
-        at: dict[int, int] = {}
-        spans: dict[int, int] = {}
-        wanted: list[int] = []
+        edges: tuple[Edge | None, ...] = ()
+        spans: dict[int, int] | None = None
+        wanted = 0
         n = len(inner)
         for i in op.tensor_args:
             if i >= n:
@@ -124,9 +143,8 @@ class GradLevel(Level):
                     if e is None or a._view is not None:
                         e = edge_of(a)
                     if e is not None:
-                        wanted.append(i)
-                        at[i] = len(edges)
-                        edges.append(e)
+                        wanted |= 1 << i
+                        edges += (e,)
             elif kind is list or kind is tuple:
                 mine = [type(b) in VALUES and b._level is self for b in a]
                 if not any(mine):
@@ -134,14 +152,13 @@ class GradLevel(Level):
                 es = [edge_of(b) if m else None for b, m in zip(a, mine, strict=True)]
                 inner[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
                 if any(e is not None for e in es):
-                    wanted.append(i)
-                    at[i] = len(edges)
-                    spans[i] = len(es)
-                    edges.extend(es)
-        return inner, (edges if wanted else None), at, spans, wanted
+                    wanted |= 1 << i
+                    spans = {**(spans or {}), i: len(es)}
+                    edges += tuple(es)
+        return inner, edges, wanted, spans
 
     def _record(
-        self, op: Op, args: Any, inner: list[Any], kwargs: Any, outs: Any, edges: Any, at: Any, spans: Any, wanted: list[int], node: Any
+        self, op: Op, args: Any, inner: list[Any], kwargs: Any, outs: Any, edges: Any, wanted: int, spans: Any, node: Any
     ) -> Any:
         """Wrap ``outs`` with a node, or without one where the op has no gradient by nature."""
         if isinstance(outs, torch.Tensor):
@@ -149,7 +166,7 @@ class GradLevel(Level):
             if op.nondiff or dtype not in DIFFERENTIABLE:
                 return self._wrap_plain(op, args, kwargs, outs)
             if node is None:
-                node = self.make_node(op, tuple(edges), (), at, spans, wanted)
+                node = OpNode.of(op, self, edges, (), wanted, spans)
             v = self.wrap(outs, (node, 0))
             node.metas = ((outs.shape, dtype),)
             if type(node) is not Undifferentiable:
@@ -159,7 +176,7 @@ class GradLevel(Level):
             return v
         if not isinstance(outs, (tuple, list)):
             return outs
-        node = node or self.make_node(op, tuple(edges), (), at, spans, wanted)
+        node = node or OpNode.of(op, self, edges, (), wanted, spans)
         node.metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
         if type(node) is not Undifferentiable:
             node.save(inner, kwargs, outs)
@@ -173,13 +190,6 @@ class GradLevel(Level):
                         views.mark_view(o, op, args, kwargs, i)
             wrapped.append(o)
         return type(outs)(wrapped) if type(outs) in (list, tuple) else tuple(wrapped)
-
-    def make_node(self, op: Op, edges: Any, metas: Any, at: Any, spans: Any, wanted: list[int]) -> Any:
-        key = tuple(wanted)
-        plan = op.plans.get(key) or op.plan(key)
-        if plan is NO_PLAN:
-            return Undifferentiable(self, edges, metas, op)
-        return (op.node_class or node_class(op))(self, edges, metas, op, plan, at, spans)
 
     def _wrap_plain(self, op: Op, args: Any, kwargs: Any, outs: Any) -> Any:
         """Wrap results without history. Integers of inner levels stay unwrapped: they can never get one."""

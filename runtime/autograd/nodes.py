@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import MissingRule
 from ..levels import VALUES, Level, run_elementwise
-from ..rules.ops import Op, Plan
+from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
 from ..rules.record import parameters
 from . import anomaly, hooks
 from .node_names import WITHOUT_NUMBER, node_name, own_name
@@ -172,47 +172,69 @@ class Nowhere(Input):
 class OpNode(Node):
     """A recorded ATen call. One subclass per op gives it its name (``MulBackward0``)."""
 
-    __slots__ = ("args_at", "op", "plan", "saved", "spans")
+    __slots__ = ("args_at", "plan", "saved", "spans")
+    plan: Plan
+    args_at: dict[int, int]  # {position of a tensor argument: its (first) edge}
+    spans: dict[int, int] | None  # {position: number of tensors} for list arguments
+    saved: list[Any] | None
 
-    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, plan: Plan, args_at: Any, spans: Any) -> None:
-        Node.__init__(self, level, edges, metas)
-        self.op = op
-        self.plan = plan
-        self.saved: list[Any] | None = None
-        self.args_at = args_at  # edge index of each tensor argument: {position: first edge}
-        self.spans = spans  # {position: number of tensors} for list arguments
+    @staticmethod
+    def of(op: Op, level: Level, edges: tuple[Edge | None, ...], metas: Any, wanted: int, spans: dict[int, int] | None) -> Node:
+        """The node of a call of ``op`` with these arguments ``wanted``, see :meth:`Op.plan`."""
+        plan = op.plans.get(wanted) or op.plan(wanted)
+        if plan is NO_PLAN:
+            return Undifferentiable(level, edges, metas, op)
+        node: OpNode = (op.node_class or node_class(op))(level, edges, metas)  # and no __init__ of its own, for it is made for every call
+        node.plan = plan
+        node.args_at = plan.edges_at(spans) if spans else plan.at
+        node.spans = spans
+        node.saved = None
+        return node
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
         """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list; ``None`` as long as there are
         none, and then another call with them must follow, which keeps what the first did."""
-        op, level, early = self.op, self.level, self.saved
+        if HOOKS.stack:
+            self._pack(args, kwargs, outs)
+            return
+        plan = self.plan
+        simple = len(args) >= plan.reach and plan.op.n_results == 1
+        operands = [*args, outs] if simple else plan.op.operands(args, kwargs, outs, plan.reach)
         saved: list[Any] = []
-        for slot in self.plan.slots:
-            kind, at, reader = slot
-            if kind == "arg":
-                if early is not None:
-                    saved.append(early[len(saved)])
-                    continue
-                v = args[at] if at < len(args) else op.argument(at, args, kwargs)
-            elif outs is None:
-                saved.append(None)
-                continue
-            else:
-                v = outs if isinstance(outs, torch.Tensor) else outs[at] if op.n_results > 1 else outs
-            if reader is not None:
+        for at, reader in plan.slots:
+            v = operands[at]
+            if reader is None:
+                if isinstance(v, torch.Tensor):
+                    v = Saved(v)
+                elif type(v) is list or type(v) is tuple:
+                    v = [Saved(x) if isinstance(x, torch.Tensor) else x for x in v]
+            elif reader is not as_it_is:
                 v = reader(v)
-            elif isinstance(v, torch.Tensor):
-                v = save(level, v, self._history(slot, 0)) if HOOKS.stack else Saved(v)
-            elif type(v) is list or type(v) is tuple:
-                v = [save(level, x, self._history(slot, k)) if isinstance(x, torch.Tensor) else x for k, x in enumerate(v)]
             saved.append(v)
         self.saved = saved
 
-    def _history(self, slot: tuple[str, int, Any], k: int) -> Edge | None:
-        """Where the gradient of what ``slot`` keeps goes; ``k`` counts in a list argument or the outputs of a list."""
-        kind, at, _ = slot
-        if kind == "out":
-            return self, at + k
+    def _pack(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """:meth:`save` under default hooks."""
+        plan, level, early = self.plan, self.level, self.saved
+        operands = plan.op.operands(args, kwargs, () if outs is None else outs, plan.reach)
+        saved: list[Any] = []
+        for i, (at, reader) in enumerate(plan.slots):
+            v = operands[at] if at >= 0 or outs is not None else None
+            if early is not None and at >= 0:
+                v = early[i]
+            elif reader is not None:
+                v = None if v is None else reader(v)
+            elif isinstance(v, torch.Tensor):
+                v = save(level, v, self._history(at, 0))
+            elif type(v) is list or type(v) is tuple:
+                v = [save(level, x, self._history(at, k)) if isinstance(x, torch.Tensor) else x for k, x in enumerate(v)]
+            saved.append(v)
+        self.saved = saved
+
+    def _history(self, at: int, k: int) -> Edge | None:
+        """Where the gradient of what the slot at ``at`` keeps goes; ``k`` counts in a list argument or the outputs of a list."""
+        if at < 0:
+            return self, at + self.plan.op.n_results + k
         first = self.args_at.get(at, -1)
         return self.edges[first + k] if first >= 0 else None
 
@@ -228,7 +250,7 @@ class OpNode(Node):
                 out.append(s.tensor)
             elif how is Saved or how is Packed:
                 out.append(self._value(s, i, 0, create_graph))
-            elif how is list and self.plan.slots[i][2] is None:
+            elif how is list and self.plan.slots[i][1] is None:
                 out.append([self._value(x, i, k, create_graph) for k, x in enumerate(s)])
             else:
                 out.append(s)
@@ -237,7 +259,7 @@ class OpNode(Node):
     def _value(self, s: Any, i: int, k: int, create_graph: bool) -> Any:
         if type(s) is not Saved and type(s) is not Packed:
             return s
-        edge = self._history(self.plan.slots[i], k)
+        edge = self._history(self.plan.slots[i][0], k)
         t = restore(self.level, s, edge)
         return present(self.level, t, edge) if create_graph else t
 
@@ -246,7 +268,7 @@ class OpNode(Node):
         g = grads[0]
         values += (self.plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
-        batch = type(g) in VALUES and self.op.record.elementwise  # type: ignore[union-attr]
+        batch = self.plan.elementwise and type(g) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in self.plan.steps:
             if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
@@ -265,7 +287,7 @@ class OpNode(Node):
     def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
         for t in targets:
             first = self.args_at.get(t, -1)
-            if first >= 0 and any(wanted[first : first + self.spans.get(t, 1)]):
+            if first >= 0 and any(wanted[first : first + (self.spans.get(t, 1) if self.spans else 1)]):
                 return True
         return False
 
@@ -273,7 +295,7 @@ class OpNode(Node):
         first = self.args_at.get(target, -1)
         if first < 0 or result is None:
             return
-        if target in self.spans:
+        if self.spans and target in self.spans:
             out[first : first + self.spans[target]] = result
         else:
             out[first] = result
@@ -287,9 +309,9 @@ class OpNode(Node):
 
     def inputs(self) -> Sequence[int | None]:
         found: list[int | None] = []
-        for at in sorted(self.op.vjp_args):
+        for at in sorted(self.plan.op.vjp_args):
             first = self.args_at.get(at)
-            found += [None] if first is None else range(first, first + self.spans.get(at, 1))
+            found += [None] if first is None else range(first, first + (self.spans.get(at, 1) if self.spans else 1))
         return found
 
     def saved_under(self, name: str, raw: bool) -> Any:
@@ -302,12 +324,13 @@ class OpNode(Node):
         s = self.saved[i]
         if not raw:
             return tuple(self._value(x, i, k, True) for k, x in enumerate(s)) if type(s) is list else self._value(s, i, 0, True)
+        at = self.plan.slots[i][0]
         if type(s) is list:
-            return tuple(SavedTensor.of(self, s, k, self._history(self.plan.slots[i], k)) for k in range(len(s)))
-        return SavedTensor.of(self, self.saved, i, self._history(self.plan.slots[i], 0))
+            return tuple(SavedTensor.of(self, s, k, self._history(at, k)) for k in range(len(s)))
+        return SavedTensor.of(self, self.saved, i, self._history(at, 0))
 
     def __dir__(self) -> list[str]:
-        missing = {prefix + _shown(n) for n in _saved_names(self.op) - set(self.plan.names) for prefix in _PREFIXES}
+        missing = {prefix + _shown(n) for n in _saved_names(self.plan.op) - set(self.plan.names) for prefix in _PREFIXES}
         return [name for name in super().__dir__() if name not in missing]
 
 

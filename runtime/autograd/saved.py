@@ -50,6 +50,9 @@ class Saved:
 
     __slots__ = ("tensor", "version")
 
+    tensor: torch.Tensor
+    version: int
+
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         try:

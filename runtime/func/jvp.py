@@ -244,20 +244,15 @@ def _caller(op: Op, formula: Any) -> Callable[..., Any]:
     elementwise = op.record is not None and op.record.elementwise
     sources = []
     for p in parameters(formula):
-        if p.endswith("_t") and p[:-2] in op.positions:
-            sources.append(("tangent", op.positions[p[:-2]], None))
-        else:
-            sources.append(op.locate(p))
+        tangent = p.endswith("_t") and p[:-2] in op.positions
+        sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
+    reach = 1 + max((at for _, at, _ in sources), default=-1)
 
     def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        operands = op.operands(primals, kwargs, result, reach)
         actual = []
-        for kind, at, reader in sources:
-            if kind == "tangent":
-                v = tangents[at] if at < len(tangents) else None
-            elif kind == "arg":
-                v = op.argument(at, primals, kwargs)
-            else:
-                v = result if isinstance(result, torch.Tensor) else result[at] if op.n_results > 1 else result
+        for tangent, at, reader in sources:
+            v = (tangents[at] if at < len(tangents) else None) if tangent else operands[at]
             actual.append(v if reader is None else reader(v))
         return run_elementwise(formula, actual) if elementwise else formula(*actual)
 
@@ -322,13 +317,11 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: An
             for i, o in enumerate(outs)
         ]
         wanted: list[int] = []
-        at: dict[int, int] = {}
         spans: dict[int, int] = {}
         flat: list[Any] = []
         for i, t in enumerate(tangents):
             if t is not None:
                 wanted.append(i)
-                at[i] = len(flat)
                 if isinstance(t, list):
                     spans[i] = len(t)
                     flat.extend(t)
@@ -337,7 +330,7 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: An
         missing = [op.arg_names[i] for i in wanted if i not in op.vjp_args]
         if missing:
             raise MissingRule(str(op.func), f"jvp or vjp (for {', '.join(missing)})")
-        node = OpNode(level, (None,) * len(flat), (), op, op.plan(tuple(wanted)), at, spans)
+        node: Any = OpNode.of(op, level, (None,) * len(flat), (), sum(1 << i for i in wanted), spans)
         node.save(primals, kwargs, result)
         grads = node.apply(us, None, False)
         primal_flat = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]

@@ -11,7 +11,7 @@ import torch
 from .derive import conj, diagonal, elementwise
 from .derive_batch import aligned, shift
 from .derive_batch import elementwise as broadcast
-from .record import asking, register
+from .record import asking, kernels, register
 
 aten = torch.ops.aten
 
@@ -50,16 +50,16 @@ def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Calla
     )
 
 
-diagonal("relu", self=lambda g, result: aten.threshold_backward(g, result, 0))
-diagonal("threshold", self=lambda g, self, threshold: aten.threshold_backward(g, self, threshold))
+diagonal("relu", self=lambda g, result: kernels.threshold_backward(g, result, 0))
+diagonal("threshold", self=lambda g, self, threshold: kernels.threshold_backward(g, self, threshold))
 diagonal(
     "threshold_backward",
-    grad_output=lambda g, self, threshold: aten.threshold_backward(g, self, threshold),
+    grad_output=lambda g, self, threshold: kernels.threshold_backward(g, self, threshold),
     self=lambda g: torch.zeros_like(g),
 )
 
 for _name, _curvature in (("sigmoid", lambda output: 1 - 2 * output), ("tanh", lambda output: -2 * output)):
-    _backward = getattr(aten, f"{_name}_backward")
+    _backward = getattr(kernels, f"{_name}_backward")
     elementwise(
         _name,
         {"self": asking("g", "result")(_backward)},
@@ -80,8 +80,8 @@ def _silu_curvature(self: torch.Tensor) -> torch.Tensor:
 
 elementwise(
     "silu",
-    {"self": lambda g, self: g * conj(_silu_slope(self)) if self.is_complex() else aten.silu_backward(g, self)},
-    {"self": lambda self_t, self: self_t * _silu_slope(self) if self.is_complex() else aten.silu_backward(self_t, self)},
+    {"self": lambda g, self: g * conj(_silu_slope(self)) if self.is_complex() else kernels.silu_backward(g, self)},
+    {"self": lambda self_t, self: self_t * _silu_slope(self) if self.is_complex() else kernels.silu_backward(self_t, self)},
 )
 slope_kernel("silu_backward", "self", _silu_curvature)
 
@@ -106,7 +106,7 @@ def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:
 
 
 def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
-    return aten.gelu_backward(g, self, approximate=approximate)
+    return kernels.gelu_backward(g, self, approximate=approximate)
 
 
 diagonal("gelu", elementwise=False, self=_gelu)
@@ -146,7 +146,7 @@ diagonal("leaky_relu", self=lambda g, self, negative_slope: torch.where(self > 0
 
 
 def _elu(g: torch.Tensor, self: torch.Tensor, alpha: Any, scale: Any, input_scale: Any) -> Any:
-    return aten.elu_backward(g, alpha, scale, input_scale, False, self)
+    return kernels.elu_backward(g, alpha, scale, input_scale, False, self)
 
 
 def _elu_decomposed(
@@ -162,7 +162,7 @@ diagonal("elu", elementwise=False, self=_elu)
 diagonal("celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha))
 kernel("elu_backward", _elu_decomposed, aligned)
 
-diagonal("softplus", elementwise=False, self=lambda g, self, beta, threshold: aten.softplus_backward(g, self, beta, threshold))
+diagonal("softplus", elementwise=False, self=lambda g, self, beta, threshold: kernels.softplus_backward(g, self, beta, threshold))
 kernel(
     "softplus_backward",
     lambda grad_output, self, beta, threshold: grad_output * torch.where(self * beta > threshold, 1, torch.sigmoid(self * beta)),
@@ -213,10 +213,12 @@ register(
 register(
     "rrelu_with_noise",
     vjp={
-        "self": lambda g, self, noise, lower, upper, training: aten.rrelu_with_noise_backward(g, self, noise, lower, upper, training, False)
+        "self": lambda g, self, noise, lower, upper, training: kernels.rrelu_with_noise_backward(
+            g, self, noise, lower, upper, training, False
+        )
     },
     jvp={
-        "self": lambda self_t, self, noise, lower, upper, training: aten.rrelu_with_noise_backward(
+        "self": lambda self_t, self, noise, lower, upper, training: kernels.rrelu_with_noise_backward(
             self_t, self, noise, lower, upper, training, False
         )
     },

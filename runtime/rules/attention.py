@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .record import register
+from .record import kernels, register
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -63,7 +63,7 @@ def _vjp(
     g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor, dropout_p: float, is_causal: bool,
     attn_mask: Any, scale: Any,
 ) -> Any:  # fmt: skip
-    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    backward = kernels._scaled_dot_product_flash_attention_for_cpu_backward
     return backward(g, query, key, value, result0, result1, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
 
 

@@ -10,7 +10,7 @@ import torch
 from ..errors import BatchingError
 from . import derive_batch as batch
 from .normalization import projected, scaled
-from .record import register
+from .record import kernels, register
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -50,7 +50,7 @@ def _vjp(
     needs: Any,
 ) -> Any:
     mask = [name in needs for name in ("input", "weight", "bias")]
-    return aten.native_batch_norm_backward(g, input, weight, running_mean, running_var, result1, result2, training, eps, mask)
+    return kernels.native_batch_norm_backward(g, input, weight, running_mean, running_var, result1, result2, training, eps, mask)
 
 
 def _jvp(

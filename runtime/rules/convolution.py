@@ -12,7 +12,7 @@ import torch
 
 from .derive_batch import expand, shaped_by_one
 from .derive_fold import filled
-from .record import register
+from .record import kernels, register
 
 aten = torch.ops.aten
 
@@ -28,7 +28,7 @@ def _vjp(
 ) -> Any:  # fmt: skip
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
     sizes = list(bias_shape) if mask[2] else None
-    return aten.convolution_backward(g, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
+    return kernels.convolution_backward(g, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
 
 
 def _without_bias(
@@ -110,9 +110,9 @@ def _backward_vjp(
             parts.append(_with_channels(by_bias, grad_output.dim()).expand(grad_output.shape))
         first = sum(parts[1:], parts[0]) if parts else None
     if "input" in needs and by_weight is not None:
-        second = aten.convolution_backward(grad_output, input, by_weight, None, *rest, [True, False, False])[0]
+        second = kernels.convolution_backward(grad_output, input, by_weight, None, *rest, [True, False, False])[0]
     if "weight" in needs and by_input is not None:
-        third = aten.convolution_backward(grad_output, by_input, weight, None, *rest, [False, True, False])[1]
+        third = kernels.convolution_backward(grad_output, by_input, weight, None, *rest, [False, True, False])[1]
     return first, second, third
 
 
@@ -123,7 +123,7 @@ def _backward_jvp(
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
     def run(g: Any, x: Any, w: Any, which: int) -> Any:
-        return aten.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[which]
+        return kernels.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[which]
 
     by_input: list[tuple[Any, Any, Any]] = []
     by_weight: list[tuple[Any, Any, Any]] = []

@@ -10,7 +10,7 @@ import torch
 
 from . import derive_batch as batch
 from .derive_loss import MEAN, NONE, elementwise_loss, reduced, reduced_rows
-from .record import asking, register
+from .record import asking, kernels, register
 
 aten = torch.ops.aten
 
@@ -112,7 +112,7 @@ def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: A
 
 
 for _name in ("nll_loss", "nll_loss2d"):
-    _forward, _backward = (getattr(aten, f"{_name}_{way}").default for way in ("forward", "backward"))
+    _forward, _backward = (getattr(kernels, f"{_name}_{way}") for way in ("forward", "backward"))
 
     def _nll_vjp(g: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, result1: Any, op: Any = _backward) -> Any:
         return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)  # the kernel makes the result like this

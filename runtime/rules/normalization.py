@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from . import derive_batch as batch
-from .record import register
+from .record import kernels, register
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -88,7 +88,7 @@ def _layer_vjp(
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
     if g is not None:
-        out = list(aten.native_layer_norm_backward(g, input, normalized_shape, result1, result2, weight, bias, mask))
+        out = list(kernels.native_layer_norm_backward(g, input, normalized_shape, result1, result2, weight, bias, mask))
     if mask[0] and (g_mean is not None or g_rstd is not None):
         n = _count(input.shape, _layer_dims(input.shape, normalized_shape)[1])
         out[0] = added(out[0], statistics_vjp(g_mean, g_rstd, (input - result1) * result2, result2, n))
@@ -110,7 +110,7 @@ def _layer_jvp(
 
 def _layer_projected(t: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor) -> Any:
     """:func:`projected` by ATen's kernel."""
-    return aten.native_layer_norm_backward(t, input, normalized_shape, mean, rstd, None, None, [True, False, False])[0]
+    return kernels.native_layer_norm_backward(t, input, normalized_shape, mean, rstd, None, None, [True, False, False])[0]
 
 
 def _layer_backward_vjp(
@@ -228,7 +228,7 @@ def _group_vjp(
     out: list[Any] = [None] * 3
     if g is not None:
         contiguous = g.contiguous(), input.contiguous()  # the kernel reads them flat
-        out = list(aten.native_group_norm_backward(*contiguous, result1, result2, weight, N, C, HxW, group, mask))
+        out = list(kernels.native_group_norm_backward(*contiguous, result1, result2, weight, N, C, HxW, group, mask))
     if mask[0] and (g_mean is not None or g_rstd is not None):
         rstd = _per_group(result2)
         unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
@@ -273,7 +273,7 @@ class _Groups:
     def projected(self, t: Tensor) -> Tensor:
         """:func:`projected` by ATen's kernel, of grouped values."""
         given = t.reshape(self.input.shape).contiguous(), self.input, self.mean.contiguous(), self.plain_rstd.contiguous()
-        return self.view(aten.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0])
+        return self.view(kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0])
 
     def per_channel_sum(self, t: Tensor) -> Tensor:
         return t.sum((0, 3)).reshape(self.sizes[1])

@@ -44,7 +44,7 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _as_it_is(v: Any) -> Any:
+def as_it_is(v: Any) -> Any:
     return v
 
 
@@ -54,18 +54,22 @@ NO_PLAN: Any = object()
 class Plan:
     """How to save for, and run, the formulas of one op for one set of wanted arguments.
 
-    ``slots``: what to save, as (kind, position, reader): kind ``"arg"`` or ``"out"``; reader ``None`` saves the value itself.
+    ``slots``: what to save, as (position, reader): the position of an argument, or of a result counted from the end, so that both index
+    ``[*arguments, *results]``; reader ``None`` saves what may be a tensor. ``reach``: how many arguments that takes, defaults included.
+    ``at``: which edge of a node belongs to each wanted argument, as long as none is a list.
     ``steps``: (targets, formula, picker of its arguments, whether one of them is ``g``, whether it is for one target only). What is picked
     from: the slots' values and after them ``needs`` (-3), ``gs`` (-2) and ``g`` (-1).
     """
 
-    __slots__ = ("names", "needs", "slots", "steps")
+    __slots__ = ("at", "elementwise", "names", "needs", "op", "reach", "slots", "steps")
 
-    def __init__(self, op: Op, wanted: tuple[int, ...]) -> None:
+    def __init__(self, op: Op, wanted: int) -> None:
         assert op.record is not None and op.record.vjp is not None
-        names = [op.arg_names[i] for i in wanted]
-        self.needs = frozenset(names)
-        slots: dict[tuple[str, int, Any], int] = {}
+        self.op = op
+        self.elementwise = op.record.elementwise
+        self.at = {i: k for k, i in enumerate(i for i in op.tensor_args if wanted >> i & 1)}
+        self.needs = frozenset(op.arg_names[i] for i in self.at)
+        slots: dict[tuple[int, Any], int] = {}
         self.names: list[str] = []
         self.steps: list[tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]] = []
         covered: set[str] = set()
@@ -91,6 +95,16 @@ class Plan:
         if missing:
             raise MissingRule(str(op.func), f"vjp (for {', '.join(sorted(missing))})")
         self.slots = tuple(slots)
+        self.reach = 1 + max((at for at, _ in slots), default=-1)
+
+
+    def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
+        """``at`` where some of the arguments are lists of ``spans`` tensors."""
+        at, first = {}, 0
+        for i in self.at:
+            at[i] = first
+            first += spans.get(i, 1)
+        return at
 
 
 def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
@@ -111,6 +125,7 @@ class Op:
         "composite",
         "decomposed",
         "defaults",
+        "fills",
         "func",
         "functional",
         "jvp",
@@ -124,6 +139,7 @@ class Op:
         "positions",
         "record",
         "result_names",
+        "special",
         "tensor_args",
         "vjp_args",
     )  # fmt: skip
@@ -160,7 +176,7 @@ class Op:
         self.composite = torch._C._dispatch_has_kernel(func._name) and torch._C._dispatch_has_kernel_for_dispatch_key(
             func._name, DispatchKey.CompositeImplicitAutograd
         )
-        self.plans: dict[tuple[int, ...], Any] = {}
+        self.plans: dict[int, Any] = {}
         self.node_class: Any = None
         self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.vmap` have worked out of the record
         self.batch: Any = None
@@ -173,21 +189,23 @@ class Op:
         if self.record is not None and self.record.vjp is not None:
             keys = [k for key in self.record.vjp for k in ((key,) if isinstance(key, str) else key)]
             self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
+        self.fills = self.kind in (FUNCTIONAL, OUT)
+        self.special = self.kind in (INPLACE, OUT) or self.record is None or self.record.vjp is None or bool(self.nondiff)
 
-    def locate(self, name: str) -> tuple[str, int, Any]:
-        """Where a formula's parameter comes from: ("arg" | "out", position, reader), with the reader None for what may be a tensor."""
+    def locate(self, name: str) -> tuple[int, Any]:
+        """Where a formula's parameter comes from: its slot, as :class:`Plan` has it."""
         at = self.positions.get(name)
         if at is not None:
-            return "arg", at, None if "Tensor" in str(self.func._schema.arguments[at].type) else _as_it_is
+            return at, None if "Tensor" in str(self.func._schema.arguments[at].type) else as_it_is
         if name == "result":
-            return "out", 0, None
+            return -self.n_results, None
         if name.startswith("result") and name[6:].isdigit():
-            return "out", int(name[6:]), None
+            return int(name[6:]) - self.n_results, None
         for suffix, reader in _SUFFIXES.items():
             if name.endswith(suffix):
-                kind, at, inner = self.locate(name[: -len(suffix)])
+                at, inner = self.locate(name[: -len(suffix)])
                 if inner is None:
-                    return kind, at, reader
+                    return at, reader
         raise ValueError(f"{self.func}: a formula asks for {name!r}, which is neither an argument {self.arg_names} nor a result")
 
     def argument(self, i: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -195,6 +213,16 @@ class Op:
         if i < len(args):
             return args[i]
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
+
+    def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
+        """``[*arguments, *results]`` of a call, which slots index: with defaults for what is absent of the first ``reach`` arguments."""
+        n = len(args)
+        operands = [*args, *(self.argument(i, args, kwargs) for i in range(n, reach))] if n < reach else [*args]
+        if self.n_results == 1:
+            operands.append(outs)
+        else:  # an in-place op has one result where its functional form may have more
+            operands.extend((outs,) * self.n_results if isinstance(outs, torch.Tensor) else outs)
+        return operands
 
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """``func(*args, **kwargs)`` for a level that passes a call on to the next one out.
@@ -209,11 +237,11 @@ class Op:
                 return level.call(self.func, args, kwargs)
         return self.kernel(*args, **kwargs)
 
-    def plan(self, wanted: tuple[int, ...]) -> Any:
-        """The plan for these arguments, or ``NO_PLAN`` when one of them has no formula."""
+    def plan(self, wanted: int) -> Any:
+        """The plan for these arguments (a bit for each position), or ``NO_PLAN`` when one of them has no formula."""
         plan = self.plans.get(wanted)
         if plan is None:
-            known = self.record is not None and self.record.vjp is not None and self.vjp_args.issuperset(wanted)
+            known = self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1)
             plan = self.plans[wanted] = Plan(self, wanted) if known else NO_PLAN
         return plan
 

@@ -9,7 +9,7 @@ import torch
 from .derive import linear
 from .derive_batch import expand
 from .derive_fold import each, fold
-from .record import asking, overload, register
+from .record import asking, kernels, overload, register
 
 # Averages
 
@@ -18,7 +18,7 @@ _AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"
 
 def _average(name: str, rank: int, *options: str) -> None:
     """``name(self, …)`` and ``name_backward(g, self, …)``, which looks at ``self`` for its shape only."""
-    forward, backward = overload(name), overload(f"{name}_backward")
+    forward, backward = getattr(kernels, name), getattr(kernels, f"{name}_backward")
     linear(name, {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))}, fold(rank))
     if options:
         again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
@@ -42,8 +42,8 @@ def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tenso
 
 def _maximum(name: str, spatial: int, batch: Any) -> None:
     """``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, linear in ``g``."""
-    backward = overload(f"{name}_backward")
-    given = [a.name for a in backward._schema.arguments[2:]]
+    backward = getattr(kernels, f"{name}_backward")
+    given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
     needed = ["result1" if a == "indices" else a for a in given]
     register(
         name,

@@ -17,6 +17,7 @@ an argument's name  its value, as the ATen schema spells it; an absent optional 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,18 @@ def register(names: str | Iterable[str], **rules: Any) -> Record:
     return record
 
 
+class _Kernels:
+    """``kernels.NAME`` is ``torch.ops.aten.NAME`` without the Python frames that every call of that passes through."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(torch.ops.aten, name)._op
+        setattr(self, name, found)
+        return found
+
+
+kernels = _Kernels()
+
+
 def parameters(formula: Formula) -> tuple[str, ...]:
     """The names that a formula asks for."""
     declared: tuple[str, ...] | None = getattr(formula, "asks", None)
@@ -104,9 +117,7 @@ def asking(*names: str) -> Callable[[Formula], Formula]:
     """Declare what the parameters of a formula are, by position, where its own signature does not say so."""
 
     def mark(formula: Formula) -> Formula:
-        def named(*values: Any) -> Any:  # a new function: one formula may serve under several declarations
-            return formula(*values)
-
+        named = functools.partial(formula)  # another object: one formula may serve under several declarations
         named.refuses = getattr(formula, "refuses", False)  # type: ignore[attr-defined]  # of a formula that only says that there is none
         return declare(named, *names)
 

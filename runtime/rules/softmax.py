@@ -8,7 +8,7 @@ import torch
 
 from . import derive_batch as batch
 from .derive import conj
-from .record import register
+from .record import kernels, register
 
 aten = torch.ops.aten
 
@@ -30,7 +30,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 for _name in ("_softmax", "_safe_softmax"):
     register(
         _name,
-        vjp={"self": lambda g, result, dim, self_dtype: aten._softmax_backward_data(g, conj(result), dim, self_dtype)},
+        vjp={"self": lambda g, result, dim, self_dtype: kernels._softmax_backward_data(g, conj(result), dim, self_dtype)},
         jvp={"self": lambda self_t, result, dim: result * (self_t - _sum(self_t * result, dim))},
         batch=batch.along(1),
         family="softmax",
@@ -39,13 +39,15 @@ for _name in ("_softmax", "_safe_softmax"):
 register(
     "_softmax_backward_data",
     vjp={
-        "grad_output": lambda g, output, dim, input_dtype: aten._softmax_backward_data(g, conj(output), dim, g.dtype),
+        "grad_output": lambda g, output, dim, input_dtype: kernels._softmax_backward_data(g, conj(output), dim, g.dtype),
         "output": lambda g, grad_output, output, dim: (
             g * conj(grad_output - _sum(grad_output * output, dim)) - conj(grad_output) * _sum(g * conj(output), dim)
         ),
     },
     jvp={
-        "grad_output": lambda grad_output_t, output, dim, input_dtype: aten._softmax_backward_data(grad_output_t, output, dim, input_dtype),
+        "grad_output": lambda grad_output_t, output, dim, input_dtype: kernels._softmax_backward_data(
+            grad_output_t, output, dim, input_dtype
+        ),
         "output": lambda output_t, grad_output, output, dim: (
             output_t * (grad_output - _sum(grad_output * output, dim)) - output * _sum(grad_output * output_t, dim)
         ),
@@ -55,7 +57,7 @@ register(
 )
 register(
     "_log_softmax",
-    vjp={"self": lambda g, result, dim, self_dtype: aten._log_softmax_backward_data(g, conj(result), dim, self_dtype)},
+    vjp={"self": lambda g, result, dim, self_dtype: kernels._log_softmax_backward_data(g, conj(result), dim, self_dtype)},
     jvp={"self": lambda self_t, result, dim: self_t - _sum(self_t * result.exp(), dim)},
     batch=batch.along(1),
     family="softmax",
@@ -68,7 +70,7 @@ register(
         "output": lambda g, grad_output, output, dim: -g * conj(output.exp() * _sum(grad_output, dim)),
     },
     jvp={
-        "grad_output": lambda grad_output_t, output, dim, input_dtype: aten._log_softmax_backward_data(
+        "grad_output": lambda grad_output_t, output, dim, input_dtype: kernels._log_softmax_backward_data(
             grad_output_t, output, dim, input_dtype
         ),
         "output": lambda output_t, grad_output, output, dim: -output_t * output.exp() * _sum(grad_output, dim),

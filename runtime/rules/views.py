@@ -11,7 +11,7 @@ from ..levels import run_batchwise
 from . import derive_batch as batch
 from .derive import linear, view
 from .derive_fold import dims, filled
-from .record import overload, register
+from .record import kernels, overload, register
 
 aten = torch.ops.aten
 
@@ -96,7 +96,7 @@ view(
 
 
 def _slice_back(g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int) -> Any:
-    return aten.slice_backward(g, self_shape, dim, 0 if start is None else start, self_shape[dim] if end is None else end, step)
+    return kernels.slice_backward(g, self_shape, dim, 0 if start is None else start, self_shape[dim] if end is None else end, step)
 
 
 def _sized(*positions: int) -> batch.BatchRule:
@@ -112,11 +112,11 @@ def _sized(*positions: int) -> batch.BatchRule:
     return rule
 
 
-view("select.int", lambda g, self_shape, dim, index: aten.select_backward(g, self_shape, dim, index), dims(1))
+view("select.int", lambda g, self_shape, dim, index: kernels.select_backward(g, self_shape, dim, index), dims(1))
 view("slice.Tensor", _slice_back, dims(1))
 view(
     "diagonal",
-    lambda g, self_shape, offset, dim1, dim2: aten.diagonal_backward(g, self_shape, offset, dim1, dim2),
+    lambda g, self_shape, offset, dim1, dim2: kernels.diagonal_backward(g, self_shape, offset, dim1, dim2),
     dims(2, 3),
 )
 linear("select_backward", {"grad_output": lambda g, dim, index: g.select(dim, index)}, _sized(2))
@@ -134,7 +134,7 @@ def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, step: int) -> Any:
     if not self_shape:
         return g.reshape(())
-    return aten.unfold_backward(g, self_shape, dimension, size, step)
+    return kernels.unfold_backward(g, self_shape, dimension, size, step)
 
 
 view("unfold", _unfold_back, _unfold_batch)
