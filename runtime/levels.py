@@ -96,7 +96,9 @@ class Value(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        reopen_keys(func)
+        _set_excluded(_CONJUGATE, False)  # reopen_keys(func), without its frame
+        _set_excluded(_NEGATIVE, False)
+        _set_excluded(_VIEWS, func is _narrow or func is _chunk)
         if func is _view_as_real and _lazily_conjugated(args[0]):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = cls._home if len(types) == 1 else None

@@ -24,9 +24,11 @@ from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
 from ..rules.record import parameters
 from . import anomaly, hooks
 from .node_names import WITHOUT_NUMBER, node_name, own_name
-from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save
+from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
 
 _sequence = itertools.count()
+_RLock = type(threading.RLock())  # itself, where threading.RLock is a function around it
+_new = object.__new__
 _TENSORS = frozenset((Saved, Packed, list))  # as what a slot keeps tensors
 LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
 
@@ -141,7 +143,7 @@ class AccumulateGrad(Node):
         Node.__init__(self, level, (), ((variable._inner.shape, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable
-        self.lock = threading.RLock()
+        self.lock = _RLock()
         if variable._hooks is not None:
             self.tensor_hooks = {0: variable._hooks}
 
@@ -204,7 +206,16 @@ class OpNode(Node):
         for at, reader in plan.slots:
             v = operands[at]
             if reader is None:
-                if isinstance(v, torch.Tensor):
+                if type(v) is torch.Tensor:  # Saved(v), without its frame
+                    s = _new(Saved)
+                    s.tensor = v
+                    try:
+                        s.version = v._version
+                    except RuntimeError:
+                        refuse_inference(v)
+                        raise
+                    v = s
+                elif isinstance(v, torch.Tensor):
                     v = Saved(v)
                 elif type(v) is list or type(v) is tuple:
                     v = [Saved(x) if isinstance(x, torch.Tensor) else x for x in v]
@@ -264,13 +275,13 @@ class OpNode(Node):
         return present(self.level, t, edge) if create_graph else t
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
+        plan, g = self.plan, grads[0]
         values = self.values(create_graph)
-        g = grads[0]
-        values += (self.plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
+        values += (plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
-        batch = self.plan.elementwise and type(g) in VALUES
+        batch = plan.elementwise and type(g) in VALUES
         at, spans = self.args_at, self.spans
-        for targets, formula, pick, asks_g, single in self.plan.steps:
+        for targets, formula, pick, asks_g, single in plan.steps:
             if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
                 continue
             # a batch of cotangents: an elementwise formula runs once on all of it, instead of a dispatch for each of its ops

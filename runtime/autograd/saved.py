@@ -58,13 +58,8 @@ class Saved:
         try:
             self.version = tensor._version
         except RuntimeError:
-            if not tensor.is_inference():
-                raise
-            raise RuntimeError(
-                "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation "
-                "tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use "
-                "`torch.no_grad()` instead of `torch.inference_mode()`."
-            ) from None
+            refuse_inference(tensor)
+            raise
 
     def check(self, edge: Any) -> torch.Tensor:
         """The tensor, if nothing has written to it since. ``edge``: its history, for the message."""
@@ -78,6 +73,16 @@ class Saved:
                 "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
             )
         return t
+
+
+def refuse_inference(tensor: Any) -> None:
+    """Says why the version of ``tensor``, if it is an inference tensor, cannot be had."""
+    if isinstance(tensor, torch.Tensor) and tensor.is_inference():
+        raise RuntimeError(
+            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation "
+            "tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use "
+            "`torch.no_grad()` instead of `torch.inference_mode()`."
+        ) from None
 
 
 class Packed:

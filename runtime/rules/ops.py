@@ -147,7 +147,7 @@ class Op:
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema = func._schema
         self.func = func
-        self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func  # without a Python frame between
+        self.kernel = _kernel(func)
         arguments = schema.arguments
         self.arg_names = tuple(a.name for a in arguments)
         self.positions = {name: i for i, name in enumerate(self.arg_names)}
@@ -247,6 +247,28 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<Op {self.func}>"
+
+
+_BOUND = frozenset(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "mm.default", "bmm.default", "addmm.default"))
+
+
+def _takes_tensors(func: torch._ops.OpOverload) -> bool:
+    return any("Tensor" in str(a.type) for a in func._schema.arguments) and not any(a.is_out for a in func._schema.arguments)
+
+
+def _kernel(func: torch._ops.OpOverload) -> Callable[..., Any]:
+    """What runs ``func`` without a Python frame between: torch's binding by the same name, which parses arguments in half the time, if
+    this overload is the only one that it could mean (or one of ``_BOUND``, which its arguments single out); else the operator itself."""
+    if type(func) is not torch._ops.OpOverload:
+        return func
+    schema, packet = func._schema, func.overloadpacket
+    name = schema.name.removeprefix("aten::")
+    plain = all(str(r.type) == "Tensor" and (len(schema.returns) == 1 or not r.name) for r in schema.returns) and not schema.is_mutable
+    if plain and schema.returns and "Tensor" in str(schema.arguments[0].type) and hasattr(torch._C._VariableFunctions, name):
+        others = (getattr(packet, o) for o in packet.overloads() if o != func._overloadname)
+        if f"{name}.{func._overloadname}" in _BOUND or not any(map(_takes_tensors, others)):
+            return getattr(torch._C._VariableFunctions, name)  # type: ignore[no-any-return]
+    return func._op  # type: ignore[no-any-return]
 
 
 def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
