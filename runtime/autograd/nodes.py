@@ -181,7 +181,7 @@ class OpNode(Node):
     saved: list[Any] | None
 
     @staticmethod
-    def of(op: Op, level: Level, edges: tuple[Edge | None, ...], metas: Any, wanted: int, spans: dict[int, int] | None) -> Node:
+    def of(op: Op, level: Level, edges: tuple[Edge | None, ...], metas: Any, wanted: int, spans: dict[int, int] | None) -> Any:
         """The node of a call of ``op`` with these arguments ``wanted``, see :meth:`Op.plan`."""
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
@@ -249,24 +249,6 @@ class OpNode(Node):
         first = self.args_at.get(at, -1)
         return self.edges[first + k] if first >= 0 else None
 
-    def values(self, create_graph: bool) -> list[Any]:
-        """What was saved, one per slot of the plan; with ``create_graph`` as values of the level with their history."""
-        saved = self.saved
-        if saved is None:
-            raise RuntimeError(FREED)
-        out = []
-        for i, s in enumerate(saved):
-            how = type(s)
-            if how is Saved and not create_graph and s.tensor._version == s.version:
-                out.append(s.tensor)
-            elif how is Saved or how is Packed:
-                out.append(self._value(s, i, 0, create_graph))
-            elif how is list and self.plan.slots[i][1] is None:
-                out.append([self._value(x, i, k, create_graph) for k, x in enumerate(s)])
-            else:
-                out.append(s)
-        return out
-
     def _value(self, s: Any, i: int, k: int, create_graph: bool) -> Any:
         if type(s) is not Saved and type(s) is not Packed:
             return s
@@ -275,8 +257,21 @@ class OpNode(Node):
         return present(self.level, t, edge) if create_graph else t
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
-        plan, g = self.plan, grads[0]
-        values = self.values(create_graph)
+        plan, g, saved = self.plan, grads[0], self.saved
+        if saved is None:
+            raise RuntimeError(FREED)
+        values: list[Any] = []  # one per slot; with create_graph, values of the level with their history
+        for s in saved:
+            how = type(s)
+            if how is Saved:
+                t = s.tensor
+                values.append(t if not create_graph and t._version == s.version else self._value(s, len(values), 0, create_graph))
+            elif how is Packed:
+                values.append(self._value(s, len(values), 0, create_graph))
+            elif how is list and plan.slots[len(values)][1] is None:
+                values.append([self._value(x, len(values), k, create_graph) for k, x in enumerate(s)])
+            else:
+                values.append(s)
         values += (plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
         batch = plan.elementwise and type(g) in VALUES

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import InplaceError
-from ..levels import Value
+from ..levels import VALUES, Value
 from ..rules.ops import Op
 from . import hooks
 from .accumulate import dense
@@ -113,7 +113,7 @@ def _comparable(v: Any, base: Any) -> bool:
 
 def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
     source = args[0]
-    if not (isinstance(source, Value) and source._level is v._level):
+    if type(source) not in VALUES or source._level is not v._level:
         return
     if source.is_inference():  # autograd knows nothing of these
         v._edge = None
@@ -127,7 +127,7 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
         v._view = View(source, step, creation)
         return
     creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
-    if getattr(source, "_req", False):  # a view that was made a leaf is where history begins
+    if source._req:  # a view that was made a leaf is where history begins
         v._view = View(source, step, creation)
     else:
         v._view = View(of.base, of.path(source) + step, creation)

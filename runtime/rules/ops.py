@@ -147,7 +147,7 @@ class Op:
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema = func._schema
         self.func = func
-        self.kernel = _kernel(func)
+        self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func  # without a Python frame between
         arguments = schema.arguments
         self.arg_names = tuple(a.name for a in arguments)
         self.positions = {name: i for i, name in enumerate(self.arg_names)}
@@ -189,6 +189,7 @@ class Op:
         if self.record is not None and self.record.vjp is not None:
             keys = [k for key in self.record.vjp for k in ((key,) if isinstance(key, str) else key)]
             self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
+            self.kernel = _binding(func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
         self.special = self.kind in (INPLACE, OUT) or self.record is None or self.record.vjp is None or bool(self.nondiff)
 
@@ -256,19 +257,19 @@ def _takes_tensors(func: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(a.type) for a in func._schema.arguments) and not any(a.is_out for a in func._schema.arguments)
 
 
-def _kernel(func: torch._ops.OpOverload) -> Callable[..., Any]:
-    """What runs ``func`` without a Python frame between: torch's binding by the same name, which parses arguments in half the time, if
-    this overload is the only one that it could mean (or one of ``_BOUND``, which its arguments single out); else the operator itself."""
-    if type(func) is not torch._ops.OpOverload:
-        return func
-    schema, packet = func._schema, func.overloadpacket
+def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """Torch's own Python binding by the name of ``func``, whose parser takes half the time that the operator's takes, if this overload is
+    the only one that a call of it with tensors could mean, or one of ``_BOUND``, which its arguments single out."""
+    schema = func._schema
+    if func.namespace != "aten" or schema.is_mutable or any(str(r.type) != "Tensor" for r in schema.returns):
+        return None
+    if len(schema.returns) > 1 and schema.returns[0].name:
+        return None  # which the binding would return by name
     name = schema.name.removeprefix("aten::")
-    plain = all(str(r.type) == "Tensor" and (len(schema.returns) == 1 or not r.name) for r in schema.returns) and not schema.is_mutable
-    if plain and schema.returns and "Tensor" in str(schema.arguments[0].type) and hasattr(torch._C._VariableFunctions, name):
-        others = (getattr(packet, o) for o in packet.overloads() if o != func._overloadname)
-        if f"{name}.{func._overloadname}" in _BOUND or not any(map(_takes_tensors, others)):
-            return getattr(torch._C._VariableFunctions, name)  # type: ignore[no-any-return]
-    return func._op  # type: ignore[no-any-return]
+    others = (getattr(func.overloadpacket, o) for o in func.overloadpacket.overloads() if o != func._overloadname)
+    if f"{name}.{func._overloadname}" not in _BOUND and any(map(_takes_tensors, others)):
+        return None
+    return getattr(torch._C._VariableFunctions, name, None) or getattr(torch._C._nn, name, None)
 
 
 def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
