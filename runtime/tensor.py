@@ -37,6 +37,7 @@ class Tensor(GradValue):
     _grad: Any = None
     _grad_dtype: Any = _OWN_DTYPE
     _hooks: hooks.Hooks | None = None  # of a leaf; those of other tensors live on the node that made them
+    _lock: Any = None  # of a leaf that has had a gradient: held by the backward pass that adds to it
     _post_accumulate: hooks.Hooks | None = None
 
     @property
@@ -291,7 +292,8 @@ for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
 _STATE = frozenset(
     (
         *("_inner", "_level", "_geometry", "_view"),
-        *("_born", "_edge", "_req", "_accumulator", "_generation", "_grad", "_grad_dtype", "_hooks", "_post_accumulate", "_retains"),
+        *("_born", "_edge", "_req", "_accumulator", "_generation", "_grad", "_grad_dtype", "_retains"),
+        *("_hooks", "_lock", "_post_accumulate"),
     )
 )
 ROOT = GradLevel(Tensor, root=True)

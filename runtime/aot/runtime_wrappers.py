@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..autograd.level import edge_of
-from ..autograd.nodes import Node
+from ..autograd.level import accumulator_of, edge_of
+from ..autograd.nodes import Edge, Node
 from ..autograd.saved import FREED, Saved
 from ..leaf import as_leaf
 from ..levels import VALUES
@@ -23,14 +23,35 @@ from .simplify import without_round_trips
 
 
 class CompiledBackward(Node):
-    """The tape's record of one call of a compiled program."""
+    """The tape's record of one call of a compiled program.
 
-    __slots__ = ("program", "saved")
+    ``ends``: per gradient where it goes, an edge or a leaf. The ends of paths to leaves are made when somebody asks for ``edges``: a
+    backward pass that starts here and is watched by nobody does not.
+    """
 
-    def __init__(self, edges: Any, metas: Any, program: _Compiled, saved: list[Any]) -> None:
-        Node.__init__(self, ROOT, edges, metas)
+    __slots__ = ("ends", "known_edges", "program", "saved")
+    known_edges: tuple[Edge | None, ...] | None
+
+    def __init__(self, ends: Sequence[Any], metas: Any, program: _Compiled, saved: list[Any]) -> None:
+        self.ends = ends
+        Node.__init__(self, ROOT, None, metas)  # type: ignore[arg-type]
         self.program = program
         self.saved: list[Any] | None = saved
+
+    @property
+    def edges(self) -> tuple[Edge | None, ...]:
+        if self.known_edges is None:
+            self.known_edges = tuple([e if type(e) is tuple else (accumulator_of(e), 0) for e in self.ends])
+        return self.known_edges
+
+    @edges.setter
+    def edges(self, edges: tuple[Edge | None, ...] | None) -> None:
+        self.known_edges = edges
+
+    def leaves(self) -> Sequence[Any] | None:
+        if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
+            return None
+        return self.ends if all(map(_quiet, self.ends)) else None
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
         if create_graph:
@@ -51,6 +72,14 @@ class CompiledBackward(Node):
 
     def release(self) -> None:
         self.saved = None
+
+
+def _quiet(end: Any) -> bool:
+    """Whether ``end`` is a leaf, as it was in the forward, and no hook sees its gradient arrive."""
+    if type(end) is tuple or end._edge is not None or not end._req or end._hooks or end._post_accumulate:
+        return False
+    node = end._accumulator() if end._accumulator is not None else None
+    return node is None or node.unwatched()
 
 
 class _Compiled:
@@ -74,8 +103,8 @@ class _Compiled:
         abstraction = self.joint.abstraction
         return abstraction is None or abstraction.holds([p for p in plain if isinstance(p, torch.Tensor)])
 
-    def __call__(self, flat: Sequence[Any], plain: list[Any], edges: Sequence[Any]) -> Any:
-        """``plain``: what ``flat`` holds, in a list for the program to empty; ``edges``: of the inputs whose gradient is wanted."""
+    def __call__(self, flat: Sequence[Any], plain: list[Any], ends: Sequence[Any]) -> Any:
+        """``plain``: what ``flat`` holds, in a list for the program to empty; ``ends``: where the gradients go, leaves or edges."""
         results = self.forward(plain)
         n_mutated = self.n_mutated
         saved = list(results[self.n_forward :])
@@ -87,8 +116,8 @@ class _Compiled:
         if self.backward is not None:
             metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in self.tangents])
             if n_mutated:
-                edges = [edge_of(flat[i]) for i in self.joint.wanted]
-            node = CompiledBackward(tuple(edges), metas, self, saved)
+                ends = [edge_of(flat[i]) for i in self.joint.wanted]
+            node = CompiledBackward(ends, metas, self, saved)
             for i, t in self.tangents:
                 outs[i] = ROOT.wrap(outs[i], (node, t))
         return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, self.joint.out_spec)
@@ -123,22 +152,22 @@ def aot_function(
         recording = torch.is_grad_enabled()
         flat = list(given)
         plain = list(given)
-        edges: list[Any] = []
+        ends: list[Any] = []
         wanted: list[bool] = []
         kinds: list[Any] = []
         for i, x in enumerate(given):
-            edge = None
+            end = None
             if type(x) not in VALUES and recording and isinstance(x, torch.Tensor) and x.requires_grad:
                 x = flat[i] = as_leaf(x)
             if type(x) in VALUES:
                 if x._level is not ROOT:
                     raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
                 if recording:
-                    edge = edge_of(x)
-                    if edge is not None:
-                        edges.append(edge)
+                    end = x if x._req and x._edge is None and x._view is None else edge_of(x)
+                    if end is not None:
+                        ends.append(end)
                 x = plain[i] = x._inner
-            wanted.append(edge is not None)
+            wanted.append(end is not None)
             kinds.append(_kind(x, dynamic))
         key = (spec, *wanted, *kinds)
         known = programs.get(key)
@@ -150,7 +179,7 @@ def aot_function(
         else:
             program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, wanted)
             known.append(program)
-        return program(flat, plain, edges)
+        return program(flat, plain, ends)
 
     def _compile(f: Callable[..., Any], plain: list[Any], wanted: Sequence[bool]) -> _Compiled:
         joint = joint_graph(f, plain, wanted, dynamic=dynamic, decompositions=decompositions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,13 +68,13 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def into_leaf(level: Any, node: Any, grads: list[Any], index: int, create_graph: bool) -> None:
-    """Add ``grads[index]`` to the ``.grad`` of a leaf. The gradient is taken out of the list, so that its memory may be kept
-    if nobody else holds it; it gets the strides of the leaf if that is dense, else it becomes contiguous."""
-    variable = node.variable
+def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_graph: bool, held: bool = False) -> None:
+    """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time. The gradient is taken out of the list, so that its
+    memory may be kept if nobody else holds it (``held``: but the engine once more, for hooks after the node); it gets the strides of the
+    leaf if that is dense, else it becomes contiguous."""
     if not variable._req:
         return  # a view made without history (see follows_base), or a leaf that requires grad no more
-    with node.lock:
+    with variable._lock or variable.__dict__.setdefault("_lock", threading.RLock()):
         g = grads[index]
         grads[index] = None
         old = variable._grad
@@ -85,8 +86,8 @@ def into_leaf(level: Any, node: Any, grads: list[Any], index: int, create_graph:
             else:
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
-            # two references: the name here and getrefcount's argument; the engine keeps one for the hooks after the node
-            mine = sys.getrefcount(g) <= (3 if node.post_hooks else 2) and type(g) not in VALUES and _obeys(g, variable._inner)
+            # two references: the name here and getrefcount's argument
+            mine = sys.getrefcount(g) <= (3 if held else 2) and type(g) not in VALUES and _obeys(g, variable._inner)
             if mine and g._base is not None:
                 mine = _alone(g)
                 g = g.data if mine else g  # no longer a view

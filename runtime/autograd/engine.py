@@ -140,14 +140,41 @@ class GraphTask:
                     self.should_run.add(node)
                     stack.append(node)
 
+    def run_alone(self, edge: Edge, g: torch.Tensor, leaves: Sequence[Any]) -> None:
+        """A pass through one node, whose results are the gradients of ``leaves``."""
+        node, index = edge
+        meta = node.metas[index]
+        if g.shape != meta[0] or g.dtype is not meta[1]:
+            g = conform(g, meta, None, 0)
+        grads: list[Any] = [None] * len(node.metas)
+        grads[index] = g
+        self.node = node
+        outs = list(node.apply(grads, None, False))
+        if not self.keep_graph:
+            node.release()
+        if len(outs) != len(leaves):
+            raise _wrong_number(node, len(outs), len(leaves))
+        del g
+        for i, leaf in enumerate(leaves):
+            if outs[i] is not None:
+                meta = leaf._inner.shape, leaf.dtype_of_grad()
+                if outs[i].shape != meta[0] or outs[i].dtype is not meta[1]:
+                    outs[i] = conform(outs[i], meta, node, i)
+                adding.into_leaf(self.level, leaf, outs, i, False)
+
     def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
+        check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
+        profiled = profiling.enabled()
+        at_once = self.ends is None and self.accumulate and not profiled  # whether a leaf may take its gradient without a turn of its own
+        if at_once and len(roots) == 1 and not (check_nan or create_graph):
+            leaves = roots[0][0][0].leaves()
+            if leaves is not None:
+                self.run_alone(*roots[0], leaves)
+                return
         self.start = [node for (node, _), _ in roots]
         self.plan()
         count, should_run, ends = self.count, self.should_run, self.ends
-        check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
-        profiled = profiling.enabled()
-        at_once = should_run is None and self.accumulate and not profiled  # whether a leaf may take its gradient without a turn of its own
         buffers: dict[Node, list[Any]] = {}
         heap: list[tuple[int, int, Node]] = []
         tickets = itertools.count()
@@ -182,9 +209,9 @@ class GraphTask:
                 if grads[0] is not None and self.accumulate:
                     if profiled:
                         with profiling.reported(node):
-                            adding.into_leaf(level, node, grads, 0, create_graph)
+                            adding.into_leaf(level, node.variable, grads, 0, create_graph, bool(node.post_hooks))
                     else:
-                        adding.into_leaf(level, node, grads, 0, create_graph)
+                        adding.into_leaf(level, node.variable, grads, 0, create_graph, bool(node.post_hooks))
                 if node.post_hooks:
                     hooks.run_posthooks(level, node, (), seen, create_graph)
                 continue
@@ -210,9 +237,7 @@ class GraphTask:
             if check_nan:
                 anomaly.refuse_nan(node, outs)
             if len(outs) != len(edges):
-                raise RuntimeError(
-                    f"Function {node.name()} returned an invalid number of gradients - got {len(outs)} but expected {len(edges)}"
-                )
+                raise _wrong_number(node, len(outs), len(edges))
             if node.post_hooks:
                 outs = hooks.run_posthooks(level, node, outs, grads, create_graph)
             del grads
@@ -233,7 +258,7 @@ class GraphTask:
                     if buffer is None:
                         if not waiting and at_once and type(following) is AccumulateGrad and following.unwatched():
                             g = None  # whose memory the leaf may keep
-                            adding.into_leaf(level, following, outs, i, create_graph)
+                            adding.into_leaf(level, following.variable, outs, i, create_graph)
                             continue
                         buffer = buffers[following] = [None] * len(metas)
                     if buffer[index] is None:
@@ -246,6 +271,10 @@ class GraphTask:
                     heappush(heap, (-following.seq, next(tickets), following))
             g = None
             del outs
+
+
+def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
+    return RuntimeError(f"Function {node.name()} returned an invalid number of gradients - got {got} but expected {expected}")
 
 
 def execute(

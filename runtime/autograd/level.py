@@ -248,7 +248,7 @@ def edge_of(v: Any) -> Any:
         return e
     if v._req:
         node = v._accumulator() if v._accumulator is not None else None
-        return (node if node is not None else _accumulator_of(v)), 0
+        return (node if node is not None else accumulator_of(v)), 0
     if view is not None and _grad_enabled() and follows_base(v):
         return Nowhere(v._level, v._inner), 0
     return None
@@ -266,8 +266,8 @@ def follows_base(v: Any) -> bool:
 _making = threading.Lock()
 
 
-def _accumulator_of(v: Any) -> AccumulateGrad:
-    """The end of paths to a leaf, made when a graph first needs it. All threads get the same one: it holds the lock on ``.grad``."""
+def accumulator_of(v: Any) -> AccumulateGrad:
+    """The end of paths to a leaf, made when a graph first needs it. All threads get the same one."""
     with _making:
         node = v._accumulator() if v._accumulator is not None else None
         if node is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
 
 _sequence = itertools.count()
-_RLock = type(threading.RLock())  # itself, where threading.RLock is a function around it
 _new = object.__new__
 _TENSORS = frozenset((Saved, Packed, list))  # as what a slot keeps tensors
 LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
@@ -56,6 +54,10 @@ class Node:
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
         """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
         raise NotImplementedError
+
+    def leaves(self) -> Sequence[Any] | None:
+        """The leaves that the edges lead to, one each, where a pass from here may give them their gradients without their ends."""
+        return None
 
     def release(self) -> None:
         """Give up what is saved."""
@@ -137,18 +139,17 @@ class AccumulateGrad(Node):
     """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives, one backward pass at a time."""
 
     namespace = "torch::autograd::"
-    __slots__ = ("lock", "variable")
+    __slots__ = ("variable",)
 
     def __init__(self, level: Level, variable: Any) -> None:
         Node.__init__(self, level, (), ((variable._inner.shape, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable
-        self.lock = _RLock()
         if variable._hooks is not None:
             self.tensor_hooks = {0: variable._hooks}
 
     def unwatched(self) -> bool:
-        """Whether no hook sees the gradient on its way, so that nobody can tell when it arrives."""
+        """Whether no hook sees the gradient on its way, so that nobody can tell when and from where it arrives."""
         return not (self.tensor_hooks or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
 
 

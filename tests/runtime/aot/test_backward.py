@@ -1,0 +1,152 @@
+"""A backward pass through a compiled program alone treats leaves as any other pass does, hooks and threads included."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import aot
+
+
+def _leaf(*values: float) -> Any:
+    return runtime.tensor(list(values), requires_grad=True)
+
+
+def _weighted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * 2 + b * 3).sum()
+
+
+def _loss(a: Any, b: Any) -> Any:
+    return aot.aot_function(_weighted, aot.nop)(a, b)
+
+
+def test_gradients_add_up_over_passes() -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    loss = _loss(a, b)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert a.grad.tolist() == [4.0] and b.grad.tolist() == [6.0]
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+def test_a_leaf_given_twice_gets_both_gradients() -> None:
+    a = _leaf(1.0)
+    _loss(a, a).backward()
+    assert a.grad.tolist() == [5.0]
+
+
+def test_two_leaves_whose_gradient_is_one_tensor_do_not_share_it() -> None:
+    a, b = _leaf(1.0, 2.0), _leaf(1.0, 2.0)
+    (aot.aot_function(lambda a, b: a + b, aot.nop)(a, b)).backward(torch.ones(2))
+    a.grad.add_(1)
+    assert a.grad.tolist() == [2.0, 2.0] and b.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_cotangent_that_becomes_a_gradient_stays_the_callers() -> None:
+    a, b = _leaf(1.0, 2.0), _leaf(1.0, 2.0)
+    given = torch.ones(2)
+    aot.aot_function(lambda a, b: a + b, aot.nop)(a, b).backward(given)
+    b.grad.zero_()
+    a.grad.zero_()
+    assert given.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["tensor", "accumulated", "node before", "node after"])
+def test_hooks_of_a_leaf_run(when: str, kind: str) -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    seen: list[str] = []
+
+    def register() -> Any:
+        if kind == "tensor":
+            return a.register_hook(lambda g: seen.append("a"))
+        if kind == "accumulated":
+            return a.register_post_accumulate_grad_hook(lambda t: seen.append("a"))
+        end = runtime.autograd.graph.get_gradient_edge(a).node
+        return (end.register_prehook if kind == "node before" else end.register_hook)(lambda *_: seen.append("a")), end
+
+    held = register() if when == "before" else None
+    loss = _loss(a, b)
+    held = held or register()
+    loss.backward()
+    assert seen == ["a"] and a.grad.tolist() == [2.0] and b.grad.tolist() == [3.0] and held is not None
+
+
+@pytest.mark.parametrize("kind", ["register_prehook", "register_hook"])
+def test_hooks_of_the_compiled_node_run(kind: str) -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    loss = _loss(a, b)
+    seen: list[str] = []
+    getattr(loss.grad_fn, kind)(lambda *_: seen.append(kind))
+    loss.register_hook(lambda g: 2 * g)
+    loss.backward()
+    assert seen == [kind] and a.grad.tolist() == [4.0] and b.grad.tolist() == [6.0]
+
+
+def test_the_graph_shows_the_ends_that_a_pass_runs() -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    loss = _loss(a, b)
+    (end, _), (other, _) = loss.grad_fn.next_functions
+    assert end.variable is a and other.variable is b and end is runtime.autograd.graph.get_gradient_edge(a).node
+    end.register_prehook(lambda grads: (10 * grads[0],))
+    loss.backward()
+    assert a.grad.tolist() == [20.0] and b.grad.tolist() == [3.0]
+
+
+def test_only_the_inputs_asked_for_get_gradients() -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    _loss(a, b).backward(inputs=[b])
+    assert a.grad is None and b.grad.tolist() == [3.0]
+    (g,) = runtime.autograd.grad(_loss(a, b), [a])
+    assert g.tolist() == [2.0] and a.grad is None
+
+
+def test_a_program_among_other_steps_passes_gradients_on() -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    (_loss(a * 5, b) * 7 + _loss(a, b) + a.sum()).backward()
+    assert a.grad.tolist() == [5 * 2 * 7 + 2 + 1] and b.grad.tolist() == [3 * 7 + 3]
+
+
+def test_a_leaf_that_requires_grad_no_more_gets_none() -> None:
+    a, b = _leaf(1.0), _leaf(1.0)
+    loss = _loss(a, b)
+    a.requires_grad_(False)
+    loss.backward()
+    assert a.grad is None and b.grad.tolist() == [3.0]
+
+
+def test_what_became_of_a_leaf_after_the_forward_gets_no_gradient_of_before() -> None:
+    a, b, c = _leaf(1.0), _leaf(1.0), _leaf(2.0)
+    loss = _loss(a, b)
+    a.requires_grad_(False)
+    a.mul_(c)
+    loss.backward()
+    assert c.grad is None and b.grad.tolist() == [3.0]
+
+
+def test_anomaly_mode_finds_a_nan_from_a_compiled_backward() -> None:
+    a = _leaf(0.0)
+    loss = aot.aot_function(lambda a: (a.sqrt() * 0).sum(), aot.nop)(a)
+    with pytest.warns(UserWarning), runtime.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="nan"):
+        loss.backward()
+
+
+def test_threads_that_share_leaves_lose_no_gradient() -> None:
+    a, b = _leaf(*[1.0] * 64), _leaf(*[1.0] * 64)
+    f = aot.aot_function(_weighted, aot.nop)
+    f(a, b).backward()
+    a.grad = b.grad = None
+
+    def work() -> None:
+        for i in range(50):
+            (f(a, b) if i % 3 else f(a, b) * 1).backward()  # alone, and through the engine's loop
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert a.grad.tolist() == [8 * 50 * 2.0] * 64 and b.grad.tolist() == [8 * 50 * 3.0] * 64
