@@ -259,7 +259,8 @@ def _takes_tensors(func: torch._ops.OpOverload) -> bool:
 
 def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
     """Torch's own Python binding by the name of ``func``, whose parser takes half the time that the operator's takes, if this overload is
-    the only one that a call of it with tensors could mean, or one of ``_BOUND``, which its arguments single out."""
+    the only one that a call of it with tensors could mean, or one of ``_BOUND``, which its arguments single out. A binding may have other
+    defaults than the operator (``mse_loss`` does not reduce), so for the rest there may be none."""
     schema = func._schema
     if func.namespace != "aten" or schema.is_mutable or any(str(r.type) != "Tensor" for r in schema.returns):
         return None
@@ -267,7 +268,9 @@ def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
         return None  # which the binding would return by name
     name = schema.name.removeprefix("aten::")
     others = (getattr(func.overloadpacket, o) for o in func.overloadpacket.overloads() if o != func._overloadname)
-    if f"{name}.{func._overloadname}" not in _BOUND and any(map(_takes_tensors, others)):
+    if f"{name}.{func._overloadname}" not in _BOUND and (
+        any(a.has_default_value() for a in schema.arguments) or any(map(_takes_tensors, others))
+    ):
         return None
     return getattr(torch._C._VariableFunctions, name, None) or getattr(torch._C._nn, name, None)
 
