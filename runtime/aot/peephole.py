@@ -25,7 +25,7 @@ def rewritten(graph: fx.Graph) -> fx.Graph:
     """A copy of ``graph`` with every rewrite of this module."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for rewrite in (layers, squares, broadcasts, numbers, overwrites):
+    for rewrite in (layers, squares, broadcasts, numbers, dimensions, overwrites):
         rewrite(copied)
     return copied
 
@@ -79,6 +79,17 @@ def numbers(graph: fx.Graph) -> None:
             n.args = (x, torch.tensor(number, dtype=dtype, device="cpu"))
 
 
+def dimensions(graph: fx.Graph) -> None:
+    """A list of one number where the schema takes a number as well becomes that number, which takes less time to read."""
+    for n in _calls(graph):
+        if type(n.target) is torch._ops.OpOverload:
+            schema = n.target._schema.arguments
+            n.args = tuple(
+                a[0] if getattr(s, "N", None) == 1 and isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a
+                for a, s in zip(n.args, schema, strict=False)
+            )
+
+
 def overwrites(graph: fx.Graph) -> None:
     """A pointwise call writes its result over its first argument where that is a buffer that the graph made itself, to which no view
     refers and which nothing uses later: neither a call nor the caller, since what is returned is used by the output."""
@@ -87,13 +98,13 @@ def overwrites(graph: fx.Graph) -> None:
     views = {n for n in graph.nodes if may_alias(n)}
     for n in _calls(graph):
         first = n.args[0] if n.args else None
-        func = _inplace(n.target)
+        func, out = _overwriting(n.target)
         if func is None or not isinstance(first, fx.Node) or first not in own or not _static(first) or not _static(n):
             continue
         if _kind(first) != _kind(n) or first.meta["val"].stride() != n.meta["val"].stride():
             continue
         if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
-            n.target = func
+            n.target, n.kwargs = func, {**n.kwargs, out: first} if out else n.kwargs
 
 
 def _calls(graph: fx.Graph) -> list[fx.Node]:
@@ -111,11 +122,17 @@ def _kind(n: Any) -> Any:
     return value.shape, value.dtype, value.device
 
 
-def _inplace(func: Any) -> Callable[..., Any] | None:
-    """The op that writes what ``func`` returns over its first argument."""
-    if not functional_pointwise(func):
-        return None
-    packet = getattr(torch.ops.aten, func._schema.name.split("::")[1] + "_", None)
-    found = getattr(packet, func._overloadname, None)
-    same = found is not None and [a.name for a in found._schema.arguments] == [a.name for a in func._schema.arguments]
-    return found if same else None
+def _overwriting(func: Any) -> tuple[Callable[..., Any] | None, str]:
+    """The op that writes what ``func`` returns over its first argument, or to the argument that is named; None if there is neither."""
+    if not functional_pointwise(func) or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
+        return None, ""
+    given = [a.name for a in func._schema.arguments]
+    inplace = getattr(getattr(aten, func._schema.name.split("::")[1] + "_", None), func._overloadname, None)
+    if inplace is not None and [a.name for a in inplace._schema.arguments] == given:
+        return inplace, ""
+    packet = func.overloadpacket
+    for found in (getattr(packet, name) for name in packet.overloads()):
+        *others, last = found._schema.arguments
+        if last.kwarg_only and last.alias_info is not None and [a.name for a in others] == given:
+            return found, last.name
+    return None, ""

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..autograd.level import accumulator_of, edge_of
 from ..autograd.nodes import Edge, Node
-from ..autograd.saved import FREED, Saved
+from ..autograd.saved import FREED, modified, refuse_inference
 from ..leaf import as_leaf
 from ..levels import VALUES
 from ..tensor import ROOT
@@ -21,6 +21,8 @@ from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
 from .simplify import without_round_trips
 
+_grad_enabled, _Tensor, _STRIDED = torch.is_grad_enabled, torch.Tensor, torch.strided  # by one look-up each
+
 
 class CompiledBackward(Node):
     """The tape's record of one call of a compiled program.
@@ -29,14 +31,15 @@ class CompiledBackward(Node):
     backward pass that starts here and is watched by nobody does not.
     """
 
-    __slots__ = ("ends", "known_edges", "program", "saved")
+    __slots__ = ("ends", "known_edges", "program", "saved", "versions")
     known_edges: tuple[Edge | None, ...] | None
 
-    def __init__(self, ends: Sequence[Any], metas: Any, program: _Compiled, saved: list[Any]) -> None:
+    def __init__(self, ends: Sequence[Any], metas: Any, program: _Compiled, saved: list[Any], versions: list[int]) -> None:
         self.ends = ends
         Node.__init__(self, ROOT, None, metas)  # type: ignore[arg-type]
         self.program = program
         self.saved: list[Any] | None = saved
+        self.versions = versions  # of those that the caller can write to
 
     @property
     def edges(self) -> tuple[Edge | None, ...]:
@@ -61,8 +64,10 @@ class CompiledBackward(Node):
             )
         if self.saved is None:
             raise RuntimeError(FREED)
-        values = [s.check(None) if type(s) is Saved else s for s in self.saved]
-        values += grads
+        for i, version in zip(self.program.exposed, self.versions, strict=True):
+            if self.saved[i]._version != version:
+                raise modified(self.saved[i], version)
+        values = [*self.saved, *grads]
         for i, g in enumerate(grads):
             if g is None:
                 shape, dtype = self.metas[i]
@@ -107,9 +112,13 @@ class _Compiled:
         """``plain``: what ``flat`` holds, in a list for the program to empty; ``ends``: where the gradients go, leaves or edges."""
         results = self.forward(plain)
         n_mutated = self.n_mutated
-        saved = list(results[self.n_forward :])
-        for i in self.exposed:
-            saved[i] = Saved(saved[i])
+        saved = results[self.n_forward :]
+        try:
+            versions = [saved[i]._version for i in self.exposed]
+        except RuntimeError:
+            for i in self.exposed:
+                refuse_inference(saved[i])
+            raise
         for i, new in zip(self.joint.mutated, results, strict=False):
             flat[i].copy_(new)
         outs = list(results[n_mutated : self.n_forward])
@@ -117,7 +126,7 @@ class _Compiled:
             metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in self.tangents])
             if n_mutated:
                 ends = [edge_of(flat[i]) for i in self.joint.wanted]
-            node = CompiledBackward(ends, metas, self, saved)
+            node = CompiledBackward(ends, metas, self, saved, versions)
             for i, t in self.tangents:
                 outs[i] = ROOT.wrap(outs[i], (node, t))
         return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, self.joint.out_spec)
@@ -149,11 +158,10 @@ def aot_function(
     @wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = _flatten(args, kwargs)
-        recording = torch.is_grad_enabled()
+        recording = _grad_enabled()
         flat = list(given)
         plain = list(given)
         ends: list[Any] = []
-        wanted: list[bool] = []
         kinds: list[Any] = []
         for i, x in enumerate(given):
             end = None
@@ -167,9 +175,8 @@ def aot_function(
                     if end is not None:
                         ends.append(end)
                 x = plain[i] = x._inner
-            wanted.append(end is not None)
-            kinds.append(_kind(x, dynamic))
-        key = (spec, *wanted, *kinds)
+            kinds.append(_kind(x, end is not None, dynamic))
+        key = (spec, *kinds)
         known = programs.get(key)
         if known is None:
             known = programs.setdefault(key, [])
@@ -177,7 +184,7 @@ def aot_function(
             if program.accepts(plain):
                 break
         else:
-            program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, wanted)
+            program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, [kind[0] for kind in kinds])
             known.append(program)
         return program(flat, plain, ends)
 
@@ -219,14 +226,14 @@ def _call(fn: Callable[..., Any], values: Sequence[Any], spec: Any) -> Any:
     return fn(*args, **kwargs)
 
 
-def _kind(x: Any, dynamic: bool) -> Any:
-    """What a graph depends on, of an argument."""
-    if not isinstance(x, torch.Tensor):
+def _kind(x: Any, wanted: bool, dynamic: bool) -> tuple[Any, ...]:
+    """What a graph depends on, of an argument; first of all whether its gradient is ``wanted``."""
+    if not isinstance(x, _Tensor):
         # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
         exact = x.__hash__ is not None and not isinstance(x, (float, complex))
-        return type(x), x if exact else repr(x)
+        return wanted, type(x), x if exact else repr(x)
     if dynamic:
-        return x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
+        return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
     layout = x.layout
-    strides = x.stride() if layout is torch.strided else None
-    return x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()
+    strides = x.stride() if layout is _STRIDED else None
+    return wanted, x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()

@@ -15,6 +15,7 @@ from . import hooks
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
 _use_count = torch._C._storage_Use_Count
+_STRIDED = torch.strided
 _layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)  # torch 2.11 has no such switch
 
 
@@ -105,6 +106,8 @@ def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_gr
 def _obeys(g: Any, variable: Any) -> bool:
     """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
     layout = g.layout
+    if layout is _STRIDED and g.is_contiguous() and variable.is_contiguous() and variable.layout is _STRIDED:
+        return True
     if layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
     if layout is not torch.strided or not _layout_enforced():

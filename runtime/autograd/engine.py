@@ -140,7 +140,7 @@ class GraphTask:
                     self.should_run.add(node)
                     stack.append(node)
 
-    def run_alone(self, edge: Edge, g: torch.Tensor, leaves: Sequence[Any]) -> None:
+    def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Any]) -> None:
         """A pass through one node, whose results are the gradients of ``leaves``."""
         node, index = edge
         meta = node.metas[index]
@@ -150,17 +150,19 @@ class GraphTask:
         grads[index] = g
         self.node = node
         outs = list(node.apply(grads, None, False))
+        level = self.level
         if not self.keep_graph:
             node.release()
         if len(outs) != len(leaves):
             raise _wrong_number(node, len(outs), len(leaves))
-        del g
         for i, leaf in enumerate(leaves):
-            if outs[i] is not None:
-                meta = leaf._inner.shape, leaf.dtype_of_grad()
-                if outs[i].shape != meta[0] or outs[i].dtype is not meta[1]:
-                    outs[i] = conform(outs[i], meta, node, i)
-                adding.into_leaf(self.level, leaf, outs, i, False)
+            g = outs[i]
+            if g is not None:
+                shape, dtype = leaf._inner.shape, leaf.dtype_of_grad()
+                if g.shape != shape or g.dtype is not dtype:
+                    outs[i] = conform(g, (shape, dtype), node, i)
+                g = None  # whose memory the leaf may keep
+                adding.into_leaf(level, leaf, outs, i, False)
 
     def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph

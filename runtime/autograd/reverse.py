@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
-from ..levels import Value
+from ..levels import VALUES, Value
 from .edges import GradientEdge
 from .engine import execute
 from .hooks import show
@@ -23,6 +23,7 @@ _CYCLE = (
 )
 _warned: set[str] = set()
 _set_grad_enabled = torch._C._set_grad_enabled
+_ones_like = torch._C._VariableFunctions.ones_like
 
 
 def _warn_once(message: str) -> None:
@@ -53,9 +54,9 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
 
 def _edge(t: Any) -> Any:
     """(node, output number) of a tensor or an edge, None where nothing was recorded."""
-    if isinstance(t, GradientEdge):
-        return t.node, t.output_nr
-    return edge_of(t) if isinstance(t, Value) and hasattr(t, "_edge") else None
+    if type(t) in VALUES:
+        return edge_of(t) if hasattr(t, "_edge") else None
+    return (t.node, t.output_nr) if isinstance(t, GradientEdge) else None
 
 
 def _edges(outputs: Sequence[Any]) -> list[Edge]:
@@ -94,7 +95,8 @@ def _device(node: Node) -> torch.device:
 
 def _ones(t: Any) -> torch.Tensor | None:
     """The cotangent of a scalar whose gradient is asked for without giving one."""
-    if isinstance(t, GradientEdge):
+    is_edge = type(t) not in VALUES and isinstance(t, GradientEdge)
+    if is_edge:
         shape, dtype = t.node.metas[t.output_nr]
     elif _edge(t) is None:
         return None
@@ -104,9 +106,7 @@ def _ones(t: Any) -> torch.Tensor | None:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
     if not dtype.is_floating_point:
         raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {dtype}")
-    if isinstance(t, GradientEdge):
-        return torch.ones(shape, dtype=dtype, device=_device(t.node))
-    return torch.ones_like(t._inner, memory_format=torch.preserve_format)
+    return torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
 
 
 def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:

@@ -65,14 +65,19 @@ class Saved:
         """The tensor, if nothing has written to it since. ``edge``: its history, for the message."""
         t = self.tensor
         if t._version != self.version:
-            source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{_type_name(t)} {list(t.shape)}]{source} is at version {t._version}; expected version {self.version} instead. "
-                "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
-                "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
-            )
+            raise modified(t, self.version, edge)
         return t
+
+
+def modified(t: torch.Tensor, version: int, edge: Any = None) -> RuntimeError:
+    """The error for a tensor of history ``edge`` that was saved at ``version`` and written to since."""
+    source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{_type_name(t)} {list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
+        "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+        "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
+    )
 
 
 def refuse_inference(tensor: Any) -> None:

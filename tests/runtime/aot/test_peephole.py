@@ -157,3 +157,25 @@ def test_a_transposed_weight_that_something_else_uses_stays() -> None:
 def test_a_product_that_is_scaled_is_no_layer() -> None:
     given = [torch.randn(4, 3), torch.randn(5, 3), torch.randn(5)]
     _same_bits(lambda x, w, b: torch.addmm(b, x, w.t(), alpha=2), *given)
+
+
+def test_a_cotangent_that_is_used_up_takes_the_gradient_of_relu() -> None:
+    backwards: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        backwards.append(module)
+        return aot.nop(module, inputs)
+
+    x = runtime.wrap(X, requires_grad=True)
+    aot.aot_function(lambda x: (torch.relu(x) * x).sum(), aot.nop, keep)(x).backward()
+    assert aten.threshold_backward.grad_input in [n.target for n in rewritten(backwards[0].graph).nodes]
+    torch.testing.assert_close(runtime.unwrap(x.grad), 2 * X.clamp(min=0))
+
+
+def test_a_single_dimension_may_be_given_as_a_number() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.sum([0]), x.sum([0, 1]), x.amax([1]), x.flip([0])
+
+    nodes = [n for n in rewritten(_traced(f, X).graph).nodes if n.op == "call_function"]
+    assert nodes[0].args[1] == 0 and nodes[1].args[1] == [0, 1]
+    _same_bits(f, X)
