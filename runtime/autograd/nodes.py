@@ -201,8 +201,11 @@ class OpNode(Node):
             self._pack(args, kwargs, outs)
             return
         plan = self.plan
-        simple = len(args) >= plan.reach and plan.op.n_results == 1
-        operands = [*args, outs] if simple else plan.op.operands(args, kwargs, outs, plan.reach)
+        op = plan.op
+        if op.n_results > 1 or kwargs:
+            operands = op.operands(args, kwargs, outs, plan.reach)
+        else:
+            operands = [*args, *op.defaults[len(args) : plan.reach], outs]
         saved: list[Any] = []
         for at, reader in plan.slots:
             v = operands[at]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -23,6 +24,7 @@ def _blocksize(t: torch.Tensor) -> Any:
     return t.values().shape[1:3] if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
 
 
+@functools.cache
 def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """``reader`` for a tensor, for each of a list of them, and for None in place of one."""
 
@@ -36,11 +38,11 @@ def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _SUFFIXES: dict[str, Callable[[Any], Any]] = {
-    "_shape": _fact(attrgetter("shape")),
-    "_dtype": _fact(attrgetter("dtype")),
-    "_meta": _fact(Meta.of),
-    "_blocksize": _fact(_blocksize),
-    "_geometry": _fact(lambda x: (x.shape, x.stride(), x.storage_offset())),
+    "_shape": attrgetter("shape"),
+    "_dtype": attrgetter("dtype"),
+    "_meta": Meta.of,
+    "_blocksize": _blocksize,
+    "_geometry": lambda x: (x.shape, x.stride(), x.storage_offset()),
 }
 
 
@@ -206,7 +208,8 @@ class Op:
             if name.endswith(suffix):
                 at, inner = self.locate(name[: -len(suffix)])
                 if inner is None:
-                    return at, reader
+                    certain = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
+                    return at, reader if certain else _fact(reader)
         raise ValueError(f"{self.func}: a formula asks for {name!r}, which is neither an argument {self.arg_names} nor a result")
 
     def argument(self, i: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -218,7 +221,7 @@ class Op:
     def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
         """``[*arguments, *results]`` of a call, which slots index: with defaults for what is absent of the first ``reach`` arguments."""
         n = len(args)
-        operands = [*args, *(self.argument(i, args, kwargs) for i in range(n, reach))] if n < reach else [*args]
+        operands = [*args, *((self.argument(i, args, kwargs) for i in range(n, reach)) if kwargs else self.defaults[n:reach])]
         if self.n_results == 1:
             operands.append(outs)
         else:  # an in-place op has one result where its functional form may have more
