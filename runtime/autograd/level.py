@@ -35,7 +35,7 @@ class GradLevel(Level):
 
     def wrap(self, inner: torch.Tensor, edge: Edge | None) -> Any:
         v: Any
-        if type(inner) is torch.Tensor and not inner.is_nested:
+        if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
             v = _make_subclass(self.value_class, inner)
             v._inner = inner
         else:
@@ -51,7 +51,7 @@ class GradLevel(Level):
         return self.wrap(outer, (Input(self, outer), 0))
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = _OPS.get(id(func)) or op_of(func)
+        op = _OPS.get(id(func)) or op_of(func)  # the commonest call passes through as few Python frames as can be
         special = op.special
         if special:
             kind, record = op.kind, op.record
@@ -80,21 +80,22 @@ class GradLevel(Level):
             if type(node) is not Undifferentiable:
                 node.save(inner, kwargs, None)
         outs = self.outward(op, inner, kwargs)
-        if type(outs) is torch.Tensor and not special:
-            dtype = outs.dtype
-            if dtype in DIFFERENTIABLE:
-                metas = ((outs.shape, dtype),)
-                if node is None:
-                    node = OpNode.of(op, self, edges, metas, wanted, spans)
-                else:
-                    node.metas = metas
-                if type(node) is not Undifferentiable:
-                    node.save(inner, kwargs, outs)
-                v = self.wrap(outs, (node, 0))
-                if op.kind is VIEW:
-                    views.mark_view(v, op, args, kwargs)
-                return v
-        return self._record(op, args, inner, kwargs, outs, edges, wanted, spans, node)
+        if not isinstance(outs, torch.Tensor):
+            return self._record_several(op, args, inner, kwargs, outs, edges, wanted, spans, node)
+        dtype = outs.dtype
+        if dtype not in DIFFERENTIABLE or (special and op.nondiff):
+            return self._wrap_plain(op, args, kwargs, outs)
+        metas = ((outs.shape, dtype),)
+        if node is None:
+            node = OpNode.of(op, self, edges, metas, wanted, spans)
+        else:
+            node.metas = metas
+        if type(node) is not Undifferentiable:
+            node.save(inner, kwargs, outs)
+        v = self.wrap(outs, (node, 0))
+        if op.kind is VIEW:
+            views.mark_view(v, op, args, kwargs)
+        return v
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode that belongs to the levels further out."""
@@ -157,23 +158,10 @@ class GradLevel(Level):
                     edges += tuple(es)
         return inner, edges, wanted, spans
 
-    def _record(
+    def _record_several(
         self, op: Op, args: Any, inner: list[Any], kwargs: Any, outs: Any, edges: Any, wanted: int, spans: Any, node: Any
     ) -> Any:
-        """Wrap ``outs`` with a node, or without one where the op has no gradient by nature."""
-        if isinstance(outs, torch.Tensor):
-            dtype = outs.dtype
-            if op.nondiff or dtype not in DIFFERENTIABLE:
-                return self._wrap_plain(op, args, kwargs, outs)
-            if node is None:
-                node = OpNode.of(op, self, edges, (), wanted, spans)
-            v = self.wrap(outs, (node, 0))
-            node.metas = ((outs.shape, dtype),)
-            if type(node) is not Undifferentiable:
-                node.save(inner, kwargs, outs)
-            if op.kind is VIEW:
-                views.mark_view(v, op, args, kwargs)
-            return v
+        """Wrap a tuple or list of results with a node, those without one that have no gradient by nature."""
         if not isinstance(outs, (tuple, list)):
             return outs
         node = node or OpNode.of(op, self, edges, (), wanted, spans)

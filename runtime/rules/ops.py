@@ -118,7 +118,11 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
 
 
 class Op:
-    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT; the last two point at ``functional``."""
+    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT; the last two point at ``functional``.
+
+    ``kernel``: what runs it, without a Python frame between; ``fills``: it writes to memory that is new or given as ``out``;
+    ``special``: a tape has to look closer than at an op all of whose results have a derivative by the record's formulas.
+    """
 
     __slots__ = (
         "arg_names",
@@ -149,7 +153,7 @@ class Op:
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema = func._schema
         self.func = func
-        self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func  # without a Python frame between
+        self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func
         arguments = schema.arguments
         self.arg_names = tuple(a.name for a in arguments)
         self.positions = {name: i for i, name in enumerate(self.arg_names)}
