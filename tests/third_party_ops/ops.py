@@ -13,21 +13,23 @@ from runtime.rules.derive import pointwise
 
 @torch.library.custom_op("third_party::shift_scale", mutates_args=())
 def shift_scale(x: Tensor, shift: Tensor, scale: float) -> Tensor:
-    """(x + shift)·scale; x and shift of one shape."""
+    """(x + shift)·scale; x and shift broadcast, as of any op that is entered as pointwise below."""
     return (x + shift) * scale
 
 
 @shift_scale.register_fake
 def _(x: Tensor, shift: Tensor, scale: float) -> Tensor:
-    return torch.empty_like(x)
+    return torch.empty_like(x + shift)
 
 
 def _shift_scale_setup(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-    ctx.scale = inputs[2]
+    x, shift, ctx.scale = inputs
+    ctx.shapes = x.shape, shift.shape
 
 
 def _shift_scale_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-    return grad * ctx.scale, grad * ctx.scale, None
+    each = (grad * ctx.scale).sum_to_size
+    return each(ctx.shapes[0]), each(ctx.shapes[1]), None
 
 
 shift_scale.register_autograd(_shift_scale_backward, setup_context=_shift_scale_setup)
