@@ -54,7 +54,13 @@ class CompiledBackward(Node):
     def leaves(self) -> Sequence[Any] | None:
         if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
             return None
-        return self.ends if all(map(_quiet, self.ends)) else None
+        for end in self.ends:
+            if type(end) is tuple or end._edge is not None or not end._req or end._hooks or end._post_accumulate:
+                return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
+            node = end._accumulator() if end._accumulator is not None else None
+            if node is not None and not node.unwatched():
+                return None
+        return self.ends
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
         if create_graph:
@@ -77,14 +83,6 @@ class CompiledBackward(Node):
 
     def release(self) -> None:
         self.saved = None
-
-
-def _quiet(end: Any) -> bool:
-    """Whether ``end`` is a leaf, as it was in the forward, and no hook sees its gradient arrive."""
-    if type(end) is tuple or end._edge is not None or not end._req or end._hooks or end._post_accumulate:
-        return False
-    node = end._accumulator() if end._accumulator is not None else None
-    return node is None or node.unwatched()
 
 
 class _Compiled:
@@ -175,7 +173,12 @@ def aot_function(
                     if end is not None:
                         ends.append(end)
                 x = plain[i] = x._inner
-            kinds.append(_kind(x, end is not None, dynamic))
+            if dynamic or not isinstance(x, _Tensor):
+                kinds.append(_kind(x, end is not None))
+            else:  # the common case, spared a call
+                layout = x.layout
+                strides = x.stride() if layout is _STRIDED else None
+                kinds.append((end is not None, x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()))
         key = (spec, *kinds)
         known = programs.get(key)
         if known is None:
@@ -226,14 +229,10 @@ def _call(fn: Callable[..., Any], values: Sequence[Any], spec: Any) -> Any:
     return fn(*args, **kwargs)
 
 
-def _kind(x: Any, wanted: bool, dynamic: bool) -> tuple[Any, ...]:
-    """What a graph depends on, of an argument; first of all whether its gradient is ``wanted``."""
+def _kind(x: Any, wanted: bool) -> tuple[Any, ...]:
+    """What a graph depends on, of an argument that may have any size or is no tensor; first of all whether its gradient is ``wanted``."""
     if not isinstance(x, _Tensor):
         # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
         exact = x.__hash__ is not None and not isinstance(x, (float, complex))
         return wanted, type(x), x if exact else repr(x)
-    if dynamic:
-        return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
-    layout = x.layout
-    strides = x.stride() if layout is _STRIDED else None
-    return wanted, x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()
+    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
