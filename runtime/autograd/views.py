@@ -119,8 +119,9 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
         v._edge = None
         return
     step = ((op.func, tuple(args[1:]), kwargs, which),)
-    creation = "multi" if op.multi_view else ""
-    if not _grad_enabled():
+    if _grad_enabled():
+        creation = "multi" if op.multi_view else ""
+    else:
         creation = "inference" if torch.is_inference_mode_enabled() else "no_grad"
     of = source._view
     if of is None:
@@ -131,7 +132,6 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
         v._view = View(source, step, creation)
     else:
         v._view = View(of.base, of.path(source) + step, creation)
-        v._view.reshaped = of.base._reshaped
 
 
 def refuse_stale_target(target: Any) -> None:
