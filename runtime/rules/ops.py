@@ -257,7 +257,7 @@ class Op:
         return f"<Op {self.func}>"
 
 
-_BOUND = frozenset(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "mm.default", "bmm.default", "addmm.default"))
+_BOUND = frozenset("add.Tensor sub.Tensor mul.Tensor div.Tensor mm.default bmm.default addmm.default view.default".split())
 
 
 def _takes_tensors(func: torch._ops.OpOverload) -> bool:
@@ -279,7 +279,8 @@ def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
         any(a.has_default_value() for a in schema.arguments) or any(map(_takes_tensors, others))
     ):
         return None
-    return getattr(torch._C._VariableFunctions, name, None) or getattr(torch._C._nn, name, None)
+    places: Any = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+    return next((getattr(place, name) for place in places if hasattr(place, name)), None)
 
 
 def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
