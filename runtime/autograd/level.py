@@ -85,14 +85,12 @@ class GradLevel(Level):
         dtype = outs.dtype
         if dtype not in DIFFERENTIABLE or (special and op.nondiff):
             return self._wrap_plain(op, args, kwargs, outs)
-        metas = ((outs.shape, dtype),)
         if node is None:
-            node = OpNode.of(op, self, edges, metas, wanted, spans)
-        else:
-            node.metas = metas
+            node = OpNode.of(op, self, edges, (), wanted, spans)
+        v = self.wrap(outs, (node, 0))  # refuses nested tensors, whose shape cannot be had
+        node.metas = ((outs.shape, dtype),)
         if type(node) is not Undifferentiable:
             node.save(inner, kwargs, outs)
-        v = self.wrap(outs, (node, 0))
         if op.kind is VIEW:
             views.mark_view(v, op, args, kwargs)
         return v

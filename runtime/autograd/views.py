@@ -119,9 +119,8 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
         v._edge = None
         return
     step = ((op.func, tuple(args[1:]), kwargs, which),)
-    if _grad_enabled():
-        creation = "multi" if op.multi_view else ""
-    else:
+    creation = "multi" if op.multi_view else ""
+    if not _grad_enabled():
         creation = "inference" if torch.is_inference_mode_enabled() else "no_grad"
     of = source._view
     if of is None:

@@ -257,7 +257,9 @@ class Op:
         return f"<Op {self.func}>"
 
 
-_BOUND = frozenset("add.Tensor sub.Tensor mul.Tensor div.Tensor mm.default bmm.default addmm.default view.default".split())
+_BOUND = frozenset(
+    ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "mm.default", "bmm.default", "addmm.default", "view.default")
+)
 
 
 def _takes_tensors(func: torch._ops.OpOverload) -> bool:
