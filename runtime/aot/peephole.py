@@ -5,7 +5,7 @@ They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ def rewritten(graph: fx.Graph) -> fx.Graph:
     """A copy of ``graph`` with every rewrite of this module."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for rewrite in (layers, squares, broadcasts, numbers, dimensions, overwrites):
+    for rewrite in (layers, squares, broadcasts, numbers, overwrites):
         rewrite(copied)
     return copied
 
@@ -79,17 +79,6 @@ def numbers(graph: fx.Graph) -> None:
             n.args = (x, torch.tensor(number, dtype=dtype, device="cpu"))
 
 
-def dimensions(graph: fx.Graph) -> None:
-    """A list of one number where the schema takes a number as well becomes that number, which takes less time to read."""
-    for n in _calls(graph):
-        if type(n.target) is torch._ops.OpOverload:
-            schema = n.target._schema.arguments
-            n.args = tuple(
-                a[0] if getattr(s, "N", None) == 1 and isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a
-                for a, s in zip(n.args, schema, strict=False)
-            )
-
-
 def overwrites(graph: fx.Graph) -> None:
     """A pointwise call writes its result over its first argument where that is a buffer that the graph made itself, to which no view
     refers and which nothing uses later: neither a call nor the caller, since what is returned is used by the output."""
@@ -126,13 +115,18 @@ def _overwriting(func: Any) -> tuple[Callable[..., Any] | None, str]:
     """The op that writes what ``func`` returns over its first argument, or to the argument that is named; None if there is neither."""
     if not functional_pointwise(func) or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
         return None, ""
-    given = [a.name for a in func._schema.arguments]
+    given = _parameters(func._schema.arguments)
     inplace = getattr(getattr(aten, func._schema.name.split("::")[1] + "_", None), func._overloadname, None)
-    if inplace is not None and [a.name for a in inplace._schema.arguments] == given:
+    if inplace is not None and _parameters(inplace._schema.arguments) == given:
         return inplace, ""
     packet = func.overloadpacket
     for found in (getattr(packet, name) for name in packet.overloads()):
         *others, last = found._schema.arguments
-        if last.kwarg_only and last.alias_info is not None and [a.name for a in others] == given:
+        if last.kwarg_only and last.alias_info is not None and _parameters(others) == given:
             return found, last.name
     return None, ""
+
+
+def _parameters(arguments: Iterable[Any]) -> list[tuple[str, str]]:
+    """Names and types: overloads may differ in the types alone."""
+    return [(a.name, str(a.type)) for a in arguments]

@@ -8,7 +8,7 @@ seen to make exactly that call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -41,8 +41,9 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
         elif n.op == "get_attr":
             lines.append(f"    {source.name(n)} = {source.constant(operator.attrgetter(str(n.target)))}(module)")
         elif n.op == "call_function":
-            given = [source.text(a) for a in n.args] + [f"{k}={source.text(a)}" for k, a in n.kwargs.items()]
-            lines.append(f"    {source.name(n)} = {source.constant(binding(n))}({', '.join(given)})")
+            func, args = shortest(n)
+            given = [source.text(a) for a in args] + [f"{k}={source.text(a)}" for k, a in n.kwargs.items()]
+            lines.append(f"    {source.name(n)} = {source.constant(func)}({', '.join(given)})")
             lines += _freed([n] if n not in last_use else ())
             lines += _freed(u for u in n.all_input_nodes if last_use[u] is n)
     text = "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
@@ -89,16 +90,19 @@ class _Source:
         return repr(a) if type(a) in (bool, int, str, type(None)) else self.constant(a)
 
 
-def binding(n: fx.Node) -> Callable[..., Any]:
-    """What runs the call ``n`` with the least on the way: torch's Python binding, the overload's kernel, or the target as it is."""
+def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """What runs the call ``n`` with the least on the way, and with which arguments: torch's Python binding, which reads a number sooner
+    than a list of one, the overload's kernel, or the target as it is."""
     func = n.target
     if type(func) is not torch._ops.OpOverload:
-        return func  # type: ignore[return-value]
+        return func, n.args  # type: ignore[return-value]
     if func.namespace == "aten" and isinstance(n.meta.get("val"), (torch.Tensor, list, tuple)):
-        args, kwargs = example(n.args), example(n.kwargs)
+        bare = tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in n.args)
+        kwargs = example(n.kwargs)
         name = func._schema.name.split("::")[1]
         for namespace in _NAMESPACES:
-            found = getattr(namespace, name, None)
-            if callable(found) and Witness(n.meta["val"]).sees_only(found, func, args, kwargs):
-                return found  # type: ignore[no-any-return]
-    return func._op
+            found: Any = getattr(namespace, name, None)
+            for given in (bare, n.args) if callable(found) else ():
+                if Witness(n.meta["val"]).sees_only(found, func, example(given), kwargs):
+                    return found, given
+    return func._op, n.args

@@ -9,7 +9,7 @@ from torch import fx
 
 import runtime
 from runtime import aot
-from runtime.aot.replay import as_python, binding
+from runtime.aot.replay import as_python, shortest
 
 aten = torch.ops.aten
 
@@ -34,22 +34,30 @@ def _run(module: fx.GraphModule, args: list[Any]) -> Any:
 
 def test_a_binding_stands_for_the_overload_that_it_calls() -> None:
     x = torch.randn(2, 3)
-    assert binding(_call(aten.mul.Tensor, x, x, val=x * x)) is torch.mul
-    assert binding(_call(aten.sum.dim_IntList, x, [0], val=x.sum(0))) is torch.sum
-    assert binding(_call(aten.expand.default, x, [4, 2, 3], val=x.expand(4, 2, 3))) == torch._C.TensorBase.expand
+    assert shortest(_call(aten.mul.Tensor, x, x, val=x * x))[0] is torch.mul
+    assert shortest(_call(aten.expand.default, x, [4, 2, 3], val=x.expand(4, 2, 3)))[0] == torch._C.TensorBase.expand
+
+
+def test_a_number_stands_for_a_list_of_one_where_that_is_the_same_call() -> None:
+    x = torch.randn(2, 3)
+    func, (_, dim) = shortest(_call(aten.sum.dim_IntList, x, [0], val=x.sum(0)))
+    assert func is torch.sum and dim == 0
+    backward = aten.upsample_nearest1d_backward.default
+    func, (_, size, _) = shortest(_call(backward, torch.randn(2, 3, 8), [8], [2, 3, 4], val=torch.randn(2, 3, 4)))
+    assert func == backward._op and size == [8]
 
 
 @pytest.mark.parametrize("func, other", [(aten.mul.Scalar, 2), (aten.tanh_backward.default, torch.ones(3, 3))])
 def test_a_binding_that_calls_another_overload_or_does_not_exist_is_not_taken(func: Any, other: Any) -> None:
     x = torch.randn(3, 3)
-    assert binding(_call(func, x, other, val=func(x, other))) == func._op
+    assert shortest(_call(func, x, other, val=func(x, other)))[0] == func._op
 
 
 def test_finding_a_binding_runs_nothing() -> None:
     x = torch.zeros(3)
-    binding(_call(aten.add_.Tensor, x, 1, val=x))
+    shortest(_call(aten.add_.Tensor, x, 1, val=x))
     state = torch.get_rng_state()
-    binding(_call(aten.bernoulli.p, x, 0.5, val=x))
+    shortest(_call(aten.bernoulli.p, x, 0.5, val=x))
     assert torch.equal(x, torch.zeros(3)) and torch.equal(state, torch.get_rng_state())
 
 
