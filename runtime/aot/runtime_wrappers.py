@@ -106,11 +106,20 @@ class _Compiled:
         abstraction = self.joint.abstraction
         return abstraction is None or abstraction.holds([p for p in plain if isinstance(p, torch.Tensor)])
 
+    def keep(self, saved: list[Any], flat: Sequence[Any]) -> None:
+        """Copy what is saved of the arguments that are about to be mutated: the backward wants the values from before."""
+        mutated = [flat[i]._inner if type(flat[i]) in VALUES else flat[i] for i in self.joint.mutated]
+        for i in self.exposed:
+            if any(torch._C._is_alias_of(saved[i], t) for t in mutated):  # type: ignore[attr-defined]
+                saved[i] = saved[i].clone()
+
     def __call__(self, flat: Sequence[Any], plain: list[Any], ends: Sequence[Any]) -> Any:
         """``plain``: what ``flat`` holds, in a list for the program to empty; ``ends``: where the gradients go, leaves or edges."""
         results = self.forward(plain)
         n_mutated = self.n_mutated
         saved = results[self.n_forward :]
+        if n_mutated:
+            self.keep(saved, flat)
         try:
             versions = [saved[i]._version for i in self.exposed]
         except RuntimeError:

@@ -150,3 +150,15 @@ def test_threads_that_share_leaves_lose_no_gradient() -> None:
     for t in threads:
         t.join()
     assert a.grad.tolist() == [8 * 50 * 2.0] * 64 and b.grad.tolist() == [8 * 50 * 3.0] * 64
+
+
+@pytest.mark.parametrize("partition", [aot.default_partition, aot.min_cut_rematerialization_partition])
+def test_the_gradient_is_by_an_argument_as_it_was_before_the_program_changed_it(partition: Any) -> None:
+    def f(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        y = (x * state.expand(2).square()).sum()  # of which min cut keeps the state, the smallest, to compute the rest again
+        state.add_(1)
+        return y
+
+    x, state = _leaf(1.0, 2.0), runtime.tensor([5.0])
+    aot.aot_function(f, aot.nop, partition_fn=partition)(x, state).backward()
+    assert state.tolist() == [6.0] and x.grad.tolist() == [25.0, 25.0]
