@@ -24,8 +24,7 @@ def adopt(level: Any, t: torch.Tensor, what: Any) -> Any:
     """``t``, and what it is a view of, as values of ``level``. ``what`` writes to it. ``InplaceError`` where that cannot be."""
     base = _base_of(t)
     known = [t] if base is None else [base, t]
-    captured = any(isinstance(x, Value) and x._born < level.number for x in known)  # type: ignore[attr-defined]
-    if captured or not all(map(_is_bare, known)) or _users(t) != sum(_own_users(x) for x in known):
+    if not all(map(_is_bare, known)) or any(_is_captured(level, x) for x in known) or _users(t) != sum(map(_own_users, known)):
         inplace.refuse(level, what)
     for x in known:
         _become_value(level, x)
@@ -51,6 +50,11 @@ def _is_bare(t: Any) -> bool:
         return False
     simple = t.layout is torch.strided and not (t.requires_grad or t.is_conj() or t.is_neg())
     return simple and (_base_of(t) is not None or t.is_contiguous())
+
+
+def _is_captured(level: Level, t: Any) -> bool:
+    """Whether a tensor of the session is older than the transform. A plain one does not tell its age."""
+    return isinstance(t, Value) and t._born < level.number  # type: ignore[attr-defined]
 
 
 def _own_users(t: Any) -> int:
