@@ -1,4 +1,4 @@
-"""The same program run on torch's engine and on ours: what it returns, or the error that it ends with."""
+"""The same program run on torch's engine and on ours: what it returns, or the type and the fault of the error that it ends with."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 import runtime
+
+from ..errors import told
 
 OURS = SimpleNamespace(tensor=runtime.tensor, autograd=runtime.autograd, graph=runtime.autograd.graph, name="runtime")
 TORCH = SimpleNamespace(tensor=torch.tensor, autograd=torch.autograd, graph=torch.autograd.graph, name="torch")
@@ -29,7 +31,7 @@ def outcome(scenario: Scenario, lib: Any) -> Any:
     try:
         return plain(scenario(lib))
     except Exception as error:
-        return type(error).__name__, str(error)
+        return told(error)
 
 
 def same(scenario: Scenario) -> Any:

@@ -14,6 +14,8 @@ import torch
 import runtime
 from runtime import unwrap
 
+from ..errors import told
+
 TORCH = SimpleNamespace(leaf=lambda t: t.clone().requires_grad_(), grad=torch.autograd.grad)
 OURS = SimpleNamespace(leaf=lambda t: runtime.wrap(t.clone(), True), grad=runtime.autograd.grad)
 
@@ -76,24 +78,24 @@ def run(lib: Any, seed: int) -> tuple[list[Any], list[torch.Tensor]]:
                 with torch.no_grad():
                     t.mul_(2)
     except (RuntimeError, IndexError) as e:
-        end = str(e)
-    told: list[Any] = [end]
+        end = told(e)[1]
+    facts: list[Any] = [end]
     values = []
     for i, t in enumerate(pool):
         try:
             recorded = t.grad_fn is not None
         except RuntimeError as e:
-            told.append(str(e))
+            facts.append(told(e)[1])
             continue
-        told.append((t.shape, t.stride(), t._version, t._is_view(), recorded))
+        facts.append((t.shape, t.stride(), t._version, t._is_view(), recorded))
         values.append(unwrap(t).detach())
         if recorded:
             loss = loss + (t * (i + 1)).cos().sum()
     try:
         gradients = [None if g is None else unwrap(g) for g in lib.grad(loss, (x, y), allow_unused=True)]
     except RuntimeError as e:
-        return [*told, str(e).partition(":")[0]], values
-    return [*told, [g is None for g in gradients]], values + [g for g in gradients if g is not None]
+        return [*facts, str(e).partition(":")[0]], values
+    return [*facts, [g is None for g in gradients]], values + [g for g in gradients if g is not None]
 
 
 @pytest.mark.parametrize("block", range(8))

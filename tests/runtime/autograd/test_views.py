@@ -280,6 +280,27 @@ def test_what_history_could_not_follow_is_refused(case: str) -> None:
     same(REFUSED[case], error=True)
 
 
+def _written_output(lib: Any, on_view: bool) -> Any:
+    base = runtime.autograd.Function if lib is OURS else torch.autograd.Function
+    members = {"forward": staticmethod(lambda ctx, x: x[1:] if on_view else x), "backward": staticmethod(lambda ctx, g: g)}
+    fn: Any = type("F", (base,), members)
+    return fn.apply(lib.leaf(4) * 1).mul_(2)
+
+
+@pytest.mark.parametrize("lib", [TORCH, OURS], ids=("torch", "runtime"))
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda lib: (lib.leaf(4) * 1).split(2)[0].mul_(2), "is the output of a function that returns multiple views"),
+        (lambda lib: _written_output(lib, False), r"was created inside a custom Function \(or because an input was returned as-is\)"),
+        (lambda lib: _written_output(lib, True), r"was created inside a custom Function \(or because an input was returned as-is\)"),
+    ],
+)
+def test_why_a_view_may_not_be_written_is_told(lib: Any, write: Scenario, reason: str) -> None:
+    with pytest.raises(RuntimeError, match=f"is a view and is being modified inplace. This view {reason}"):
+        write(lib)
+
+
 @pytest.mark.parametrize(
     "view",
     [no_grad_view, _inference_view, lambda y: y.split(2)[0], lambda y: y.unbind()[1]],

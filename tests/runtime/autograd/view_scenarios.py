@@ -1,4 +1,4 @@
-"""The same program of views and writes run on torch's engine and on ours: values, dtypes and texts of errors must agree."""
+"""The same program of views and writes run on torch's engine and on ours: values, dtypes and errors must agree."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -8,6 +8,8 @@ import torch
 
 import runtime
 from runtime import unwrap
+
+from ..errors import told
 
 
 def _torch_leaf(*shape: int) -> Any:
@@ -30,11 +32,11 @@ def shown(x: Any) -> Any:
 
 
 def outcome(scenario: Scenario, lib: Any) -> Any:
-    """What ``scenario`` returns, or the text of its RuntimeError."""
+    """What ``scenario`` returns, or what its RuntimeError tells."""
     try:
         return shown(scenario(lib))
     except RuntimeError as e:
-        return str(e)
+        return ": ".join(told(e))
 
 
 def same(scenario: Scenario, *, error: bool = False) -> None:
