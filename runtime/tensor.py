@@ -25,9 +25,8 @@ from .levels import Value
 _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 _OWN_DTYPE: Any = object()
 _NOT_A_LEAF = (
-    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
-    "autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf "
-    "Tensor. If you access the non-leaf Tensor by mistake, make sure you access the leaf Tensor instead."
+    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. A backward pass writes to leaves alone: call "
+    ".retain_grad() on this tensor before the pass, or look at the leaf that it was computed from."
 )
 
 
@@ -65,8 +64,8 @@ class Tensor(GradValue):
         if not self.is_leaf:
             if not requires_grad:
                 raise RuntimeError(
-                    "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
-                    "doesn't require differentiation use var_no_grad = var.detach()."
+                    "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no "
+                    "history."
                 )
             return self
         if requires_grad and not (self.is_floating_point() or self.is_complex()):
@@ -98,18 +97,18 @@ class Tensor(GradValue):
             dtype = self.dtype_of_grad()
             if dtype is not None and value.dtype is not dtype:
                 raise RuntimeError(
-                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with grad_dtype '{dtype}'. The gradient must "
-                    "match the tensor's grad_dtype (defaults to the tensor's dtype)."
+                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with grad_dtype '{dtype}'. Convert it, or set "
+                    "grad_dtype first."
                 )
             if value.device.type != self.device.type:
                 raise RuntimeError(
                     f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
-                    f"'{self.device.type}'. Please ensure that the gradient and the tensor are on the same device"
+                    f"'{self.device.type}'. Move the gradient with .to(tensor.device)."
                 )
             if value.shape != self.shape:
                 raise RuntimeError(
                     f"attempting to assign a gradient of size '{list(value.shape)}' to a tensor of size '{list(self.shape)}'. "
-                    "Please ensure that the gradient and the tensor are the same size"
+                    "A gradient has the shape of its tensor."
                 )
             if not isinstance(value, Value):
                 value = wrap(value)
@@ -134,8 +133,8 @@ class Tensor(GradValue):
             raise RuntimeError("grad_dtype can only be set on leaf tensors.")
         if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
             raise RuntimeError(
-                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with dtype '{self._grad.dtype}'. Please clear the "
-                "gradient (.grad = None) before changing grad_dtype, or ensure the new grad_dtype matches the existing gradient's dtype."
+                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with dtype '{self._grad.dtype}'. Convert it or "
+                "set .grad to None first."
             )
         self._grad_dtype = dtype
         end = self._accumulator() if self._accumulator is not None else None

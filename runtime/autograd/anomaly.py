@@ -62,7 +62,8 @@ class detect_anomaly:
         self.check_nan = check_nan
         self.before = STATE.enabled, STATE.check_nan
         warnings.warn(
-            "Anomaly Detection has been enabled. This mode will increase the runtime and should only be enabled for debugging.",
+            "Anomaly Detection has been enabled. Every recorded op now keeps the traceback of its call, which is slow; turn it off again "
+            "when the fault is found.",
             stacklevel=2,
         )
 
@@ -96,7 +97,7 @@ def explain(node: Any) -> None:
 def _tell(event: str, did: str, node: Any) -> None:
     trace = node.metadata.get("traceback_")
     if trace is None:
-        told = "No forward pass information available. Enable detect anomaly during forward pass for more information."
+        told = "No forward pass information available. The mode notes where an op is called: turn it on before the forward pass."
     else:
         told = f"Traceback of forward call that {did}:\n{''.join(trace)}"
     warnings.warn(f"{event} {told}", stacklevel=3)

@@ -47,13 +47,13 @@ def _check_write(before: Any, version: int | None, t: Any) -> None:
         return
     if before._version == version:
         raise RuntimeError(
-            "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is modifying an input inplace, "
-            "then the jvp function must modify the corresponding gradient inplace."
+            "An inplace custom Function is not modifying the forward mode gradients inplace. For an input that forward writes to "
+            "(mark_dirty), the jvp function must modify the corresponding gradient inplace."
         )
     if t is not before:
         raise RuntimeError(
-            "An inplace custom Function is not returning the forward mode gradients as-is. If the forward is modifying an input inplace, "
-            "then the jvp function must modify the gradient inplace and return it as-is."
+            "An inplace custom Function is not returning the forward mode gradients as-is. For an input that forward writes to "
+            "(mark_dirty), jvp must return the very tangent that it was given."
         )
 
 

@@ -363,7 +363,7 @@ def will_execute(node: Node) -> bool:
     if node in task.ends and not task.accumulate and not node.edges:
         raise RuntimeError(
             "A leaf node was passed to _will_engine_execute_node but we are currently running autograd.grad(). "
-            "This is currently not supported."
+            "grad() takes the gradients of leaves without running their nodes."
         )
     return node in task.should_run or node in task.ends
 
@@ -375,8 +375,8 @@ def execution_order() -> list[Node]:
         raise RuntimeError("_current_graph_task_execution_order should only be called during the backward pass")
     if torch._C._is_multithreading_enabled():
         raise RuntimeError(
-            "_current_graph_task_execution_order expects the current backward to be executed with multithreading disabled, e.g. by "
-            "running:\n\n>>> with torch.autograd.set_multithreading_enabled(False):\n...     torch.autograd.grad(...)\n"
+            "_current_graph_task_execution_order expects the current backward to be executed with multithreading disabled. Run it within "
+            "set_multithreading_enabled(False)."
         )
     waiting = dict.fromkeys(task.start, 0)
     for node in task.count:

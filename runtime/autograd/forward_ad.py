@@ -52,7 +52,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     if level < 0:
         raise RuntimeError("Dual level must be a positive number.")
     if level != _current_level:
-        raise RuntimeError("Trying to exit a forward AD level that was not the last one that was created. This is not supported.")
+        raise RuntimeError(f"Trying to exit a forward AD level that was not the last one that was created. Level {level} is not open.")
     _current_level = -1
     ROOT.__class__ = GradLevel
     DualRoot.tangents.close()
@@ -106,7 +106,7 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     if primal.shape != moving.shape:
         raise RuntimeError(
             "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
-            f"Tensor is of size {list(primal.shape)} while the given forward gradient is of size {list(moving.shape)}."
+            f"The tensor is of size {list(primal.shape)}, its tangent of size {list(moving.shape)}."
         )
     if primal.dtype is not moving.dtype or primal.device != moving.device:
         raise RuntimeError(

@@ -26,10 +26,10 @@ from .nodes import AccumulateGrad, Edge, Input
 
 _grad_enabled = torch.is_grad_enabled
 
-_EXTENDING = "For more details, please see https://pytorch.org/docs/main/notes/extending.func.html"
+_EXTENDING = "torch's note «Extending torch.func with autograd.Function» says how."
 _LEGACY = (
-    "Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd function with static forward "
-    "method. (Example: https://pytorch.org/docs/stable/autograd.html#torch.autograd.Function)"
+    "Legacy autograd function with non-static forward method is deprecated. Make forward and backward static methods, which get a ctx "
+    "in place of self, and call the class's apply."
 )
 
 
@@ -56,8 +56,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
-            f"{type(self)} should not be instantiated. Methods on autograd functions are all static, so you should invoke them on the "
-            "class itself. Instantiating an autograd function will raise an error in a future version of PyTorch.",
+            f"{type(self)} should not be instantiated. A Function keeps its state in ctx: call {type(self).__name__}.apply.",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -119,9 +118,7 @@ def backward_of(cls: type) -> Callable[..., Any]:
     """The ``backward`` of ``cls``, which may be called ``vjp``."""
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
-        raise RuntimeError(
-            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only implement one of them."
-        )
+        raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
     found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward  # type: ignore[attr-defined]
     return found
 
@@ -288,13 +285,12 @@ def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
     for d in ctx.dirty_tensors:
         if not any(d is o for o in outs):
             raise RuntimeError(
-                "Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified "
-                "inplace must all be outputs of the Function."
+                "Some elements marked as dirty during the forward method were not returned as output. Return from forward every tensor "
+                "that it gives to mark_dirty."
             )
         if not any(d is x for x in given):
             warnings.warn(
-                "ctx.mark_dirty() received a tensor that was not an input. Only input Tensors that have been mutated should be passed to "
-                "ctx.mark_dirty().",
+                "ctx.mark_dirty() received a tensor that was not an input. It is for inputs that forward has written to.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -359,10 +355,7 @@ def _rewrite(level: GradLevel, cls: Any, target: Any, edge: Edge, n_outputs: int
     if target._view is not None and n_outputs > 1:
         raise RuntimeError(
             "If your Function modifies inplace an input that is a view of another Tensor, your Function cannot return more than one "
-            "Tensor. This is not supported by the current autograd engine. You should either make sure the input is not a view (using "
-            ".clone() for example) or make your Function only return one Tensor (potentially splitting it into two Functions: one doing "
-            "the inplace that returns a single Tensor and a second one that does the other operations). You can ask on the forum "
-            "https://discuss.pytorch.org/ if you need help to do this change."
+            "Tensor. Call it on a clone, or give the part that writes a Function of its own, with one output."
         )
     if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
         raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")

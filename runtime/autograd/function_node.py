@@ -35,9 +35,7 @@ class FunctionCtx:
         """Keep tensors for ``jvp``, which finds them as ``ctx.saved_tensors``."""
         for t in tensors:
             if t is not None and not isinstance(t, torch.Tensor):
-                raise AssertionError(
-                    "save_for_forward expects all arguments to be tensors; you should save non-tensors as attributes on ctx."
-                )
+                raise AssertionError("save_for_forward expects all arguments to be tensors; anything else can be an attribute of ctx.")
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: torch.Tensor) -> None:
@@ -172,13 +170,13 @@ class FunctionNode(Node, FunctionCtx):
                 raise RuntimeError(f"expected Variable or None (got {type(t).__name__}) for grad output {i}.")
             if not self.differentiates(o):
                 raise RuntimeError(
-                    f"Function's jvp returned a gradient at position {i}, but  the corresponding forward output is not a differentiable "
-                    "Tensor.You should return None at that position instead."
+                    f"Function's jvp returned a gradient at position {i}, but the corresponding forward output is not a differentiable "
+                    "Tensor. You should return None at that position instead."
                 )
             if t.shape != o.shape:
                 raise RuntimeError(
                     "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
-                    f"Tensor is of size {list(o.shape)} while the given forward gradient is of size {list(t.shape)}."
+                    f"The tensor is of size {list(o.shape)}, its tangent of size {list(t.shape)}."
                 )
         return found
 

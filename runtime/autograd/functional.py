@@ -18,19 +18,17 @@ from .reverse import grad
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
-_NO_GRAPH = (
-    "Output {} of the user-provided function does not require gradients. The outputs must be computed in a differentiable manner from the "
-    "input when running in strict mode."
-)
-_OUTPUT_INDEPENDENT = "The output of the user-provided function is independent of input {}. This is not allowed in strict mode."
+_STRICT = "strict=True refuses that; without it the derivative is zero."
+_NO_GRAPH = "Output {} of the user-provided function does not require gradients. " + _STRICT
+_OUTPUT_INDEPENDENT = "The output of the user-provided function is independent of input {}. " + _STRICT
 _JACOBIAN_CONSTANT = (
-    "The jacobian of the user-provided function is independent of input {}. This is not allowed in strict mode when create_graph=True."
+    "The jacobian of the user-provided function is independent of input {}. strict=True with create_graph=True refuses that, for the "
+    "derivative of the result would be zero."
 )
 _HESSIAN_CONSTANT = _JACOBIAN_CONSTANT.replace("jacobian", "hessian")
 _JACOBIAN_INDEPENDENT = (
     "While computing the hessian, found that the jacobian of the user-provided function with respect to input {} is independent of the "
-    "input. This is not allowed in strict mode. You should ensure that your function is twice differentiable and that the jacobian depends "
-    "on the inputs (this would be violated by a linear function for example)."
+    f"input. {_STRICT}"
 )
 _NEEDS_V = "The vector v can only be None if {} a single Tensor with a single element."
 
@@ -239,14 +237,14 @@ def jacobian(
     """
     if strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError(
-            'Expected strategy to be either "forward-mode" or "reverse-mode". Hint: If your function has more outputs than inputs, '
-            '"forward-mode" tends to be more performant. Otherwise, prefer to use "reverse-mode".'
+            'Expected strategy to be either "forward-mode" or "reverse-mode". The first costs a pass per element of the inputs, the '
+            "second one per element of the outputs."
         )
     if strategy == "forward-mode":
         if create_graph:
             raise NotImplementedError(
                 'torch.autograd.functional.jacobian: `create_graph=True` and `strategy="forward-mode"` are not supported together (yet). '
-                'Please either set `create_graph=False` or `strategy="reverse-mode"`.'
+                'strategy="reverse-mode" gives a result with a history.'
             )
         return _columns(func, inputs, strict, vectorize)
     with torch.enable_grad():
@@ -255,7 +253,7 @@ def jacobian(
         if strict and vectorize:
             raise RuntimeError(
                 "torch.autograd.functional.jacobian: `strict=True` and `vectorized=True` are not supported together. "
-                "Please either set `strict=False` or `vectorize=False`."
+                "Whether a row depends on an input is seen only when it is computed alone: set vectorize=False."
             )
         rows = _rows_at_once if vectorize else _rows
         blocks = [list(rows(i, o, opened, create_graph, strict)) for i, o in enumerate(outs)]
@@ -268,7 +266,7 @@ def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: b
     if out.is_complex():
         raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
     rows = []
-    none = f"Output {i} of the user-provided function is independent of input {{}}. This is not allowed in strict mode."
+    none = f"Output {i} of the user-provided function is independent of input {{}}. {_STRICT}"
     for cotangent in _one_hot(out):
         grads = _pull((out,), inputs, (cotangent,), create_graph)
         rows.append(_filled(grads, inputs, none if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None))
@@ -294,7 +292,7 @@ def _columns(func: Callable[..., Any], inputs: Any, strict: bool, vectorize: boo
     if strict:
         raise RuntimeError(
             'torch.autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). '
-            'Please either set `strict=False` or `strategy="reverse-mode"`.'
+            'The tape of strategy="reverse-mode" shows what an output does not depend on.'
         )
     if not vectorize:
         raise NotImplementedError(

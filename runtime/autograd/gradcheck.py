@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 _REENTRANT = (
-    "Backward is not reentrant, i.e., running backward with same input and grad_output multiple times gives different values, although "
-    "analytical gradient matches numerical gradient.The tolerance for nondeterminism was {}.\n\nIf func uses ops that are not "
-    "deterministic (see torch.use_deterministic_algorithms), allow for it with nondet_tol."
+    "Backward is not reentrant, i.e., two runs of it on the same input and grad_output differ, although the numerical gradient agrees with "
+    "the analytical one. The tolerance for nondeterminism was {}.\n\nIf func uses ops that are not deterministic (see "
+    "torch.use_deterministic_algorithms), allow for it with nondet_tol."
 )
 _FAST = (
     "\nThese are projections of the Jacobians on random directions, as fast_mode=True asks for. In full they are:\n\nNumerical:\n {}\n"
@@ -111,21 +111,21 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
             raise ValueError(f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()")
         if x.dtype not in (torch.float64, torch.complex128):
             warnings.warn(
-                f"Input #{i} requires gradient and is not a double precision floating point or complex. This check will likely fail if all "
-                "the inputs are not of double precision floating point or complex. ",
+                f"Input #{i} requires gradient and is not a double precision floating point or complex. Finite differences in another "
+                "dtype are coarser than the tolerances: pass it as float64 or complex128.",
                 stacklevel=4,
             )
         if x.layout is not torch.strided:
             continue
         if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise RuntimeError(
-                f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are non-overlapping to be able to "
-                "compute the numerical gradients correctly. You should call .contiguous on the input before passing it to gradcheck."
+                f"The {i}th input has a dimension with stride 0, so none of its elements can be perturbed alone. Pass .contiguous() of "
+                "it to gradcheck."
             )
         if _overlaps(x):
             raise RuntimeError(
                 f"The {i}th input has elements that share memory, so none of them can be perturbed alone. "
-                "Call .contiguous on the input before passing it to gradcheck."
+                "Pass .contiguous() of it to gradcheck."
             )
     return values, at
 
@@ -144,9 +144,7 @@ def _checked_outputs(outs: Sequence[Any]) -> None:
     for o in outs:
         if o.layout is not torch.strided:
             kind = "MKLDNN" if o.layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
-            raise ValueError(
-                f"{kind} output is not supported at gradcheck yet. Please call to_dense(masked_grad=...) on the output of fn for gradcheck."
-            )
+            raise ValueError(f"{kind} output is not supported at gradcheck yet. Let func return to_dense(masked_grad=...) of it.")
 
 
 def _parts_of_outputs(problem: _Problem, outs: Sequence[Any]) -> Iterator[_Problem]:
@@ -445,9 +443,9 @@ def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
         stacklevel=3,
     )
     if grad_out != 1.0:
-        raise ValueError(f"Expected grad_out to be 1.0. {name} no longer supports values of grad_out != 1.0.")
+        raise ValueError(f"Expected grad_out to be 1.0. Multiply the Jacobian that {name} returns instead.")
     if any(o.is_complex() for o in outs):
-        raise ValueError(f"Expected output to be non-complex. {name} no longer supports functions that return complex outputs.")
+        raise ValueError(f"Expected output to be non-complex. {name} is for real outputs; gradcheck takes complex ones too.")
 
 
 def get_numerical_jacobian(

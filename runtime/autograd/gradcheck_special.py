@@ -14,7 +14,7 @@ from .level import edge_of
 from .numerical import plain, zeros
 from .reverse import grad
 
-_UNDEFINED = 'Please look at "Notes about undefined output gradients" in "tools/autograd/derivatives.yaml"'
+_UNDEFINED = "A backward that is given None for the gradient of an output must take it for zeros."
 _BATCHED = (
     "gradcheck or gradgradcheck failed while testing batched gradient computation. vmap runs over the derivative, so every op in it needs "
     "a batching rule and may not look at values; python -m runtime coverage lists the rules that there are. Call gradcheck with {}=False "
@@ -61,9 +61,8 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
             )
         except Exception as error:
             warnings.warn(
-                "Backwards compatibility: New undefined gradient support checking feature is enabled by default, but it may break existing "
-                'callers of this function. If this is true for you, you can call this function with "check_undefined_grad=False" to '
-                "disable the feature",
+                "Backwards compatibility: New undefined gradient support checking feature is enabled by default. "
+                "check_undefined_grad=False leaves it out.",
                 stacklevel=2,
             )
             raise GradcheckError(f"Expected backward function to handle undefined output grads. {_UNDEFINED}") from error

@@ -19,10 +19,7 @@ from .saved import HOOKS, Saved
 from .views import CopySlices, aliases, base_edge, check_write, refuse_stale_target
 
 _grad_enabled = torch.is_grad_enabled
-_INFERENCE = (
-    "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal tensor before doing "
-    "inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
-)
+_INFERENCE = "Inplace update to inference tensor outside InferenceMode is not allowed. Write to a clone of it."
 
 
 def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
@@ -193,9 +190,7 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
     """Views of ``target`` keep the history that they have."""
     if target._view is not None:
         raise RuntimeError(
-            "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel (DDP) for training, and "
-            "gradient_as_bucket_view is set as True, gradients are views of DDP buckets, and hence detach_() cannot be called on these "
-            "gradients. To fix this error, please refer to the Optimizer.zero_grad() function in torch/optim/optimizer.py as the solution."
+            "Can't detach views in-place. A view takes its history from its base; use the result of detach(), which has none."
         )
     target._edge = None
     target._req = False

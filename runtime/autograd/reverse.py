@@ -18,8 +18,7 @@ from .nodes import AccumulateGrad, Edge, Node, Nowhere
 
 _CYCLE = (
     "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
-    "memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you have to use this function, make sure "
-    "to reset the .grad fields of your parameters to None after use to break the cycle and avoid the leak."
+    "memory leak. autograd.grad returns gradients without storing them; or set .grad to None when you have used it."
 )
 _warned: set[str] = set()
 _set_grad_enabled = torch._C._set_grad_enabled
@@ -129,9 +128,8 @@ def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> li
             found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
             if batched:
                 raise RuntimeError(
-                    "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension. The sizes of "
-                    "the remaining dimensions are expected to match the shape of corresponding output, but a mismatch was detected: "
-                    f"{found}. If you only want some tensors in `grad_output` to be considered batched, consider using vmap."
+                    "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension. Without it, "
+                    f"{found}. For a batch of only some of them, call vmap of grad."
                 )
             raise RuntimeError(f"Mismatch in shape: {found}.")
         if dtype.is_complex != g.dtype.is_complex:
@@ -179,7 +177,7 @@ def backward(
         warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
         if grad_tensors is not None:
             raise RuntimeError(
-                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. Please only use `grad_tensors`."
+                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. They mean the same."
             )
         grad_tensors = grad_variables
     captures = None
@@ -211,8 +209,7 @@ def grad(
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
     if not only_inputs:
         warnings.warn(
-            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for other parts of the "
-            "graph, please use torch.autograd.backward.",
+            "only_inputs argument is deprecated and is ignored now (defaults to True). Only backward adds to .grad.",
             FutureWarning,
             stacklevel=2,
         )
@@ -255,7 +252,7 @@ def _grads(
         elif not allow_unused:
             raise RuntimeError(
                 f"The differentiated Tensor at index {i} appears to not have been used in the graph. "
-                "Set allow_unused=True if this is the desired behavior."
+                "Set allow_unused=True to get None for it."
             )
         elif not materialize:
             grads.append(None)

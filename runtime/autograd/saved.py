@@ -17,8 +17,7 @@ from .node_names import op_name
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you "
-    "need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+    "A backward pass frees what was saved for it. Specify retain_graph=True in the first one to keep it."
 )
 
 Pack = Callable[[torch.Tensor], Any]
@@ -75,8 +74,7 @@ def modified(t: torch.Tensor, version: int, edge: Any = None) -> RuntimeError:
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{_type_name(t)} {list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
-        "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
-        "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
+        "Write to a clone, or after the backward pass. torch.autograd.set_detect_anomaly(True, check_nan=False) shows which call saved it."
     )
 
 
@@ -84,9 +82,8 @@ def refuse_inference(tensor: Any) -> None:
     """Says why the version of ``tensor``, if it is an inference tensor, cannot be had."""
     if isinstance(tensor, torch.Tensor) and tensor.is_inference():
         raise RuntimeError(
-            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation "
-            "tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use "
-            "`torch.no_grad()` instead of `torch.inference_mode()`."
+            "Inference tensors cannot be saved for backward. Compute with a clone that is made outside of inference mode, or make the "
+            "tensor under no_grad instead."
         ) from None
 
 
@@ -139,9 +136,8 @@ def pack(level: Any, t: torch.Tensor, edge: Any, hook: Pack, unpack: Unpack) -> 
         payload = hook(present(level, t, edge))
     if t._version != version:
         raise RuntimeError(
-            "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook cannot be modified by "
-            "in-place operations as this can lead to unexpected side-effects. Please open an issue if you need to perform in-place "
-            "operations on the input to a pack hook."
+            "A saved tensor pack hook is modifying its input in place. The program goes on computing with that tensor: change a clone "
+            "and return it."
         )
     return Packed(payload, unpack)
 
@@ -194,9 +190,8 @@ class SavedTensor:
                 f"register_hooks(): incompatible function arguments: two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
             )
         self._require_kept(
-            "Calling register_hooks on a saved tensor after it has been freed. Saved intermediate values of the graph are freed when you "
-            "call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or "
-            "if you need to access saved variables after calling backward."
+            "Calling register_hooks on a saved tensor after it has been freed. Register before the backward pass, or keep what is saved "
+            "with retain_graph=True."
         )
         s = self._slots[self._index]
         if s is None:
@@ -204,7 +199,7 @@ class SavedTensor:
         if type(s) is Packed:
             raise RuntimeError(
                 "Calling register_hooks on a saved tensor whose hooks have already been set. "
-                "Hint: only one pair of hooks is allowed at a time."
+                "It takes one pair."
             )
         level = self._node.level
         self._slots[self._index] = pack(level, s.check(self._edge), self._edge, pack_hook, unpack_hook)

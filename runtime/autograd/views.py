@@ -160,18 +160,16 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
 
 
 _AMBIGUOUS = (
-    "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
-    "inplace either both inside the {} block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be "
-    "tracked)."
+    "Nothing says whether the write belongs to the history. Make the view and write to it both inside the {} block, where nothing is "
+    "recorded, or both outside."
 )
 _REASONS = {
     "no_grad": _AMBIGUOUS.format("no_grad"),
     "inference": _AMBIGUOUS.format("inference_mode"),
     "multi": "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
-    "modified inplace. You should replace the inplace operation by an out-of-place one.",
-    "function": "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle "
-    "view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This "
-    "behavior is forbidden. You can fix this by cloning the output of the custom Function.",
+    "modified inplace. Use the out-of-place op, or make the view alone, by select or narrow.",
+    "function": "This view was created inside a custom Function (or because an input was returned as-is). The history of a view that is "
+    "written to is made from its base, which would leave out the Function's backward. Write to a clone of the output.",
 }
 
 

@@ -70,14 +70,11 @@ def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManag
     return nullcontext(), nullcontext()
 
 
-def _warn(text: str) -> None:
+def _warn(name: str) -> None:
     """The warning of a caller that does not say which form it wants."""
     warnings.warn(
-        text.format(
-            "use_reentrant parameter should be passed explicitly.",
-            "use_reentrant=False is recommended, but if you need to preserve the current default behavior, you can pass "
-            "use_reentrant=True. Refer to docs for more details on the differences between the two variants.",
-        ),
+        f"{name}: the use_reentrant parameter should be passed explicitly. True, which is taken now, runs a backward pass within the "
+        "backward pass; False has fewer limits.",
         stacklevel=3,
     )
 
@@ -101,9 +98,7 @@ def checkpoint(
     every tensor that is needed is there. Raises :class:`CheckpointError` when the runs differ.
     """
     if use_reentrant is None:
-        _warn(
-            "torch.utils.checkpoint: the {} Starting in PyTorch 2.9, calling checkpoint without use_reentrant will raise an exception. {}"
-        )
+        _warn("torch.utils.checkpoint")
         use_reentrant = True
     preserve_rng_state = kwargs.pop("preserve_rng_state", True)
     if use_reentrant:
@@ -146,10 +141,7 @@ def checkpoint_sequential(
     """As ``torch.utils.checkpoint.checkpoint_sequential``: ``functions`` one after the other, in ``segments`` of equal length of which
     all but the last are checkpointed. ``preserve_rng_state`` as in :func:`checkpoint`."""
     if use_reentrant is None:
-        _warn(
-            "torch.utils.checkpoint.checkpoint_sequential: the {} "
-            "In version 2.9 we will raise an exception if use_reentrant is not passed. {}"
-        )
+        _warn("torch.utils.checkpoint.checkpoint_sequential")
         use_reentrant = True
     preserve = kwargs.pop("preserve_rng_state", True)
     if kwargs:

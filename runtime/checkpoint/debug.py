@@ -51,11 +51,10 @@ class OpLog(TorchDispatchMode):
 
         return "\n".join(
             (
-                "An error happened while unpacking tensors; dumping logs of latest computation because you passed `debug=True` to "
-                "`torch.utils.checkpoint.checkpoint()`. The error itself is at the end.\n",
-                section("1. Stack traces of the operators that ran in the original forward", traced(first, "original")),
-                section("2. Stack traces of the operators that ran during recomputation", traced(second, "recompute")),
-                "3. Log of operators in the original forward and recomputation: look where they begin to differ\n",
+                "An error happened while unpacking tensors; debug=True shows what both runs did. The error itself is at the end.\n",
+                section("1. Where the ops of the original forward were called", traced(first, "original")),
+                section("2. Where the ops of the recomputation were called", traced(second, "recompute")),
+                "3. The ops of both runs: look where they begin to differ\n",
                 section("Operations executed during the original forward:", first.lines),
                 section("Operations executed during recomputation:", second.lines),
                 f"4. ERROR: Detected non-determinism while running activation checkpointing\n\n{error}",

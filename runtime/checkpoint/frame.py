@@ -33,8 +33,8 @@ class CheckpointError(RuntimeError):
 
 
 _TIP = (
-    "\n\nTip: To see a more detailed error message, either pass `debug=True` to `torch.utils.checkpoint.checkpoint(...)` or wrap the code "
-    "block with `with torch.utils.checkpoint.set_checkpoint_debug_enabled(True):` to enable checkpoint-debug mode globally."
+    "\n\nTip: checkpoint(..., debug=True), or set_checkpoint_debug_enabled(True) around several calls, adds to this message the ops of "
+    "both runs and where they were called."
 )
 
 
@@ -151,9 +151,8 @@ class Frame:
             run = self.runs[key] = self._run_again()
         if position not in run:
             raise CheckpointError(
-                "torch.utils.checkpoint: Unpack is being triggered for a tensor that was already unpacked once. If you are calling "
-                "ctx.saved_tensors in backward, make sure to do so only once. Otherwise please open an issue with details on your use "
-                "case."
+                "torch.utils.checkpoint: Unpack is being triggered for a tensor that was already unpacked once. A recomputed tensor is "
+                "kept until it is read: read ctx.saved_tensors once in a backward, and keep what it gave."
             )
         return run.pop(position).check(None)
 

@@ -46,8 +46,7 @@ class CheckpointFunction(Function):
         if RUNNING.task is None or RUNNING.task.ends is not None:
             raise RuntimeError(
                 "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an `inputs` parameter to "
-                ".backward(). To resolve this error, you can either set use_reentrant=False, or call .backward() without passing the "
-                "`inputs` argument."
+                ".backward(). use_reentrant=False has no such limit."
             )
         inputs = list(ctx.inputs)
         for i, t in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):

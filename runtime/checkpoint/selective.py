@@ -136,8 +136,8 @@ class _SecondRun(_KernelMode):
             self.calls.clear()
             if self.results.taken:
                 raise RuntimeError(
-                    "Trying to backward an extra time. You are only allowed to backward once on any region computed under selective "
-                    "activation checkpoint."
+                    "Trying to backward an extra time. The results that a selective checkpoint keeps are let go as the first backward pass "
+                    "takes them."
                 )
         self.entered += 1
         return super().__enter__()  # type: ignore[no-untyped-call]
@@ -169,8 +169,7 @@ def create_selective_checkpoint_contexts(
                 advice = ""
                 if isinstance(op, torch._ops.OpOverloadPacket):
                     advice = (
-                        "Please update the OpOverloadPacket to a specific OpOverload. For example, if you have `torch.ops.aten.mm`, "
-                        "change it to `torch.ops.aten.mm.default`."
+                        "Please update the OpOverloadPacket to a specific OpOverload: torch.ops.aten.mm.default, not torch.ops.aten.mm."
                     )
                 raise ValueError(f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}. {advice}")
         ops = frozenset(policy_fn_or_list)

@@ -41,8 +41,7 @@ def call_for_per_sample_grads(
     for name, p in module.named_parameters():
         if getattr(p, "grad_sample", None) is not None:
             raise RuntimeError(
-                "Expanded Weights accumulates per sample gradients, which will be incorrect for multiple calls without clearing them. "
-                f"Please set grad_sample of {name} to None first."
+                f"Expanded Weights adds to grad_sample, and that of {name} holds the gradients of an earlier call. Set it to None first."
             )
 
     @wraps(module.forward)
@@ -77,7 +76,7 @@ def _batch_size(args: Any, kwargs: Any, dim: int) -> int:
             if found is not None and t.shape[dim] != found:
                 raise RuntimeError(
                     "When computing batch size, found at least one input with batch size "
-                    f"{found} and one with batch size {t.shape[dim]}. Please specify it explicitly using the batch size kwarg"
+                    f"{found} and one with batch size {t.shape[dim]}. Say which it is with batch_size=..."
                 )
             found = t.shape[dim]
     if found is None:

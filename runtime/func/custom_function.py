@@ -90,8 +90,8 @@ def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
         refuse(level, "a custom Function")
     if before is not None and t is not before:
         raise RuntimeError(
-            "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is modifying an input inplace, "
-            "then the jvp function must modify the corresponding gradient inplace."
+            "An inplace custom Function is not modifying the forward mode gradients inplace. For an input that forward writes to "
+            "(mark_dirty), the jvp function must modify the corresponding gradient inplace and return it."
         )
     if before is None:
         level._set_tangent(target, t)
@@ -130,13 +130,13 @@ def _batch(level: BatchLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any
     own_rule = defines(cls, "vmap")
     if cls.generate_vmap_rule and own_rule:
         raise RuntimeError(
-            f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True and an overridden vmap staticmethod. Please "
-            f"set generate_vmap_rule=False or delete the overridden vmap staticmethod to avoid ambiguity. {_EXTENDING}"
+            f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True and an overridden vmap staticmethod. Only one "
+            f"of them can be the rule. {_EXTENDING}"
         )
     if not (cls.generate_vmap_rule or own_rule):
         raise RuntimeError(
-            f"You tried to vmap over {cls.__name__}, but it does not have vmap support. Please override and implement the vmap "
-            f"staticmethod or set generate_vmap_rule=True. {_EXTENDING}"
+            f"You tried to vmap over {cls.__name__}, but it does not have vmap support. Write its vmap staticmethod, or let "
+            f"generate_vmap_rule=True make one. {_EXTENDING}"
         )
     physical = tuple(lowered(level, a) for a in args)
     in_dims = pytree.tree_map(lambda a: 0 if isinstance(a, Value) and a._level is level else None, args)
@@ -158,9 +158,8 @@ def _batch(level: BatchLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any
     dims = pytree._broadcast_to_and_flatten(out_dims, spec)
     if dims is None or not all(d is None or isinstance(d, int) for d in dims):
         raise RuntimeError(
-            "The autograd.Function's vmap staticmethod returned an incompatible (output, out_dims) tuple. Expected "
-            f"out_dims={out_dims} to be compatible with the structure of `output`. out_dims has structure "
-            f"{pytree.tree_flatten(out_dims)[1]} but output has structure {spec}. {_EXTENDING}"
+            f"The autograd.Function's vmap staticmethod returned an incompatible (output, out_dims) tuple. out_dims={out_dims} has "
+            f"structure {pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_EXTENDING}"
         )
     return pytree.tree_unflatten([_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec), None
 

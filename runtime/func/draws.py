@@ -12,8 +12,8 @@ from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import overload
 
 ERROR = (
-    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness flags on vmap or "
-    "perform the randomness operation out of vmap"
+    "vmap: called random operation while in randomness error mode. Say with randomness='same' or 'different' whether the elements of the "
+    "batch share a draw, or draw outside of vmap."
 )
 
 

@@ -17,14 +17,13 @@ from .jvp import DualLevel, tangent_of
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
     """As ``torch.func.jvp``: outputs and their tangents along ``tangents``."""
     if not isinstance(primals, tuple):
-        raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
+        raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")
     flat, spec = trees.flatten(primals)
     flat_t, t_spec = trees.flatten(tangents)
     if spec != t_spec:
         raise RuntimeError(
-            "jvp(f, primals, tangents): Expected primals and tangents to have the same python structure. For example, if primals is a "
-            "tuple of 3 tensors, tangents also must be. "
-            f"Got primals with structure {trees.torch_spec(spec)} and tangents with structure {trees.torch_spec(t_spec)}"
+            "jvp(f, primals, tangents): Expected primals and tangents to have the same python structure. "
+            f"That of primals is {trees.torch_spec(spec)}, that of tangents {trees.torch_spec(t_spec)}"
         )
     if not flat:
         raise RuntimeError("jvp(f, primals, tangents): Expected primals to contain at least one Tensor.")
@@ -40,7 +39,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         if p.shape != t.shape:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
-                f"Tensor is of size {list(p.shape)} while the given forward gradient is of size {list(t.shape)}."
+                f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
             )
     level = DualLevel()
     try:
@@ -61,7 +60,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
             if t is None and strict:
                 raise RuntimeError(
                     "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
-                    "This is not allowed with strict=True."
+                    "With strict=False its tangent is zero."
                 )
             results.append(inner)
             result_tangents.append(torch.zeros_like(inner) if t is None else t)

@@ -70,7 +70,7 @@ def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torc
             continue
         if len({id(tensors[name]) for name in present}) > 1:
             raise ValueError(
-                f"functional_call got multiple values for keys {sorted(present)}, which are tied. Consider using tie_weights=False"
+                f"functional_call got multiple values for keys {sorted(present)}, which are tied. tie_weights=False keeps them apart."
             )
         out.update(dict.fromkeys(group, tensors[present[0]]))
     return out

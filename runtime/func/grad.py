@@ -152,7 +152,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             if out.dim() != 0:
                 raise RuntimeError(
                     "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got tensor with "
-                    f"{out.dim()} dims. Maybe you wanted to use the vjp or jacrev APIs instead?"
+                    f"{out.dim()} dims. vjp and jacrev take outputs of any shape."
                 )
             if out.is_complex():
                 raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")

@@ -25,7 +25,7 @@ def _expand(base: Any, part: Any, *_: Any, **__: Any) -> Any:
     if part.numel() != base.numel():
         raise InplaceError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
+            "Write to a clone of it, which has an element of its own at each place."
         )
     return part.reshape(base.shape)
 

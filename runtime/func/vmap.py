@@ -50,7 +50,7 @@ class BatchedValue(Value):
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         raise RuntimeError(
             "You are attempting to call Tensor.requires_grad_() inside of a function being transformed by vmap, where it has no effect. "
-            "Use the transforms (grad, vjp, jacrev, jacfwd, hessian), or call it outside of the function being transformed."
+            "Use the transforms (grad, vjp, jacrev, jacfwd, hessian), or call it on what vmap is given."
         )
 
     @property
@@ -193,9 +193,8 @@ class BatchLevel(Level):
         if not (isinstance(target, Value) and target._level is self):
             raise BatchingError(
                 f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in "
-                "extra_args that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being "
-                "vmapped over. Please try to use out-of-place operators instead, or make `self` with new_zeros or zeros_like of a "
-                "batched input."
+                "extra_args that has more elements than `self`. `other` has the batch dimension and `self` has not: use the out-of-place "
+                "op, or make `self` with new_zeros or zeros_like of a batched input."
             )
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
@@ -280,12 +279,12 @@ def _straight(op: Op) -> Any:
 
 _RESIZES = frozenset(("resize_", "resize_as_", "set_"))
 _ITEM = (
-    "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please try to rewrite "
-    "what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please file a bug report."
+    "vmap: It looks like you're calling .item() on a Tensor. Each element of the batch has a value of its own there: keep it a tensor, or "
+    "take the number before vmap."
 )
 _CONTROL_FLOW = (
-    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet; "
-    "use torch.where or a mask."
+    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. The elements of the batch may need "
+    "different branches: use torch.where or a mask."
 )
 _DATA_DEPENDENT = {
     "_local_scalar_dense": _ITEM,
@@ -305,15 +304,14 @@ def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[li
         )
     if not args:
         raise ValueError(
-            f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function "
-            "with no inputs. The latter is unsupported."
+            f"vmap({name})(<inputs>): got no inputs. There is no dimension to map over; call a function without inputs in a loop."
         )
     flat, spec = trees.flatten(args)
     dims = trees.spread(in_dims, flat, spec)
     if dims is None:
         raise ValueError(
             f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of `inputs`. "
-            f"in_dims has structure {trees.structure(in_dims)} but inputs has structure {trees.torch_spec(spec)}."
+            f"Theirs is {trees.torch_spec(spec)}, that of in_dims {trees.structure(in_dims)}."
         )
     sizes = []
     for i, (a, d) in enumerate(zip(flat, dims, strict=True)):
@@ -327,7 +325,7 @@ def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[li
         if not isinstance(a, torch.Tensor):
             raise ValueError(
                 f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for an input but the input is of type {type(a)}. "
-                "We cannot vmap over non-Tensor arguments, please use None as the respective in_dim"
+                "With in_dim=None every element of the batch gets the same one."
             )
         if a.is_nested:
             raise NestedTensor
@@ -387,12 +385,12 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
     if dims is None:
         raise ValueError(
             f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
-            f"out_dims has structure {trees.structure(out_dims)} but outputs has structure {trees.torch_spec(spec)}."
+            f"Theirs is {trees.torch_spec(spec)}, that of out_dims {trees.structure(out_dims)}."
         )
     if not all(d is None or isinstance(d, int) for d in dims):
         raise ValueError(
-            f"vmap({name}, ..., out_dims={out_dims}): `out_dims` must be an int, None or a python collection of ints representing where in "
-            "the outputs the vmapped dimension should appear."
+            f"vmap({name}, ..., out_dims={out_dims}): `out_dims` must be an int, None or a collection of these with the structure of "
+            "the outputs: the dimension at which each output gets its batch."
         )
     results = []
     for o, d in zip(flat, dims, strict=True):
@@ -401,8 +399,8 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
                 results.append(o)
                 continue
             raise ValueError(
-                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(o)}. Did you mean to set out_dims= to None "
-                "for output?"
+                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(o)}. With None as its out_dim it is returned as it "
+                "is."
             )
         mine = isinstance(o, Value) and o._level is level
         if d is None:
