@@ -39,7 +39,7 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
             raise TypeError(
-                f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Other Mapping types are not supported."
+                f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs)."
             )
         inputs = inputs.values()
     found = _listed(inputs)

@@ -306,9 +306,8 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
     """
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(
-            f"functionalize(f, remove='mutations'): received invalid argument for remove={remove}. Valid options are: 'mutations' "
-            "(in-place and out= operators are replaced by their out-of-place equivalents), 'mutations_and_views' (aliasing operators are "
-            "replaced by their copying equivalents as well)."
+            f"functionalize(f, remove='mutations'): received invalid argument for remove={remove}. 'mutations' leaves no write "
+            "in the function, 'mutations_and_views' no view either."
         )
 
     @wraps(func)
