@@ -41,7 +41,7 @@ def call_for_per_sample_grads(
     for name, p in module.named_parameters():
         if getattr(p, "grad_sample", None) is not None:
             raise RuntimeError(
-                f"Expanded Weights adds to grad_sample, and that of {name} holds the gradients of an earlier call. Set it to None first."
+                f"Expanded Weights accumulates: grad_sample of {name} would be incorrect for multiple calls. Set it to None first."
             )
 
     @wraps(module.forward)

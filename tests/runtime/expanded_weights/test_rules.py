@@ -188,7 +188,7 @@ def test_an_ordinary_parameter_beside_an_expanded_one_is_an_error() -> None:
 def test_a_second_call_without_clearing_is_an_error_that_names_the_parameter() -> None:
     module = nn.Linear(4, 3)
     per_sample(module, torch.randn(5, 4))
-    with pytest.raises(RuntimeError, match=r"that of weight holds the gradients of an earlier call"):
+    with pytest.raises(RuntimeError, match="grad_sample of weight would be incorrect for multiple calls"):
         call_for_per_sample_grads(module)
 
 
