@@ -94,7 +94,7 @@ def batched_cotangents(out: Any, inputs: Sequence[Any], number: int) -> None:
     try:
         found = grad(out, inputs, torch.stack(cotangents), retain_graph=True, allow_unused=True, is_grads_batched=True)
     except RuntimeError as error:
-        raise GradcheckError(f"While computing batched gradients, got: {error}\n\n{_BATCHED.format('check_batched_grad')}") from error
+        raise _failed(error, "check_batched_grad") from error
     for i, g in enumerate(found):
         want = [e[i] for e in expected]
         if g is not None or want[0] is not None:
@@ -114,10 +114,17 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
     try:
         found = vmap(one)(torch.stack(tangents))
     except RuntimeError as error:
-        advice = _BATCHED.format("check_batched_forward_grad")
-        raise GradcheckError(f"While computing batched gradients, got: {error}\n\n{advice}") from error
+        raise _failed(error, "check_batched_forward_grad") from error
     for k, t in enumerate(found):
         _same(k, i, t, [e[k] for e in expected], None, "check_batched_forward_grad")
+
+
+def _failed(error: RuntimeError, option: str) -> GradcheckError:
+    """A refused draw is told in the words of the kernel that refused: ``vmap`` speaks of options that the caller does not have."""
+    from ..func.draws import ERROR
+
+    said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
+    return GradcheckError(f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}")
 
 
 def _same(output: int, i: int, found: Any, expected: Sequence[Any], like: Any, option: str) -> None:

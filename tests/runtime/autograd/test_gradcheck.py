@@ -317,6 +317,13 @@ def test_a_derivative_that_cannot_be_batched_is_caught() -> None:
         gradcheck(looks, X, check_batched_grad=True)
 
 
+def test_a_draw_in_a_batched_derivative_is_told_in_words_that_need_no_vmap_of_the_users() -> None:
+    draws = hooked(lambda x: x * 2, lambda g: g + 0 * torch.rand_like(g))
+    with pytest.raises(GradcheckError, match=r"got: vmap: .*random operations inside of vmap") as caught:
+        gradcheck(draws, X, check_batched_grad=True)
+    assert "randomness" not in str(caught.value)
+
+
 def test_a_batched_derivative_that_differs_is_caught() -> None:
     def batched(v: Any) -> bool:
         return type(v).__name__ == "BatchedValue" or type(getattr(v, "_inner", None)).__name__ == "BatchedValue"
