@@ -4,5 +4,6 @@ from . import rules as rules
 from .tensor import Tensor, tensor, unwrap, wrap
 
 from . import autograd, func  # isort: skip
+from . import nested as nested  # isort: skip
 
 __all__ = ["Tensor", "autograd", "func", "tensor", "unwrap", "wrap"]

@@ -12,7 +12,7 @@ import torch
 from . import expanded_weights as expanded_weights  # its layers enter their rules
 from .expanded_weights.weight import HANDLED
 from .rules.ops import op_of
-from .rules.record import RECORDS, Record
+from .rules.record import NESTED, RECORDS, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> 
         batch = "torch's decomposition table, else a loop that warns"
     if record.decomposition is not None and vjp == "missing":
         vjp = jvp = "decomposition"
+    if record.family == "nested":
+        jvp = batch = "refused: the result is nested"
     per_sample = f"own in {', '.join(layers)}" if layers else "vmap of vjp"
     return Row(str(func).removeprefix("aten."), record.family, vjp, jvp, batch, per_sample)
 
@@ -98,6 +100,12 @@ def markdown() -> str:
         "| op | family | vjp | jvp | batch | per sample |",
         "|---|---|---|---|---|---|",
         *(f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |" for r in table),
+        "",
+        "## With nested tensors",
+        "",
+        "What has a vjp of its own for a call with a nested tensor among its arguments (`runtime/rules/nested.py`):",
+        "",
+        ", ".join(sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)),
         "",
         "## Without a record",
         "",

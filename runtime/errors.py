@@ -35,12 +35,13 @@ class InplaceError(RuntimeError):
 
 
 class NestedTensor(NotImplementedError):
-    """A nested tensor meets a tensor of this package."""
+    """A nested tensor is used where this package takes none."""
 
     def __init__(self) -> None:
         super().__init__(
-            "a nested tensor (torch.nested) is used where this package computes: a tensor here has one size per dimension, so nested "
-            "tensors have no gradients and no transforms. Use its parts one by one, or as one dense tensor with a mask: "
+            "a nested tensor (torch.nested) is used where this package takes none. The tape of the session takes those of the strided "
+            "layout that were made of its tensors or by runtime.wrap; transforms, forward mode, traces and the jagged layout need a tensor "
+            "with one size per dimension. Use the parts one by one, or as one dense tensor with a mask: "
             "torch.stack([torch.nn.functional.pad(p, (0, longest - len(p))) for p in parts])."
         )
 

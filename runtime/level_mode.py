@@ -6,7 +6,8 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .levels import Level, Value, innermost, reopen_keys
+from .errors import NestedTensor
+from .levels import NESTED, Level, Value, innermost, reopen_keys
 
 
 class LevelMode(TorchDispatchMode):
@@ -24,6 +25,8 @@ class LevelMode(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not NESTED.isdisjoint(types):
+            raise NestedTensor
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:

@@ -103,6 +103,8 @@ class Value(torch.Tensor):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = cls._home if len(types) == 1 else None
         if level is None:
+            if len(types) > 1 and not NESTED.isdisjoint(types):
+                raise NestedTensor  # the session alone takes them, and there their class comes first
             level = innermost(args, kwargs)
             if not level.alive:
                 raise escaped(level, func)
@@ -132,6 +134,7 @@ def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _set_excluded(_VIEWS, False)
 
 
+NESTED: set[type] = set()  # the class of nested values
 VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
 
 
@@ -218,6 +221,8 @@ def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
 def faithful_shell(cls: type[Value], inner: torch.Tensor) -> Any:
     """A shell with the very strides of ``inner``, those of dimensions of one element as well, and with its lazy bits, for a level that
     writes down what a program does: ATen takes no views of memory that is not yet conjugated."""
+    if inner.is_nested:
+        raise NestedTensor
     strided = inner.layout is torch.strided
     v = _make_wrapper(
         cls,

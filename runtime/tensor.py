@@ -18,9 +18,11 @@ from torch.utils.hooks import RemovableHandle
 
 from .autograd import hooks
 from .autograd.level import GradLevel, GradValue, edge_of, follows_base
+from .autograd.nested import meta_of
 from .autograd.nodes import AccumulateGrad, Node
 from .autograd.reverse import backward
 from .levels import Value
+from .rules.record import extent
 
 _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 _OWN_DTYPE: Any = object()
@@ -105,9 +107,11 @@ class Tensor(GradValue):
                     f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
                     f"'{self.device.type}'. Move the gradient with .to(tensor.device)."
                 )
-            if value.shape != self.shape:
+            sizes = [extent(t) for t in (value, self)]
+            if sizes[0] != sizes[1]:
+                got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
                 raise RuntimeError(
-                    f"attempting to assign a gradient of size '{list(value.shape)}' to a tensor of size '{list(self.shape)}'. "
+                    f"attempting to assign a gradient of size '{got}' to a tensor of size '{own}'. "
                     "A gradient has the shape of its tensor."
                 )
             if not isinstance(value, Value):
@@ -139,7 +143,7 @@ class Tensor(GradValue):
         self._grad_dtype = dtype
         end = self._accumulator() if self._accumulator is not None else None
         if end is not None:
-            end.metas = ((self.shape, dtype),)
+            end.metas = (meta_of(self, dtype),)
 
     def dtype_of_grad(self) -> torch.dtype | None:
         """``grad_dtype`` without a look at the history, for who makes the end of it."""
@@ -155,7 +159,10 @@ class Tensor(GradValue):
             raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
         if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
             raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
-        if new.shape != self.shape or new.dtype is not self.dtype:
+        other_sizes = extent(new) != extent(self)
+        if other_sizes and (new.is_nested or self.is_nested):
+            raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
+        if other_sizes or new.dtype is not self.dtype:
             self._accumulator = None  # the next one knows the new shape and dtype
         self._inner.data = unwrap(new)
         _set_data(self, ROOT.wrap(self._inner, None))  # the shell, too, keeps its version counter and takes the new storage

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ..autograd.level import accumulator_of, edge_of
 from ..autograd.nodes import Edge, Node
 from ..autograd.saved import FREED, modified, refuse_inference
+from ..errors import NestedTensor
 from ..leaf import as_leaf
 from ..levels import VALUES
 from ..tensor import ROOT
@@ -186,7 +187,10 @@ def aot_function(
                 kinds.append(_kind(x, end is not None))
             else:  # the common case, spared a call
                 layout = x.layout
-                strides = x.stride() if layout is _STRIDED else None
+                try:
+                    strides = x.stride() if layout is _STRIDED else None
+                except RuntimeError as error:
+                    raise NestedTensor from error
                 kinds.append((end is not None, x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()))
         key = (spec, *kinds)
         known = programs.get(key)

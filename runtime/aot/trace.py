@@ -282,7 +282,7 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
 
     Tracing must not change the caller's tensor, and strides decide whether a reshape is a view.
     """
-    if isinstance(t, Value) or t.layout is not torch.strided:
+    if isinstance(t, Value) or t.layout is not torch.strided or t.is_nested:
         return t.detach().clone()
     t = t.detach().resolve_conj().resolve_neg()
     fresh = torch.empty(0, dtype=t.dtype, device=t.device)

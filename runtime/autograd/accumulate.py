@@ -37,7 +37,7 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
 
 def _own(t: torch.Tensor) -> bool:
     """Whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
-    if type(t) is not torch.Tensor or t.layout is not torch.strided or not dense(t.shape, t.stride()):
+    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or not dense(t.shape, t.stride()):
         return False
     return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # the tensor's own, and the storage object just made
 
@@ -113,7 +113,7 @@ def _obeys(g: Any, variable: Any) -> bool:
     if layout is not torch.strided or not _layout_enforced():
         return True
     contiguous: bool = g.is_contiguous()
-    if variable.layout is not torch.strided or (contiguous and variable.is_contiguous()):
+    if variable.layout is not torch.strided or variable.is_nested or (contiguous and variable.is_contiguous()):
         return contiguous
     strides = variable.stride()
     if not dense(variable.shape, strides):
@@ -124,6 +124,8 @@ def _obeys(g: Any, variable: Any) -> bool:
 def _laid_out(g: Any, variable: Any) -> Any:
     if g.layout is not torch.strided:
         return g.clone()
-    if variable.layout is torch.strided and not variable.is_contiguous() and dense(variable.shape, variable.stride()):
-        return g.new_empty_strided(g.shape, variable.stride()).copy_(g)
+    if variable.layout is torch.strided and not (variable.is_contiguous() or variable.is_nested):
+        strides = variable.stride()
+        if dense(variable.shape, strides):
+            return g.new_empty_strided(g.shape, strides).copy_(g)
     return g.clone(memory_format=torch.contiguous_format)

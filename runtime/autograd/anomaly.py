@@ -110,4 +110,6 @@ def refuse_nan(node: Any, outs: Any) -> None:
 
 
 def _values(g: torch.Tensor) -> torch.Tensor:
+    if g.is_nested:
+        return g.contiguous().values()
     return g.coalesce().values() if g.layout is torch.sparse_coo else g

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from ..levels import run_batchwise
+from ..rules.record import NestedMeta
 from . import accumulate as adding
 from . import anomaly, hooks, profiling
+from .nested import conform_nested, misfit
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 from .saved import HOOKS
@@ -39,14 +41,14 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 def conform(g: torch.Tensor, meta: Any, node: Node | None, index: int) -> torch.Tensor:
     """Bring a cotangent to the shape and dtype of what it belongs to; a cotangent that cannot be is an error of ``node``'s rule."""
     shape, dtype = meta
+    if type(shape) is NestedMeta:
+        return conform_nested(g, shape, node, index)
+    if g.is_nested:
+        raise misfit(g, shape, node, index)
     if g.shape != shape:
         lead = g.dim() - len(shape)
         if lead < 0 or any(n != m and n != 1 for n, m in zip(shape, g.shape[lead:], strict=True)):
-            name = "GraphRoot" if node is None else node.name()
-            raise RuntimeError(
-                f"Function {name} returned an invalid gradient at index {index} - got {list(g.shape)} "
-                f"but expected shape compatible with {list(shape)}"
-            )
+            raise misfit(g, shape, node, index)
         g = sum_to(g, shape)
     if dtype is not None and g.dtype is not dtype:  # a leaf may take gradients of any dtype
         if g.dtype.is_complex and not dtype.is_complex:
@@ -183,7 +185,7 @@ class GraphTask:
         for i, ((node, index), g) in enumerate(roots):
             if g is not None:
                 meta = node.metas[index]
-                if g.shape != meta[0] or g.dtype is not meta[1]:
+                if g.dtype is not meta[1] or g.shape != meta[0]:
                     g = conform(g, meta, None, i)
             if node not in buffers:
                 buffers[node] = [None] * len(node.metas)
@@ -254,7 +256,7 @@ class GraphTask:
                 if g is not None:
                     metas = following.metas
                     shape, dtype = metas[index]
-                    if g.shape != shape or g.dtype is not dtype:
+                    if g.dtype is not dtype or g.shape != shape:  # in this order: of nested tensors, which have no shape, none passes
                         g = outs[i] = conform(g, metas[index], node, i)
                     buffer = buffers.get(following)
                     if buffer is None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import NestedTensor
 from ..levels import Value
 from . import dual_function as dual_function  # enters the rule of Functions
 from .dual import DualRoot, Tangents, fwd_grad_enabled, laid_out_like
@@ -87,6 +88,8 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     if _checked_level(level, "_make_dual") < 0:
         raise RuntimeError("Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first.")
     for name, t in (("primal", tensor), ("tangent", tangent)):
+        if t.is_nested:
+            raise NestedTensor
         if not (t.is_floating_point() or t.is_complex()):
             raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
     if isinstance(tensor, Value) and tensor._level is not ROOT:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from ..levels import Value
+from ..rules.record import NestedMeta
+from .nested import meta_of
 from .nodes import Edge, Node
 from .saved import FREED, SavedTensor, present, restore, save
 
@@ -73,7 +75,7 @@ class FunctionNode(Node, FunctionCtx):
     _outward = False  # while ``backward`` runs: show what values hold rather than the values
     _positions: tuple[int, ...] = ()  # of the tensor arguments, one per edge
     _n_inputs = 0
-    _zeros: tuple[Any, ...] = ()  # per output what stands for a missing gradient: the arguments of torch.zeros, or None
+    _zeros: tuple[Any, ...] = ()  # per output what stands for a missing gradient: the arguments of torch.zeros, NestedMeta, or None
 
     def name(self) -> str:
         return type(self).__name__
@@ -81,11 +83,16 @@ class FunctionNode(Node, FunctionCtx):
     def record(self, args: Sequence[Any], given: Sequence[Any], outs: Sequence[Any]) -> None:
         """``forward`` has run: keep what backward needs. ``given``: ``args`` as it saw them, ``outs``: as it returned them."""
         tensors = [isinstance(o, torch.Tensor) for o in outs]
-        self.metas = tuple((o.shape, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
+        try:
+            self.metas = tuple((o.shape, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
+        except RuntimeError:  # a nested tensor has no shape
+            self.metas = tuple(meta_of(o, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
         self._zeros = tuple(
-            {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
-            if is_tensor and self.materialize_grads and (self._materialize_non_diff_grads or self.differentiates(o))
-            else None
+            None
+            if not (is_tensor and self.materialize_grads and (self._materialize_non_diff_grads or self.differentiates(o)))
+            else NestedMeta.of(o)
+            if o.is_nested
+            else {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
             for o, is_tensor in zip(outs, tensors, strict=True)
         )
         self._positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
@@ -188,7 +195,7 @@ class FunctionNode(Node, FunctionCtx):
         shown = []
         for g, zeros in zip(grads, self._zeros, strict=True):
             if g is None and zeros is not None:
-                g = torch.zeros(**zeros)
+                g = zeros.zeros() if type(zeros) is NestedMeta else torch.zeros(**zeros)
             shown.append(_raised(level, g) if values else g)
         before, self._outward = self._outward, not values
         try:
@@ -204,6 +211,8 @@ class FunctionNode(Node, FunctionCtx):
             result = result[:n]
         if len(result) != n:
             raise RuntimeError(f"function {self.name()} returned an incorrect number of gradients (expected {n}, got {len(result)})")
+        from .engine import conform
+
         level = self.level
         for i, r in enumerate(result):
             if r is None:
@@ -215,6 +224,10 @@ class FunctionNode(Node, FunctionCtx):
                     f"function {self.name()} returned a gradient different than None at position {i + 1}, but the corresponding forward "
                     "input was not a Variable"
                 )
+        for edge, i in zip(self.edges, self._positions, strict=True):
+            r = result[i]
+            if r is not None and r.is_nested and edge is not None:
+                conform(r, edge[0].metas[edge[1]], self, i)  # or an error: the engine expects of a dense one what no nested one has
         found = (result[i] for i in self._positions)
         if create_graph:
             return tuple(_raised(level, r) for r in found)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NestedTensor
 from ..levels import Value
 from . import forward_ad
 from .reverse import grad
@@ -219,6 +220,8 @@ def _nested(blocks: list[list[Any]], many_outputs: bool, many_inputs: bool) -> A
 
 def _one_hot(t: Any) -> Any:
     """(numel, *shape): one tensor per element of ``t``."""
+    if t.is_nested:
+        raise NestedTensor
     return torch.eye(t.numel(), dtype=t.dtype, device=t.device).reshape((t.numel(), *t.shape))
 
 

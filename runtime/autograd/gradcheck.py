@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NestedTensor
 from ..levels import Value
 from . import analytical, numerical
 from . import gradcheck_special as special
@@ -117,6 +118,8 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
             )
         if x.layout is not torch.strided:
             continue
+        if x.is_nested:
+            raise NestedTensor
         if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise RuntimeError(
                 f"The {i}th input has a dimension with stride 0, so none of its elements can be perturbed alone. Pass .contiguous() of "

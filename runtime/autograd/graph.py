@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..errors import NestedTensor
 from ..levels import Value
 from .edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
 from .nodes import Node
@@ -119,6 +120,8 @@ class _AllowMutationOnSavedContext:
     def pack(self, t: torch.Tensor) -> _Handle:
         t = _plain(t)
         sid = t.untyped_storage()._cdata
+        if t.is_nested:
+            raise NestedTensor
         tid = (sid, t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg(), t._version)
         handle = self.tid_to_weakhandle.get(tid)
         if handle is None:

@@ -16,6 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..levels import Value
+from ..rules.record import extent
 
 Hook = Callable[..., Any]
 Hooks = OrderedDict[int, Hook]  # removal handles hold it weakly, which a plain dict does not allow
@@ -115,7 +116,7 @@ def _checked(level: Any, old: Any, new: Any, hook: Hook, create_graph: bool) -> 
     if new.dtype is not old.dtype or new.device.type != old.device.type:
         was, got = (_type(t) for t in (old, new))
         raise RuntimeError(f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})")
-    if new.shape != old.shape:
+    if extent(new) != extent(old):
         raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
     return hide(level, new, create_graph)
 

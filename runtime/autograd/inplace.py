@@ -14,6 +14,7 @@ from ..errors import InplaceError
 from ..levels import GEOMETRY, Value, change_geometry, uncounted, unwrap_kwargs
 from ..rules.ops import Op
 from . import hooks
+from .nested import meta_of
 from .nodes import Edge, OpNode, inplace_class
 from .saved import HOOKS, Saved
 from .views import CopySlices, aliases, base_edge, check_write, refuse_stale_target
@@ -49,7 +50,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
             functional = op if op.record is not None else None
         if functional is None:
             raise InplaceError(f"{op.func} has no functional form with a record, so its gradient is not known")
-        metas = ((inner[0].shape, inner[0].dtype),)
+        metas = (meta_of(inner[0], inner[0].dtype),)
         node = OpNode.of(functional, level, edges, metas, wanted, spans)
         if isinstance(node, OpNode):
             node.__class__ = inplace_class(op, functional)

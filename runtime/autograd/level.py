@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from ..levels import _VIEWS, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
+from ..levels import _VIEWS, NESTED, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import _OPS, DIFFERENTIABLE, FUNCTIONAL, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace, views
+from .nested import check_origin, meta_of
 from .nodes import AccumulateGrad, Edge, Input, Nowhere, OpNode, Undifferentiable
 from .saved import HOOKS
 
@@ -21,7 +22,7 @@ _set_grad_enabled = torch._C._set_grad_enabled
 class GradLevel(Level):
     """One tape. ``outer_mode``: the grad mode that the levels further out shall see (None: there are none)."""
 
-    __slots__ = ("is_root", "outer_mode", "value_class")
+    __slots__ = ("is_root", "nested_class", "outer_mode", "value_class")
     what = "grad, vjp or jacrev"
     on_values = False  # whether a backward pass runs on values of the level even where it is not recorded
 
@@ -29,6 +30,7 @@ class GradLevel(Level):
         super().__init__()
         self.outer_mode: bool | None = None if root else _grad_enabled()
         self.value_class = value_class or GradValue
+        self.nested_class: type[Value] | None = None  # the session has one
         self.is_root = root
         if root:
             self.number = 0
@@ -37,6 +39,9 @@ class GradLevel(Level):
         v: Any
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
             v = _make_subclass(self.value_class, inner)
+            v._inner = inner
+        elif self.nested_class is not None and type(inner) is torch.Tensor:
+            v = _make_subclass(self.nested_class, inner)
             v._inner = inner
         else:
             v = same_shape(self.value_class, inner)
@@ -60,7 +65,7 @@ class GradLevel(Level):
             if kind is OUT:
                 return self._out(op, args, kwargs)
             if record is None and op.composite:
-                return func.decompose(*args, **kwargs)
+                return op.func.decompose(*args, **kwargs)
             if record is not None and record.nondiff is True:
                 return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
         inner, edges, wanted, spans = self.collect(op, args)
@@ -87,8 +92,12 @@ class GradLevel(Level):
             return self._wrap_plain(op, args, kwargs, outs)
         if node is None:
             node = OpNode.of(op, self, edges, (), wanted, spans)
-        v = self.wrap(outs, (node, 0))  # refuses nested tensors, whose shape cannot be had
-        node.metas = ((outs.shape, dtype),)
+        v = self.wrap(outs, (node, 0))
+        try:
+            node.metas = ((outs.shape, dtype),)
+        except RuntimeError:  # a nested tensor has none
+            check_origin(op, args)
+            node.metas = (meta_of(outs, dtype),)
         if type(node) is not Undifferentiable:
             node.save(inner, kwargs, outs)
         if op.kind is VIEW:
@@ -163,7 +172,11 @@ class GradLevel(Level):
         if not isinstance(outs, (tuple, list)):
             return outs
         node = node or OpNode.of(op, self, edges, (), wanted, spans)
-        node.metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
+        try:
+            node.metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
+        except RuntimeError:
+            check_origin(op, args)
+            node.metas = tuple(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in outs)
         if type(node) is not Undifferentiable:
             node.save(inner, kwargs, outs)
         wrapped = []
@@ -183,6 +196,8 @@ class GradLevel(Level):
             view = op.kind is VIEW
             if self.is_root or view or outs.dtype in DIFFERENTIABLE:
                 v = self.wrap(outs, None)
+                if type(v) in NESTED:
+                    check_origin(op, args)
                 if view and not op.nondiff:
                     views.mark_view(v, op, args, kwargs)
                 return v
@@ -192,6 +207,8 @@ class GradLevel(Level):
             for i, o in enumerate(outs):
                 if isinstance(o, torch.Tensor) and (self.is_root or op.kind is VIEW or o.dtype in DIFFERENTIABLE):
                     o = self.wrap(o, None)
+                    if type(o) in NESTED:
+                        check_origin(op, args)
                     if op.kind is VIEW:
                         views.mark_view(o, op, args, kwargs, i)
                 wrapped.append(o)

@@ -20,8 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MissingRule
 from ..levels import VALUES, Level, run_elementwise
 from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
-from ..rules.record import parameters
+from ..rules.record import NestedMeta, parameters
 from . import anomaly, hooks
+from .nested import meta_of
 from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
 
@@ -131,8 +132,8 @@ class Node:
 class InputMetadata(NamedTuple):
     """What is known of a cotangent before it arrives."""
 
-    shape: torch.Size
-    dtype: torch.dtype
+    shape: torch.Size | NestedMeta
+    dtype: torch.dtype | None
 
 
 class AccumulateGrad(Node):
@@ -142,7 +143,7 @@ class AccumulateGrad(Node):
     __slots__ = ("variable",)
 
     def __init__(self, level: Level, variable: Any) -> None:
-        Node.__init__(self, level, (), ((variable._inner.shape, variable.dtype_of_grad()),))
+        Node.__init__(self, level, (), (meta_of(variable._inner, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable
         if variable._hooks is not None:
@@ -159,7 +160,7 @@ class Input(Node):
     __slots__ = ()
 
     def __init__(self, level: Level, inner: torch.Tensor) -> None:
-        super().__init__(level, (), ((inner.shape, inner.dtype),))
+        super().__init__(level, (), (meta_of(inner, inner.dtype),))
         self.seq = LAST
 
 

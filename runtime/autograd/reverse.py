@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..errors import NestedTensor
 from ..levels import VALUES, Value
+from ..rules.record import NestedMeta, extent
 from .edges import GradientEdge
 from .engine import execute
 from .hooks import show
@@ -100,8 +100,8 @@ def _ones(t: Any) -> torch.Tensor | None:
     elif _edge(t) is None:
         return None
     else:
-        shape, dtype = t.shape, t.dtype
-    if shape.numel() != 1:
+        shape, dtype = extent(t), t.dtype
+    if type(shape) is NestedMeta or shape.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
     if not dtype.is_floating_point:
         raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {dtype}")
@@ -120,10 +120,14 @@ def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> li
             continue
         if not isinstance(g, torch.Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-        if g.is_nested:
-            raise NestedTensor
-        shape, dtype = t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (t.shape, t.dtype)
-        seen = g.shape[1:] if batched else g.shape
+        shape, dtype = t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (extent(t), t.dtype)
+        seen = extent(g)
+        if type(shape) is NestedMeta:
+            dtype = g.dtype if shape.dtype is None else shape.dtype
+        if batched:
+            if type(shape) is NestedMeta or type(seen) is NestedMeta:
+                raise RuntimeError("Batched grads are not supported with Nested Tensor.")
+            seen = seen[1:]
         if seen != shape:
             found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
             if batched:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..levels import Value
+from ..rules.record import NestedMeta
 from .node_names import op_name
 
 FREED = (
@@ -73,7 +74,7 @@ def modified(t: torch.Tensor, version: int, edge: Any = None) -> RuntimeError:
     source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{_type_name(t)} {list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
+        f"[{_type_name(t)} {NestedMeta.of(t) or list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
         "Write to a clone, or after the backward pass. torch.autograd.set_detect_anomaly(True, check_nan=False) shows which call saved it."
     )
 

@@ -106,6 +106,7 @@ def _comparable(v: Any, base: Any) -> bool:
         and type(b) is torch.Tensor
         and a.dtype is b.dtype
         and a.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
         and a.is_conj() == b.is_conj()
         and a.is_neg() == b.is_neg()
     )
@@ -151,6 +152,8 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
     """Refuses writes that history could not follow. ``edge``: the target's; ``recording``: the write itself has a gradient."""
     view = target._view
     of_base = base_edge(target)
+    if view is not None and view.base.is_nested and (recording or of_base is not None):
+        raise InplaceError("the gradient of a write to a view of a nested tensor is not known; use the out-of-place op")
     if view is not None and view.creation and (recording or of_base is not None):
         refuse_rebase(target, WRITTEN)
     of_leaf = view is not None and (edge is not None or of_base is not None) and view.base.is_leaf

@@ -22,6 +22,7 @@ from ..autograd.level import edge_of
 from ..autograd.running import RUNNING
 from ..autograd.saved import HOOKS, Saved, present, restore, save
 from ..levels import Value
+from ..rules.record import extent
 from .debug import OpLog
 from .state import Surroundings
 
@@ -39,7 +40,7 @@ _TIP = (
 
 
 def _metadata(t: torch.Tensor) -> Metadata:
-    return {"shape": t.shape, "dtype": t.dtype, "device": t.device}
+    return {"shape": extent(t), "dtype": t.dtype, "device": t.device}
 
 
 class _Stop(BaseException):

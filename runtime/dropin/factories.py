@@ -15,13 +15,14 @@ import torch.nested
 import torch.signal.windows
 from torch._C import DispatchKey
 from torch.jit._builtins import _find_builtin, _register_builtin
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..levels import Value
-from ..tensor import wrap
+from ..tensor import Tensor, unwrap, wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _torch_tensor = torch.tensor
+_torch_nested_tensor = torch.nested.nested_tensor
 _ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot  # not an autograd key: inference mode switches those off in a user's program, too
 
 _NAMES = {
@@ -33,7 +34,7 @@ _NAMES = {
         "empty_like full_like ones_like rand_like randint_like randn_like zeros_like"
     ),
     torch.fft: "fftfreq rfftfreq",
-    torch.nested: "as_nested_tensor nested_tensor",  # refused
+    torch.nested: "as_nested_tensor nested_tensor",
     torch.signal.windows: "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",
     torch._utils: "_rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter",
 }
@@ -47,7 +48,7 @@ def inside_dispatch() -> bool:
 def adopted(result: Any, requires_grad: bool = False) -> Any:
     """A plain tensor as a runtime tensor; values and tensors of other subclasses stay what they are."""
     if type(result) is torch.Tensor or result.is_nested:
-        result = wrap(result)  # which refuses nested tensors, of either layout
+        result = wrap(result)  # which refuses nested tensors of the jagged layout
     elif type(result) is torch.nn.Parameter:
         result = torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
     return result.requires_grad_() if requires_grad else result
@@ -70,6 +71,14 @@ def _tensor(data: Any, **kwargs: Any) -> Any:
     return _torch_tensor(data, **kwargs)
 
 
+def _nested_tensor(data: Any, **kwargs: Any) -> Any:
+    """``torch.nested.nested_tensor``, which copies what it is given."""
+    return _torch_nested_tensor(tree_map_only(Tensor, unwrap, data), **kwargs)
+
+
+_READERS = {_torch_tensor: _tensor, _torch_nested_tensor: _nested_tensor}
+
+
 def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(factory)
     def made(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -90,7 +99,7 @@ def wrapped_factories() -> dict[int, tuple[Any, Any]]:
 
 def _wrap_all() -> list[tuple[Any, Any]]:
     found = [getattr(module, name) for module, names in _NAMES.items() for name in names.split()]
-    pairs = [(f, _wrapped(_tensor if f is _torch_tensor else f)) for f in found]
+    pairs = [(f, _wrapped(_READERS.get(f, f))) for f in found]
     for f, made in pairs:
         builtin = _find_builtin(f)
         if builtin is not None:  # so that torch.jit.script, which torch itself uses, goes on compiling calls of it

@@ -12,7 +12,7 @@ from torch._C import DispatchKey
 
 from ..errors import MissingRule
 from ..levels import escaped, innermost
-from .record import RECORDS, Formula, Meta, Record, _listeners, overload, parameters
+from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
 # dtypes of values that can have a gradient or a tangent
@@ -41,6 +41,7 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
     "_shape": attrgetter("shape"),
     "_dtype": attrgetter("dtype"),
     "_meta": Meta.of,
+    "_nested": NestedMeta.of,
     "_blocksize": _blocksize,
     "_geometry": lambda x: (x.shape, x.stride(), x.storage_offset()),
 }
@@ -150,7 +151,7 @@ class Op:
         "vjp_args",
     )  # fmt: skip
 
-    def __init__(self, func: torch._ops.OpOverload) -> None:
+    def __init__(self, func: torch._ops.OpOverload, nested: bool = False) -> None:
         schema = func._schema
         self.func = func
         self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func
@@ -174,19 +175,24 @@ class Op:
             self.multi_view = "List" in str(schema.returns[0].type) or self.n_results > 1
         else:
             self.kind = FUNCTIONAL
-        self.record: Record | None = RECORDS.get(func)
+        self.record: Record | None = NESTED.get(func) if nested else RECORDS.get(func)
         if self.kind == INPLACE and self.record is None:
-            self.functional = _functional(func, self.base_name)
-            if self.functional is not None:
+            found = _functional(func, self.base_name)
+            if found is not None:
+                self.functional = nested_op_of(found) if nested else op_of(found)
                 self.record = self.functional.record
         self.composite = torch._C._dispatch_has_kernel(func._name) and torch._C._dispatch_has_kernel_for_dispatch_key(
             func._name, DispatchKey.CompositeImplicitAutograd
         )
+        if nested:
+            if self.record is None and func in RECORDS and RECORDS[func].nondiff is True:
+                self.record = RECORDS[func]
+            self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.NestedTensorCPU)
         self.plans: dict[int, Any] = {}
         self.node_class: Any = None
         self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.vmap` have worked out of the record
         self.batch: Any = None
-        self.decomposed: Any = None
+        self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes
         nondiff = self.record.nondiff if self.record else ()
         if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in schema.returns):
             nondiff = True  # `item`, `equal`: what is no tensor has no derivative
@@ -285,7 +291,7 @@ def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
     return next((getattr(place, name) for place in places if hasattr(place, name)), None)
 
 
-def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
+def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload | None:
     """The functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``, ``__iand__`` -> ``__and__``)."""
     if base.startswith("__i") and base.endswith("__"):
         name = "__" + base[3:]
@@ -304,18 +310,30 @@ def _functional(func: torch._ops.OpOverload, base: str) -> Op | None:
         arguments = found._schema.arguments
         # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers alone; bernoulli.default has no p
         if "Tensor" in str(arguments[0].type) and len(arguments) >= wanted:
-            return op_of(found)
+            return found
     return None
 
 
+_NESTED_OPS: dict[int, Op] = {}
 _OPS: dict[int, Op] = {}  # by id of the overload, whose own hash is a Python function; an Op keeps its overload alive
-_listeners.append(_OPS.clear)  # a new record makes what was worked out stale
+_listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes what was worked out stale
 
 
-def op_of(func: torch._ops.OpOverload) -> Op:
+def op_of(func: Any) -> Op:
+    """The op of an overload; what has been looked up already stays what it is."""
     op = _OPS.get(id(func))
     if op is None:
+        if type(func) is Op:
+            return func
         op = _OPS[id(func)] = Op(func)
+    return op
+
+
+def nested_op_of(func: torch._ops.OpOverload) -> Op:
+    """The op of an overload that is called with a nested tensor, of which other records speak."""
+    op = _NESTED_OPS.get(id(func))
+    if op is None:
+        op = _NESTED_OPS[id(func)] = Op(func, nested=True)
     return op
 
 

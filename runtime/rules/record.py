@@ -8,6 +8,7 @@ Rules are functions whose *parameter names* say what they need, so that only thi
 ``gs``              the cotangents of all outputs, ``None`` where there is none
 an argument's name  its value, as the ATen schema spells it; an absent optional argument has its schema default
 ``result``          the only (or first) output; ``result0``, ``result1``, … one of several outputs
+``NAME_nested``     the :class:`NestedMeta` of an argument or output, None where it is not nested
 ``NAME_shape``      the shape of a tensor argument or output, without saving the tensor (``NAME_dtype``, ``NAME_meta`` likewise,
                     ``NAME_geometry`` for (shape, strides, storage offset), ``NAME_blocksize`` of a sparse tensor of blocks or None)
 ``needs``           names of the arguments whose gradient is wanted (for joint formulas)
@@ -58,6 +59,7 @@ class Record:
 
 
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
+NESTED: dict[torch._ops.OpOverload, Record] = {}  # the same for calls with a nested tensor among their arguments
 _listeners: list[Callable[[], None]] = []
 
 
@@ -73,15 +75,15 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
         raise ValueError(f"no operator {namespace}::{name} in torch {torch.__version__}") from e
 
 
-def register(names: str | Iterable[str], **rules: Any) -> Record:
-    """Make a record for the overloads in ``names`` (one string, spaces between) and enter it; one op has one record."""
+def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any) -> Record:
+    """Make a record for the overloads in ``names`` (one string, spaces between) and enter it; one op has one record per table."""
     each = tuple(names.split()) if isinstance(names, str) else tuple(names)
     record = Record(names=each, **rules)
     for name in each:
         func = overload(name)
-        if func in RECORDS:
-            raise ValueError(f"{func} has two records: {RECORDS[func].family} and {record.family}")
-        RECORDS[func] = record
+        if func in into:
+            raise ValueError(f"{func} has two records: {into[func].family} and {record.family}")
+        into[func] = record
     for listener in _listeners:
         listener()
     return record
@@ -136,3 +138,47 @@ class Meta:
     @classmethod
     def of(cls, t: torch.Tensor) -> Meta:
         return cls(t.shape, t.dtype, t.device, t.layout)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestedMeta:
+    """What is left of a nested tensor that was not saved. It stands for the shape where a dense tensor has one.
+
+    ``sizes``: a row per component; ``dtype``: None where any will do.
+    """
+
+    sizes: torch.Tensor
+    dtype: torch.dtype | None
+    device: torch.device
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> NestedMeta | None:
+        return cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device) if t.is_nested else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NestedMeta) and torch.equal(self.sizes, other.sizes)
+
+    def parts(self) -> list[tuple[int, ...]]:
+        """The shape of each component."""
+        return [tuple(row) for row in self.sizes.tolist()]
+
+    def view(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The nested tensor whose components are the elements of ``buffer``, one after the other."""
+        buffer = buffer.reshape(-1).contiguous()
+        if buffer.storage_offset():  # which ATen would pass over
+            buffer = buffer.clone()
+        lengths = self.sizes.prod(1)
+        strides = self.sizes.flip(1).cumprod(1).flip(1).roll(-1, 1)
+        strides[:, -1:] = 1
+        return torch._nested_view_from_buffer(buffer, self.sizes, strides, lengths.cumsum(0) - lengths)
+
+    def zeros(self) -> torch.Tensor:
+        return self.view(torch.zeros(int(self.sizes.prod(1).sum()), dtype=self.dtype, device=self.device))
+
+    def __repr__(self) -> str:
+        return f"nested {self.sizes.tolist()}"
+
+
+def extent(t: torch.Tensor) -> Any:
+    """The shape of a tensor, or what a nested one has instead."""
+    return NestedMeta.of(t) if t.is_nested and t.layout is torch.strided else t.shape

@@ -1,0 +1,43 @@
+"""Nested tensors of the session: values whose components have sizes of their own.
+
+Their layout is ``torch.strided``. They have one size, that of their first dimension, and no shape; ATen keeps the sizes of the components
+as a matrix, which is :class:`runtime.rules.record.NestedMeta` here. What is known of ops that take them stands in ``rules/nested.py``.
+Only the tape of the session takes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .autograd.level import GradLevel
+from .autograd.nested import refuse_recorded
+from .errors import MissingRule, NestedTensor
+from .levels import NESTED, VALUES, innermost, reopen_keys
+from .rules.ops import nested_op_of
+from .tensor import ROOT, Tensor
+
+
+class Nested(Tensor):
+    """A nested tensor. As a subclass of the session's own class it is asked first about every op that it is an argument of."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        kwargs = kwargs or {}
+        if innermost(args, kwargs) is not ROOT:
+            raise NestedTensor
+        for a in (*args, *kwargs.values()):
+            for t in a if isinstance(a, (list, tuple)) else (a,):
+                if not isinstance(t, torch.Tensor):
+                    continue
+                if type(t) not in VALUES:
+                    refuse_recorded(func, t)
+                elif ROOT.tangent_of(t) is not None:
+                    raise MissingRule(str(func), "jvp (for nested tensors)")
+        reopen_keys(func)
+        return GradLevel.call(ROOT, nested_op_of(func), args, kwargs)  # type: ignore[arg-type]
+
+
+NESTED.add(Nested)
+ROOT.nested_class = Nested
