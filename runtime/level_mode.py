@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import NestedTensor
-from .levels import NESTED, Level, Value, innermost, reopen_keys
+from .levels import NESTED_VALUES, Level, Value, innermost, reopen_keys
 
 
 class LevelMode(TorchDispatchMode):
@@ -25,7 +25,7 @@ class LevelMode(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not NESTED.isdisjoint(types):
+        if not NESTED_VALUES.isdisjoint(types):
             raise NestedTensor
         level = self.level
         found = innermost(args, kwargs)

@@ -103,7 +103,7 @@ class Value(torch.Tensor):
             args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = cls._home if len(types) == 1 else None
         if level is None:
-            if len(types) > 1 and not NESTED.isdisjoint(types):
+            if len(types) > 1 and not NESTED_VALUES.isdisjoint(types):
                 raise NestedTensor  # the session alone takes them, and there their class comes first
             level = innermost(args, kwargs)
             if not level.alive:
@@ -134,7 +134,7 @@ def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _set_excluded(_VIEWS, False)
 
 
-NESTED: set[type] = set()  # the class of nested values
+NESTED_VALUES: set[type] = set()  # the class of nested values
 VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
 
 

@@ -14,7 +14,7 @@ import torch
 from .autograd.level import GradLevel
 from .autograd.nested import refuse_recorded
 from .errors import MissingRule, NestedTensor
-from .levels import NESTED, VALUES, innermost, reopen_keys
+from .levels import NESTED_VALUES, VALUES, innermost, reopen_keys
 from .rules.ops import nested_op_of
 from .tensor import ROOT, Tensor
 
@@ -39,5 +39,5 @@ class Nested(Tensor):
         return GradLevel.call(ROOT, nested_op_of(func), args, kwargs)  # type: ignore[arg-type]
 
 
-NESTED.add(Nested)
+NESTED_VALUES.add(Nested)
 ROOT.nested_class = Nested

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..levels import _VIEWS, NESTED, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
+from ..levels import _VIEWS, NESTED_VALUES, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape, unwrap_args, unwrap_kwargs
 from ..rules.ops import _OPS, DIFFERENTIABLE, FUNCTIONAL, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace, views
 from .nested import check_origin, meta_of
@@ -196,7 +196,7 @@ class GradLevel(Level):
             view = op.kind is VIEW
             if self.is_root or view or outs.dtype in DIFFERENTIABLE:
                 v = self.wrap(outs, None)
-                if type(v) in NESTED:
+                if type(v) in NESTED_VALUES:
                     check_origin(op, args)
                 if view and not op.nondiff:
                     views.mark_view(v, op, args, kwargs)
@@ -207,7 +207,7 @@ class GradLevel(Level):
             for i, o in enumerate(outs):
                 if isinstance(o, torch.Tensor) and (self.is_root or op.kind is VIEW or o.dtype in DIFFERENTIABLE):
                     o = self.wrap(o, None)
-                    if type(o) in NESTED:
+                    if type(o) in NESTED_VALUES:
                         check_origin(op, args)
                     if op.kind is VIEW:
                         views.mark_view(o, op, args, kwargs, i)

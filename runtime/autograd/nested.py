@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from ..errors import NestedTensor
-from ..levels import NESTED, VALUES
+from ..levels import NESTED_VALUES, VALUES
 from ..rules.nested import values
 from ..rules.ops import Op
 from ..rules.record import NestedMeta, extent
@@ -30,7 +30,7 @@ def check_origin(op: Op, args: Any) -> None:
     if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:  # torch.nested.nested_tensor, which then sets torch's requires_grad
         raise NestedTensor
     tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
-    if not any(type(t) in NESTED for t in tensors) and any(t.is_nested for t in tensors):
+    if not any(type(t) in NESTED_VALUES for t in tensors) and any(t.is_nested for t in tensors):
         raise NestedTensor
     for t in tensors:
         if type(t) not in VALUES:

@@ -152,8 +152,10 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
     """Refuses writes that history could not follow. ``edge``: the target's; ``recording``: the write itself has a gradient."""
     view = target._view
     of_base = base_edge(target)
-    if view is not None and view.base.is_nested and (recording or of_base is not None):
-        raise InplaceError("the gradient of a write to a view of a nested tensor is not known; use the out-of-place op")
+    if view is not None and (recording or of_base is not None) and (view.base.is_nested or target.is_nested):
+        raise InplaceError(
+            "the gradient of a write to a view of a nested tensor, or to a nested one of a buffer, is not known. Clone it first"
+        )
     if view is not None and view.creation and (recording or of_base is not None):
         refuse_rebase(target, WRITTEN)
     of_leaf = view is not None and (edge is not None or of_base is not None) and view.base.is_leaf

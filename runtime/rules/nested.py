@@ -70,6 +70,8 @@ def _no_batch(*_: Any) -> Any:
     raise NestedTensor
 
 
+_no_batch.refuses = True  # type: ignore[attr-defined]  # no rule to be tested
+
 for _name, _vjp in (
     ("_nested_tensor_from_tensor_list", {"list": lambda g: g.unbind()}),
     ("_nested_tensor_from_mask", {"t": lambda g, t_shape: g.to_padded_tensor(0.0, t_shape)}),

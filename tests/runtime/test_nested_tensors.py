@@ -238,8 +238,9 @@ def test_a_leaf_cannot_be_written() -> None:
         lambda n: n.transpose(1, 2).zero_(),
         lambda n: n.select(0, 0).mul_(2),
         lambda n: n.detach().values().mul_(leaf(9)),
+        lambda n: torch._nested_view_from_buffer(n.values().clone(), torch.tensor([[9]]), torch.tensor([[1]]), torch.tensor([0])).mul_(2),
     ],
-    ids=["values", "transpose", "select", "history written into one without"],
+    ids=["values", "transpose", "select", "history written into one without", "nested view of a buffer"],
 )
 def test_a_write_to_a_view_is_refused_where_history_is_at_stake(write: Callable[[Any], Any]) -> None:
     n = nested().clone()
