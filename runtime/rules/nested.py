@@ -23,8 +23,8 @@ Gradients = Sequence[Tensor | None]
 def values(n: Tensor) -> Tensor:
     """The components of ``n`` one after the other, as a vector."""
     buffer: Tensor = n.contiguous().values()
-    if len(buffer) > n.numel():  # the first part of a larger one counts as contiguous, too
-        buffer = n.clone(memory_format=torch.contiguous_format).values()
+    if len(buffer) > n.numel():  # the first part of a larger one counts as contiguous, too, and copies of it are of the larger one's memory
+        buffer = torch.cat([part.reshape(-1) for part in n.unbind()])
     return buffer
 
 
@@ -151,8 +151,8 @@ def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Ten
 def _buffer(g: Tensor, self: Tensor) -> Tensor:
     if len(g) != self.numel():
         raise RuntimeError(
-            "the gradient of values() is known for a nested tensor that is all of its memory, not for a part of a larger one; "
-            "call contiguous() or clone() before"
+            "the gradient of values() is known for a nested tensor that is all of its memory, not for a part of a larger one, of which a "
+            "copy still has it all; use torch.cat([part.flatten() for part in n.unbind()])"
         )
     return torch._nested_view_from_buffer(
         g.contiguous(), self._nested_tensor_size(), self._nested_tensor_strides(), self._nested_tensor_storage_offsets()
