@@ -37,7 +37,7 @@ class Outcome:
 
 def difference(ours: object, peer: object) -> str:
     """Where two results differ, "" if nowhere: by at most 1e-3 of a tensor's largest element, the noise of float32 in another order."""
-    mine, theirs = (pytree.tree_leaves(side) for side in (ours, peer))
+    mine, theirs = (pytree.tree_leaves(plain(side)) for side in (ours, peer))
     if len(mine) != len(theirs):
         return f"{len(mine)} results, the peer has {len(theirs)}"
     for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import runtime
-from benchmarks.cells import Cell, plain
+from benchmarks.cells import Cell
 from benchmarks.programs import Training, leaves, trainings
 from runtime import aot
 
@@ -22,7 +22,7 @@ def forward_and_backward(p: Training, ours: bool, loss: Callable[..., Any] | Non
         for t in parameters:
             t.grad = None
         f(x, *parameters).backward()
-        return plain([t.grad for t in parameters])
+        return [t.grad for t in parameters]
 
     return step
 
@@ -31,7 +31,7 @@ def backward_alone(p: Training, ours: bool) -> Step:
     x, parameters = leaves(p, ours)
     loss = p.loss(x, *parameters)
     grad: Any = runtime.autograd.grad if ours else torch.autograd.grad
-    return lambda: plain(grad(loss, parameters, retain_graph=True))
+    return lambda: grad(loss, parameters, retain_graph=True)
 
 
 def replayed(p: Training, ours: bool) -> Step:

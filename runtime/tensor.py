@@ -25,6 +25,7 @@ from .levels import Value
 from .rules.record import extent
 
 _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
 _NOT_A_LEAF = (
     "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. A backward pass writes to leaves alone: call "
@@ -170,6 +171,17 @@ class Tensor(GradValue):
     @data.deleter
     def data(self) -> None:
         raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
+
+    @property
+    def _base(self) -> Any:  # type: ignore[override]
+        """As ``torch.Tensor._base``. The dispatcher knows nothing of a view that was recorded without it (see ``runtime.composite``)."""
+        base = _base_by_dispatcher(self)
+        if base is None:
+            return None if self._view is None else self._view.base
+        return base._view.base if type(base) is Tensor and base._view is not None else base
+
+    def _is_view(self) -> bool:
+        return self._base is not None
 
     @property
     def retains_grad(self) -> bool:  # type: ignore[override]

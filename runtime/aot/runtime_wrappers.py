@@ -173,13 +173,13 @@ def aot_function(
         kinds: list[Any] = []
         for i, x in enumerate(given):
             end = None
-            if type(x) not in VALUES and recording and isinstance(x, torch.Tensor) and x.requires_grad:
+            if type(x) not in VALUES and recording and isinstance(x, _Tensor) and x.requires_grad:
                 x = flat[i] = as_leaf(x)
             if type(x) in VALUES:
                 if x._level is not ROOT:
                     raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
                 if recording:
-                    end = x if x._req and x._edge is None and x._view is None else edge_of(x)
+                    end = edge_of(x) if x._edge is not None or x._view is not None else x if x._req else None
                     if end is not None:
                         ends.append(end)
                 x = plain[i] = x._inner

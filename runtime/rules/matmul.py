@@ -61,12 +61,16 @@ def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 
 
 def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    if type(g) is type(right) is torch.Tensor:  # what every linear layer runs: as below, without its frames
+        return torch.mm(g, adjoint(right))
     return run_batchwise(lambda g, right, batched: product(g, adjoint(right), *batched), g, right)  # type: ignore[no-any-return]
 
 
 def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
     """In the memory format of the right factor, which is often a weight's transpose: the weight's gradient then needs no copy."""
     (rows, _), strides, _ = geometry
+    if strides == (1, rows) and type(g) is type(left) is torch.Tensor:
+        return torch.mm(g.t(), conj(left)).t()
 
     def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
         if strides == (1, rows) and not any(batched):

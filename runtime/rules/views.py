@@ -44,6 +44,8 @@ view("expand", lambda g: g, _expand_batch)  # the engine sums a cotangent down t
 
 
 def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
+    if type(g) is torch.Tensor:
+        return g.reshape(self_shape)
     return run_batchwise(lambda t, batched: t.reshape((t.shape[0], *self_shape) if batched[0] else self_shape), g)
 
 

@@ -1,0 +1,155 @@
+"""Composite ops of the eager session that Python hears of before ATen takes them apart.
+
+ATen composes ``linear`` and ``matmul`` above the key at which Python hears of a call, and each part then comes to ``__torch_dispatch__``
+on its own, with values in between that nobody sees. Here the whole call comes first. The tape gets the very nodes that it would get from
+the parts, so names, order and formulas stay torch's; what is left out are passes through the dispatcher and the values. ``matmul`` asks
+besides whether a factor requires grad, which of our tensors ATen does not know.
+
+Everything but the plain case (dense tensors of the eager session, recorded, no mode that wants to see the parts) goes on as if this
+module were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from .autograd import views
+from .autograd.level import GradLevel, edge_of
+from .autograd.nodes import Edge, OpNode
+from .autograd.saved import HOOKS
+from .rules.ops import Op, op_of
+from .tensor import ROOT, Tensor
+
+aten = torch.ops.aten
+_T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of(aten._unsafe_view.default)
+_MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
+_BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+_NONE: dict[str, Any] = {}
+_grad_enabled = torch.is_grad_enabled
+_active_modes = torch._C._len_torch_dispatch_stack
+_autocast = torch._C._is_any_autocast_enabled
+
+
+def _plain_case() -> bool:
+    """Whether the session records now, and nobody but its tape wants to hear of the parts."""
+    return _grad_enabled() and type(ROOT) is GradLevel and not (HOOKS.stack or _active_modes() or _autocast())
+
+
+def _known(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
+    """What a dense tensor of the eager session holds and where its gradient goes; a plain tensor has no gradient. None for any other."""
+    kind = type(a)
+    if kind is Tensor:
+        edge = a._edge
+        if edge is None or a._view is not None:
+            edge = edge_of(a)
+        a = a._inner
+        if type(a) is not torch.Tensor:
+            return None
+    elif kind is torch.Tensor and not a.requires_grad:  # else torch would record what is done with it here
+        edge = None
+    else:
+        return None
+    return None if a.layout is not torch.strided or a.is_nested else (a, edge)
+
+
+def _step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int) -> tuple[torch.Tensor, Edge | None]:
+    """Run ``op`` and record it: its result and the edge to that. ``wanted`` has a bit for each argument with one of the ``edges``; none
+    for an op that is not to be recorded."""
+    out = op.kernel(*inner)
+    if not wanted:
+        return out, None
+    node = OpNode.of(op, ROOT, edges, ((out.shape, out.dtype),), wanted, None)
+    node.save(inner, _NONE, out)
+    return out, (node, 0)
+
+
+def _of_one(op: Op, inner: torch.Tensor, edge: Edge | None, *rest: Any) -> tuple[torch.Tensor, Edge | None]:
+    return _step(op, [inner, *rest], (edge,), edge is not None)
+
+
+def _linear(x: Any, weight: Any, bias: Any) -> Any:
+    """``addmm(bias, x, weight.t())``, as ATen composes ``linear``, between two views where ``x`` has three dimensions; None if not so."""
+    known = _known(x), _known(weight), _known(bias)
+    if None in known:
+        return None
+    (x, of_x), (weight, of_weight), (bias, of_bias) = known  # type: ignore[misc]
+    shape = x.shape
+    if weight.dim() != 2 or bias.dim() != 1 or not (len(shape) == 2 or (len(shape) == 3 and x.is_contiguous())):
+        return None
+    if len(shape) == 3:
+        x, of_x = _of_one(_VIEW, x, of_x, [shape[0] * shape[1], shape[2]])
+    weight, of_weight = _of_one(_T, weight, of_weight)
+    edges: Any = (of_bias, of_x, of_weight)
+    wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
+    out, edge = _step(_ADDMM, [bias, x, weight], edges if wanted == 7 else tuple(e for e in edges if e is not None), wanted)
+    product = ROOT.wrap(out, edge)
+    if len(shape) == 2:
+        return product
+    sizes = [shape[0], shape[1], out.shape[1]]
+    result = ROOT.wrap(*_of_one(_VIEW, out, edge, sizes))
+    views.mark_view(result, _VIEW, (product, sizes), {})
+    return result
+
+
+def _folded(x: Any, y: Any) -> Any:
+    """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product; None if it is not that."""
+    known = _known(y)
+    if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
+        return None
+    y, of_y = known
+    known = _known(x)
+    if known is None or len(shape := known[0].shape) < 3:
+        return None
+    rows = [prod(shape[:-1]), shape[-1]]
+    flat = _of_one(_VIEW, *known, rows) if known[0].is_contiguous() else _known(x.reshape(rows))
+    if flat is None:
+        return None
+    x, of_x = flat
+    recorded: Any = ((of_x, of_y), 3) if of_x is not None else ((of_y,), 2)
+    out, edge = _step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)
+    return ROOT.wrap(*_of_one(_UNSAFE_VIEW, out, edge, [*shape[:-1], *y.shape[1:]]))
+
+
+def _matmul(x: Any, y: Any) -> Any:
+    """``matmul`` where ATen folds a stack for the sake of a factor that requires grad, whose gradient would else be a stack that has yet to
+    be summed; None elsewhere."""
+    if y.dim() <= 2:
+        return _folded(x, y)
+    known = _known(x)
+    if known is None or known[1] is None or known[0].dim() > 2:
+        return None
+    if known[0].dim() < 2:
+        return _folded(y.mT, x)
+    result = _folded(y.mT, x.t())
+    return None if result is None else result.mT.contiguous()
+
+
+def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    if bias is not None and (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and _plain_case():
+        result = _linear(x, weight, bias)
+        if result is not None:
+            return result
+    return aten.linear.default.redispatch(keys & _BELOW, x, weight, bias)
+
+
+def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
+    if (type(x) is Tensor or type(y) is Tensor) and _plain_case():
+        result = _matmul(x, y)
+        if result is not None:
+            return result
+    return aten.matmul.default.redispatch(keys & _BELOW, x, y)
+
+
+def _hear_of(name: str, handler: Callable[..., Any]) -> None:
+    """Have the dispatcher call ``handler`` for an op of any tensor subclass that handles its own calls, ours or not."""
+    _LIBRARY.impl(name, handler, "PythonTLSSnapshot", with_keyset=True)
+
+
+_LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
+_hear_of("linear", _dispatched_linear)
+_hear_of("matmul", _dispatched_matmul)
