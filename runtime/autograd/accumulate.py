@@ -88,7 +88,10 @@ def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_gr
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
             # two references: the name here and getrefcount's argument
-            mine = sys.getrefcount(g) <= (3 if held else 2) and type(g) not in VALUES and _obeys(g, variable._inner)
+            mine = sys.getrefcount(g) <= (3 if held else 2) and type(g) not in VALUES
+            inner = variable._inner
+            if mine and not (g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()):
+                mine = _obeys(g, inner)
             if mine and g._base is not None:
                 mine = _alone(g)
                 g = g.data if mine else g  # no longer a view
@@ -106,8 +109,6 @@ def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_gr
 def _obeys(g: Any, variable: Any) -> bool:
     """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
     layout = g.layout
-    if layout is _STRIDED and g.is_contiguous() and variable.is_contiguous() and variable.layout is _STRIDED:
-        return True
     if layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
     if layout is not torch.strided or not _layout_enforced():

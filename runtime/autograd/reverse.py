@@ -58,13 +58,11 @@ def _edge(t: Any) -> Any:
     return (t.node, t.output_nr) if isinstance(t, GradientEdge) else None
 
 
-def _edges(outputs: Sequence[Any]) -> list[Edge]:
-    """Where the backward pass starts."""
-    edges = [_edge(t) for t in outputs]
+def _refuse_unrecorded(edges: Sequence[Any]) -> None:
+    """Edges from which no backward pass can start."""
     for i, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Nowhere:
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
-    return edges
 
 
 def _level(edges: Sequence[Edge]) -> Any:
@@ -92,15 +90,12 @@ def _device(node: Node) -> torch.device:
     return torch.get_default_device()
 
 
-def _ones(t: Any) -> torch.Tensor | None:
-    """The cotangent of a scalar whose gradient is asked for without giving one."""
-    is_edge = type(t) not in VALUES and isinstance(t, GradientEdge)
-    if is_edge:
-        shape, dtype = t.node.metas[t.output_nr]
-    elif _edge(t) is None:
+def _ones(t: Any, edge: Any) -> torch.Tensor | None:
+    """The cotangent of a scalar of history ``edge`` whose gradient is asked for without giving one."""
+    if edge is None:
         return None
-    else:
-        shape, dtype = extent(t), t.dtype
+    is_edge = type(t) not in VALUES
+    shape, dtype = edge[0].metas[edge[1]] if is_edge else (extent(t), t.dtype)
     if type(shape) is NestedMeta or shape.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
     if not dtype.is_floating_point:
@@ -108,7 +103,7 @@ def _ones(t: Any) -> torch.Tensor | None:
     return torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
 
 
-def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
+def _cotangents(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
     """One cotangent per output, of its shape (with ``batched``, of its shape after the first dimension); ones for scalars."""
     given = (None,) * len(outputs) if given is None else _listed(given)
     if len(given) != len(outputs):
@@ -116,7 +111,7 @@ def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> li
     cotangents: list[torch.Tensor | None] = []
     for i, (t, g) in enumerate(zip(outputs, given, strict=True)):
         if g is None:
-            cotangents.append(_ones(t))
+            cotangents.append(_ones(t, edges[i]))
             continue
         if not isinstance(g, torch.Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
@@ -146,9 +141,9 @@ def _cotangents(outputs: Sequence[Any], given: Any, batched: bool = False) -> li
 
 
 def _run(
-    outputs: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
+    edges: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
 ) -> tuple[Any, list[Any]]:
-    edges = _edges(outputs)
+    _refuse_unrecorded(edges)
     level = _level(edges)
     on_values = create_graph or level.on_values
     roots = []
@@ -191,10 +186,11 @@ def backward(
             if not isinstance(t, GradientEdge):
                 t.retain_grad()
     outputs = _listed(tensors)
-    cotangents = _cotangents(outputs, grad_tensors)
+    edges = [_edge(t) for t in outputs]
+    cotangents = _cotangents(outputs, edges, grad_tensors)
     if create_graph:
         _warn_once(_CYCLE)
-    _run(outputs, cotangents, captures, retain_graph, create_graph, True)
+    _run(edges, cotangents, captures, retain_graph, create_graph, True)
 
 
 def grad(
@@ -219,28 +215,30 @@ def grad(
         )
     allow_unused = materialize_grads if allow_unused is None else allow_unused
     outputs, wanted = _listed(outputs), _inputs(inputs, "grad")
-    cotangents = _cotangents(outputs, grad_outputs, is_grads_batched)
+    edges = [_edge(t) for t in outputs]
+    cotangents = _cotangents(outputs, edges, grad_outputs, is_grads_batched)
     if is_grads_batched:
         from ..func import vmap
 
         reached: list[int] = []  # vmap passes tensors on, and nothing else
 
         def one(*batched: Any) -> tuple[Any, ...]:
-            grads = _grads(outputs, wanted, batched, True, create_graph, allow_unused, materialize_grads)
+            grads = _grads(edges, wanted, batched, True, create_graph, allow_unused, materialize_grads)
             reached[:] = [i for i, g in enumerate(grads) if g is not None]
             return tuple(grads[i] for i in reached)
 
-        level = _level(_edges(outputs))
+        _refuse_unrecorded(edges)
+        level = _level(edges)
         batches = vmap(one)(*cotangents)
         at = dict(zip(reached, batches, strict=True))
         found = tuple(show(level, at[i]) if i in at else None for i in range(len(wanted)))
     else:
-        found = _grads(outputs, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
+        found = _grads(edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
     return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
 
 
 def _grads(
-    outputs: Sequence[Any],
+    edges: Sequence[Any],
     inputs: Sequence[Any],
     cotangents: Sequence[Any],
     retain_graph: bool | None,
@@ -248,7 +246,7 @@ def _grads(
     allow_unused: bool,
     materialize: bool,
 ) -> tuple[Any, ...]:
-    level, found = _run(outputs, cotangents, inputs, retain_graph, create_graph, False)
+    level, found = _run(edges, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
     for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
         if g is not None:
