@@ -25,7 +25,7 @@ def rewritten(graph: fx.Graph) -> fx.Graph:
     """A copy of ``graph`` with every rewrite of this module."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for rewrite in (layers, squares, broadcasts, numbers, overwrites):
+    for rewrite in (layers, means, squares, broadcasts, numbers, overwrites):
         rewrite(copied)
     return copied
 
@@ -49,6 +49,19 @@ def squares(graph: fx.Graph) -> None:
     for n in _calls(graph):
         if n.target is aten.pow.Tensor_Scalar and n.args[1] == 2 and _static(n) and n.meta["val"].dtype in _WIDE:
             n.target, n.args = aten.mul.Tensor, (n.args[0], n.args[0])
+
+
+def means(graph: fx.Graph) -> None:
+    """The mean of all elements becomes their sum and a division, which is how the kernel computes it."""
+    for n in _calls(graph):
+        if n.target is not aten.mean.default or n.kwargs or not _static(n) or not _static(n.args[0]):
+            continue
+        value: Any = n.args[0].meta["val"]  # type: ignore[union-attr]
+        if value.device.type == "cpu" and value.dtype in _WIDE and 0 < value.numel() <= _EXACT:
+            with graph.inserting_before(n):
+                total = graph.call_function(aten.sum.default, (n.args[0],))
+            total.meta = dict(n.meta)
+            n.target, n.args = aten.div.Tensor, (total, value.numel())
 
 
 def broadcasts(graph: fx.Graph) -> None:

@@ -23,6 +23,7 @@ from .partition import Partition, default_partition
 from .simplify import without_round_trips
 
 _grad_enabled, _Tensor, _STRIDED = torch.is_grad_enabled, torch.Tensor, torch.strided  # by one look-up each
+_COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
 class CompiledBackward(Node):
@@ -185,13 +186,14 @@ def aot_function(
                 x = plain[i] = x._inner
             if dynamic or not isinstance(x, _Tensor):
                 kinds.append(_kind(x, end is not None))
-            else:  # the common case, spared a call
-                layout = x.layout
+            else:  # the common case, spared a call, and the objects of devices
+                layout, dtype = x.layout, x.dtype
                 try:
                     strides = x.stride() if layout is _STRIDED else None
                 except RuntimeError as error:
                     raise NestedTensor from error
-                kinds.append((end is not None, x.dtype, x.device, x.shape, strides, layout, x.is_conj(), x.is_neg()))
+                conj = dtype in _COMPLEX and x.is_conj()
+                kinds.append((end is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
         key = (spec, *kinds)
         known = programs.get(key)
         if known is None:

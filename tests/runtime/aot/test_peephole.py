@@ -113,6 +113,21 @@ def test_a_square_is_a_product_of_the_same_bits() -> None:
     _same_bits(f, X.double())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (1,), (7, 3), (10, 32), (1001,), (3, 0)], ids=str)
+def test_a_mean_is_a_divided_sum_of_the_same_bits(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    assert _targets(torch.mean, x) == ([aten.sum.default, aten.div.Tensor] if x.numel() else [aten.mean.default])
+    mean = torch.mean(x)
+    assert torch.equal(aot.aot_function(torch.mean, aot.nop)(x), mean) or (x.numel() == 0 and mean.isnan())
+
+
+@pytest.mark.parametrize("f", [lambda x: x.half().mean(), lambda x: x.mean(0), lambda x: x.mean(dtype=torch.float64)])
+def test_other_means_stay(f: Any) -> None:
+    assert not {aten.sum.default, aten.div.Tensor} & set(_targets(f, X))
+    _same_bits(f, X)
+
+
 def test_what_was_expanded_for_a_product_is_not() -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.expand(4, 3) * y
