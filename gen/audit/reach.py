@@ -25,7 +25,6 @@ WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16"
 PROGRAMS = frozenset(WHOLE) - {"per_sample"}
 
 
-
 @dataclass(frozen=True)
 class Reach:
     """A cell that passes: what it costs, and by name the rules that it runs with the kinds of fault that would change what they give.
@@ -39,9 +38,7 @@ class Reach:
 
 def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
     """The cells of a tier that can run a rule, by key: of a pipeline with a stage."""
-    return {
-        f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)
-    }
+    return {f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)}
 
 
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:

@@ -137,9 +137,7 @@ class TorchTarget:
         from torch.nn.utils import _per_sample_grad
 
         module = Parametric(f, params)
-        call = _per_sample_grad.call_for_per_sample_grads(
-            module, batch_size=len(batch), loss_reduction=loss_reduction
-        )
+        call = _per_sample_grad.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction)
         x = batch.detach().requires_grad_(input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(held.grad_sample for held in module.held)

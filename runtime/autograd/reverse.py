@@ -38,9 +38,7 @@ def _listed(x: Any) -> tuple[Any, ...]:
 def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
-            raise TypeError(
-                f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs)."
-            )
+            raise TypeError(f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs).")
         inputs = inputs.values()
     found = _listed(inputs)
     if not found:

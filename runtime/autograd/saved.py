@@ -198,10 +198,7 @@ class SavedTensor:
         if s is None:
             raise RuntimeError("Calling register_hooks on a saved tensor with value None is forbidden")
         if type(s) is Packed:
-            raise RuntimeError(
-                "Calling register_hooks on a saved tensor whose hooks have already been set. "
-                "It takes one pair."
-            )
+            raise RuntimeError("Calling register_hooks on a saved tensor whose hooks have already been set. It takes one pair.")
         level = self._node.level
         self._slots[self._index] = pack(level, s.check(self._edge), self._edge, pack_hook, unpack_hook)
 

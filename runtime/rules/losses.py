@@ -181,6 +181,7 @@ register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, fam
 # ---- linear_cross_entropy in chunks: ops that torch registers in a module of its own. They never hold all logits at once, and the
 # reduced one gives its gradients beside the loss; a derivative of any order, or a batch, takes the loss for what it is.
 
+
 def _linear_cross_entropy(
     input: torch.Tensor,
     linear_weight: torch.Tensor,

@@ -100,7 +100,6 @@ class Plan:
         self.slots = tuple(slots)
         self.reach = 1 + max((at for at, _ in slots), default=-1)
 
-
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
         """``at`` where some of the arguments are lists of ``spans`` tensors."""
         at, first = {}, 0
@@ -263,9 +262,7 @@ class Op:
         return f"<Op {self.func}>"
 
 
-_BOUND = frozenset(
-    ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "mm.default", "bmm.default", "addmm.default", "view.default")
-)
+_BOUND = frozenset(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "mm.default", "bmm.default", "addmm.default", "view.default"))
 
 
 def _takes_tensors(func: torch._ops.OpOverload) -> bool:

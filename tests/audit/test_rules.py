@@ -372,7 +372,6 @@ def test_what_survives_the_first_cells_meets_further_ones(monkeypatch: pytest.Mo
     assert found == [Finding(fault, True, second.key, "so", 1)] and tried == [first.key, second.key]
 
 
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test_demo.py").write_text(MODULE)
