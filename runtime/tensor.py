@@ -112,8 +112,7 @@ class Tensor(GradValue):
             if sizes[0] != sizes[1]:
                 got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
                 raise RuntimeError(
-                    f"attempting to assign a gradient of size '{got}' to a tensor of size '{own}'. "
-                    "A gradient has the shape of its tensor."
+                    f"attempting to assign a gradient of size '{got}' to a tensor of size '{own}'. A gradient has the shape of its tensor."
                 )
             if not isinstance(value, Value):
                 value = wrap(value)

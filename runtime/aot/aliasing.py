@@ -30,7 +30,9 @@ def functional_pointwise(func: Any) -> bool:
 
 def fresh(n: fx.Node) -> bool:
     """Whether the call is known to give a tensor in memory of its own, laid out without gaps or overlaps."""
-    return n.op == "call_function" and (n.target in _CONTRACTIONS or functional_pointwise(n.target))
+    if n.op != "call_function":
+        return False
+    return n.target in _CONTRACTIONS or n.target is aten.sum.default or functional_pointwise(n.target)
 
 
 def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:

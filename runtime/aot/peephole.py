@@ -17,6 +17,7 @@ from .witness import Witness, example
 aten = torch.ops.aten
 _steps_of_linear = aten.linear.default.decompose
 _ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
+_COMMUTATIVE = frozenset((aten.add.Tensor, aten.mul.Tensor))
 _WIDE = (torch.float32, torch.float64)
 _EXACT = 1 << 24  # integers up to here are numbers of float32
 
@@ -93,20 +94,24 @@ def numbers(graph: fx.Graph) -> None:
 
 
 def overwrites(graph: fx.Graph) -> None:
-    """A pointwise call writes its result over its first argument where that is a buffer that the graph made itself, to which no view
-    refers and which nothing uses later: neither a call nor the caller, since what is returned is used by the output."""
+    """A pointwise call writes its result over its first argument, or either of two that commute, where that is a buffer that the graph made
+    itself, to which no view refers and which nothing uses later: neither a call nor the caller, since the output uses what is returned."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     own = {n for n in graph.nodes if fresh(n)}
     views = {n for n in graph.nodes if may_alias(n)}
     for n in _calls(graph):
-        first = n.args[0] if n.args else None
         func, out = _overwriting(n.target)
-        if func is None or not isinstance(first, fx.Node) or first not in own or not _static(first) or not _static(n):
+        if func is None or not _static(n):
             continue
-        if _kind(first) != _kind(n) or first.meta["val"].stride() != n.meta["val"].stride():
-            continue
-        if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
-            n.target, n.kwargs = func, {**n.kwargs, out: first} if out else n.kwargs
+        for first in n.args[:2] if n.target in _COMMUTATIVE and len(n.args) == 2 and not n.kwargs else n.args[:1]:
+            if not isinstance(first, fx.Node) or first not in own or not _static(first):
+                continue
+            if _kind(first) != _kind(n) or first.meta["val"].stride() != n.meta["val"].stride():
+                continue
+            if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
+                rest = n.args[1:] if first is n.args[0] else n.args[:1]
+                n.target, n.args, n.kwargs = func, (first, *rest), {**n.kwargs, out: first} if out else n.kwargs
+                break
 
 
 def _calls(graph: fx.Graph) -> list[fx.Node]:

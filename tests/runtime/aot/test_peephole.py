@@ -113,18 +113,36 @@ def test_a_square_is_a_product_of_the_same_bits() -> None:
     _same_bits(f, X.double())
 
 
+def test_the_second_of_two_that_commute_is_written_over() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x[0] * y.tanh(), x - y.tanh()
+
+    assert [t for t in _targets(f, X, Y) if t is not aten.select.int] == [
+        aten.tanh.default, aten.mul_.Tensor, aten.tanh.default, aten.sub.Tensor,
+    ]  # fmt: skip
+    _same_bits(f, X, Y)
+
+
+def test_a_scaled_second_term_is_not_written_over() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.add(x, y.tanh(), alpha=3)
+
+    assert _targets(f, X, Y) == [aten.tanh.default, aten.add.Tensor]
+    _same_bits(f, X, Y)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(), (1,), (7, 3), (10, 32), (1001,), (3, 0)], ids=str)
 def test_a_mean_is_a_divided_sum_of_the_same_bits(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape, dtype=dtype)
-    assert _targets(torch.mean, x) == ([aten.sum.default, aten.div.Tensor] if x.numel() else [aten.mean.default])
+    assert _targets(torch.mean, x) == ([aten.sum.default, aten.div_.Tensor] if x.numel() else [aten.mean.default])
     mean = torch.mean(x)
     assert torch.equal(aot.aot_function(torch.mean, aot.nop)(x), mean) or (x.numel() == 0 and mean.isnan())
 
 
 @pytest.mark.parametrize("f", [lambda x: x.half().mean(), lambda x: x.mean(0), lambda x: x.mean(dtype=torch.float64)])
 def test_other_means_stay(f: Any) -> None:
-    assert not {aten.sum.default, aten.div.Tensor} & set(_targets(f, X))
+    assert not {aten.sum.default, aten.div_.Tensor} & set(_targets(f, X))
     _same_bits(f, X)
 
 
