@@ -1,9 +1,9 @@
 """Composite ops of the eager session that Python hears of before ATen takes them apart.
 
-ATen composes ``linear`` and ``matmul`` above the key at which Python hears of a call, and each part then comes to ``__torch_dispatch__``
-on its own, with values in between that nobody sees. Here the whole call comes first. The tape gets the very nodes that it would get from
-the parts, so names, order and formulas stay torch's; what is left out are passes through the dispatcher and the values. ``matmul`` asks
-besides whether a factor requires grad, which of our tensors ATen does not know.
+ATen composes ``linear``, ``matmul`` and ``layer_norm`` above the key at which Python hears of a call, and each part then comes to
+``__torch_dispatch__`` on its own, with values in between that nobody sees. Here the whole call comes first. The tape gets the very nodes
+that it would get from the parts, so names, order and formulas stay torch's; what is left out are passes through the dispatcher and values.
+``matmul`` asks besides whether a factor requires grad, which of our tensors ATen does not know.
 
 Everything but the plain case (dense tensors of the eager session, recorded, no mode that wants to see the parts) goes on as if this
 module were not there.
@@ -28,6 +28,7 @@ from .tensor import ROOT, Tensor
 aten = torch.ops.aten
 _T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of(aten._unsafe_view.default)
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
+_LAYER_NORM = op_of(aten.native_layer_norm.default)
 _BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
 _NONE: dict[str, Any] = {}
 _grad_enabled = torch.is_grad_enabled
@@ -64,12 +65,8 @@ def _step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int)
     if not wanted:
         return out, None
     node = OpNode.of(op, ROOT, edges, ((out.shape, out.dtype),), wanted, None)
-    node.save(inner, _NONE, out)
+    node.keep(inner, _NONE, out)
     return out, (node, 0)
-
-
-def _of_one(op: Op, inner: torch.Tensor, edge: Edge | None, *rest: Any) -> tuple[torch.Tensor, Edge | None]:
-    return _step(op, [inner, *rest], (edge,), edge is not None)
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
@@ -82,8 +79,8 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     if weight.dim() != 2 or bias.dim() != 1 or not (len(shape) == 2 or (len(shape) == 3 and x.is_contiguous())):
         return None
     if len(shape) == 3:
-        x, of_x = _of_one(_VIEW, x, of_x, [shape[0] * shape[1], shape[2]])
-    weight, of_weight = _of_one(_T, weight, of_weight)
+        x, of_x = _step(_VIEW, [x, [shape[0] * shape[1], shape[2]]], (of_x,), of_x is not None)
+    weight, of_weight = _step(_T, [weight], (of_weight,), of_weight is not None)
     edges: Any = (of_bias, of_x, of_weight)
     wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
     out, edge = _step(_ADDMM, [bias, x, weight], edges if wanted == 7 else tuple(e for e in edges if e is not None), wanted)
@@ -91,7 +88,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     if len(shape) == 2:
         return product
     sizes = [shape[0], shape[1], out.shape[1]]
-    result = ROOT.wrap(*_of_one(_VIEW, out, edge, sizes))
+    result = ROOT.wrap(*_step(_VIEW, [out, sizes], (edge,), edge is not None))
     views.mark_view(result, _VIEW, (product, sizes), {})
     return result
 
@@ -106,13 +103,14 @@ def _folded(x: Any, y: Any) -> Any:
     if known is None or len(shape := known[0].shape) < 3:
         return None
     rows = [prod(shape[:-1]), shape[-1]]
-    flat = _of_one(_VIEW, *known, rows) if known[0].is_contiguous() else _known(x.reshape(rows))
+    dense, of_x = known
+    flat = _step(_VIEW, [dense, rows], (of_x,), of_x is not None) if dense.is_contiguous() else _known(x.reshape(rows))
     if flat is None:
         return None
     x, of_x = flat
     recorded: Any = ((of_x, of_y), 3) if of_x is not None else ((of_y,), 2)
     out, edge = _step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)
-    return ROOT.wrap(*_of_one(_UNSAFE_VIEW, out, edge, [*shape[:-1], *y.shape[1:]]))
+    return ROOT.wrap(*_step(_UNSAFE_VIEW, [out, [*shape[:-1], *y.shape[1:]]], (edge,), True))
 
 
 def _matmul(x: Any, y: Any) -> Any:
@@ -127,6 +125,28 @@ def _matmul(x: Any, y: Any) -> Any:
         return _folded(y.mT, x)
     result = _folded(y.mT, x.t())
     return None if result is None else result.mT.contiguous()
+
+
+def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """The first result of ``native_layer_norm``, whose others nobody asked for; None if an argument is not of the plain kind."""
+    inner: list[Any] = [x, sizes, weight, bias, eps]
+    edges: tuple[Edge, ...] = ()
+    wanted = 0
+    for i in (0, 2, 3):
+        if inner[i] is not None:
+            known = _known(inner[i])
+            if known is None:
+                return None
+            inner[i], edge = known
+            if edge is not None:
+                edges += (edge,)
+                wanted |= 1 << i
+    outs = _LAYER_NORM.kernel(*inner)
+    if not wanted:
+        return ROOT.wrap(outs[0], None)
+    node = OpNode.of(_LAYER_NORM, ROOT, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None)
+    node.keep(inner, _NONE, outs)
+    return ROOT.wrap(outs[0], (node, 0))
 
 
 def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -145,6 +165,16 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
     return aten.matmul.default.redispatch(keys & _BELOW, x, y)
 
 
+def _dispatched_layer_norm(
+    keys: Any, x: Any, sizes: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+) -> Any:
+    if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and _plain_case():
+        result = _layer_norm(x, sizes, weight, bias, eps)
+        if result is not None:
+            return result
+    return aten.layer_norm.default.redispatch(keys & _BELOW, x, sizes, weight, bias, eps, cudnn_enable)
+
+
 def _hear_of(name: str, handler: Callable[..., Any]) -> None:
     """Have the dispatcher call ``handler`` for an op of any tensor subclass that handles its own calls, ours or not."""
     _LIBRARY.impl(name, handler, "PythonTLSSnapshot", with_keyset=True)
@@ -153,3 +183,4 @@ def _hear_of(name: str, handler: Callable[..., Any]) -> None:
 _LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
 _hear_of("linear", _dispatched_linear)
 _hear_of("matmul", _dispatched_matmul)
+_hear_of("layer_norm", _dispatched_layer_norm)

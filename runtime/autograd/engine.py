@@ -36,7 +36,7 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return t.reshape((*t.shape[:first], *shape)) if lead > first else t
 
     if type(g) is not torch.Tensor:
-        return run_batchwise(summed, g)
+        return run_batchwise(summed, g)  # type: ignore[no-any-return]
     return g.sum(0) if g.shape[1:] == shape else g.sum_to_size(shape)  # the former is every bias, at half the price
 
 

@@ -80,7 +80,8 @@ class GradLevel(Level):
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
         node = None
-        if HOOKS.stack and not op.nondiff:  # before the kernel runs: a pack hook may find that it need not
+        packed = HOOKS.stack
+        if packed and not op.nondiff:  # before the kernel runs: a pack hook may find that it need not
             node = OpNode.of(op, self, edges, (), wanted, spans)
             if type(node) is not Undifferentiable:
                 node.save(inner, kwargs, None)
@@ -99,7 +100,10 @@ class GradLevel(Level):
             check_origin(op, args)
             node.metas = (meta_of(outs, dtype),)
         if type(node) is not Undifferentiable:
-            node.save(inner, kwargs, outs)
+            if packed:
+                node.save(inner, kwargs, outs)
+            else:
+                node.keep(inner, kwargs, outs)
         if op.kind is VIEW:
             views.mark_view(v, op, args, kwargs)
         return v

@@ -200,7 +200,11 @@ class OpNode(Node):
         none, and then another call with them must follow, which keeps what the first did."""
         if HOOKS.stack:
             self._pack(args, kwargs, outs)
-            return
+        else:
+            self.keep(args, kwargs, outs)
+
+    def keep(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """:meth:`save` for who knows that there are no default hooks."""
         plan = self.plan
         op = plan.op
         if op.n_results > 1 or kwargs:

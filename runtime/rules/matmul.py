@@ -20,6 +20,11 @@ def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
     return t if factor == 1 else t * factor
 
 
+def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
+    """The gradient by ``t`` of ``t·factor``."""
+    return g if factor == 1 else g * conj(factor)
+
+
 def adjoint(t: torch.Tensor) -> torch.Tensor:
     """The conjugate transpose of matrices."""
     return t.mH if t.is_complex() else t.transpose(-2, -1)
@@ -132,10 +137,10 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
     register(
         names,
         vjp={
-            "self": lambda g, beta: scaled(g, conj(beta)),
-            left: asks(lambda g, r, alpha: scaled(by_left(g, r), conj(alpha)), "g", right, "alpha"),
+            "self": lambda g, beta: scaled_back(g, beta),
+            left: asks(lambda g, r, alpha: scaled_back(by_left(g, r), alpha), "g", right, "alpha"),
             right: asks(
-                lambda g, x, geometry, alpha: scaled(by_right(g, x, geometry), conj(alpha)), "g", left, f"{right}_geometry", "alpha"
+                lambda g, x, geometry, alpha: scaled_back(by_right(g, x, geometry), alpha), "g", left, f"{right}_geometry", "alpha"
             ),
         },
         jvp={

@@ -113,8 +113,9 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
     """``values -> [values[i] for i in where]``, in C where that is possible: it runs for every formula of every node."""
     if len(where) > 1:
         return itemgetter(*where)
-    only = where[0] if where else 0
-    return (lambda values: (values[only],)) if where else lambda values: ()
+    if not where:
+        return lambda values: ()
+    return itemgetter(slice(where[0], where[0] + 1 or None))  # a list of one
 
 
 class Op:

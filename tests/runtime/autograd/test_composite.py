@@ -1,4 +1,4 @@
-"""``linear`` and ``matmul`` are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
+"""``linear``, ``matmul`` and ``layer_norm`` are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import layer_norm, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
@@ -269,5 +269,20 @@ def test_a_product_is_folded_where_torch_folds_it(
         x, y = (t.requires_grad_() if w else t for t, w in zip(leaves, wanted, strict=True))
         product = torch.matmul(*(t.permute(*range(t.dim())[::-1]) if transposed else t for t in (x, y)))
         return product, product.stride(), history(product), gradients(lib, product, *(t for t, w in zip((x, y), wanted, strict=True) if w))
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("wanted", [w for w in product((True, False), repeat=3) if any(w)], ids=str)
+@pytest.mark.parametrize("given", [3, 2, 1], ids=["weight and bias", "weight", "neither"])
+def test_a_normalized_layer_has_torchs_graph_and_gradients(wanted: tuple[bool, ...], given: int) -> None:
+    def scenario(lib: Any) -> Any:
+        found = [lib.leaf(2, 4, 8) / 8, lib.leaf(8) / 8, lib.leaf(8) / 4][:given]
+        args = [t.detach().requires_grad_(w) for t, w in zip(found, wanted, strict=False)]
+        y = layer_norm(args[0], (8,), *args[1:])
+        if y.grad_fn is None:
+            return y, y.requires_grad
+        node: Any = y.grad_fn
+        return [*history(y)], y.output_nr, node._saved_result1, gradients(lib, y * y, *(a for a in args if a.requires_grad))
 
     same(scenario)
