@@ -123,7 +123,7 @@ def _linear_part() -> Any:
                 node.meta.clear()
             self.graph.eliminate_dead_code()
             taken = []
-            last = next(node for node in reversed(self.graph.nodes) if node.op == "placeholder")
+            last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)  # None: there are no primals
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
                     taken.append(self.kept[str(node.target)])

@@ -179,6 +179,12 @@ class BatchLevel(Level):
                 return answer
         raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
 
+    def _agreed(self, op: Op, answers: list[Any]) -> Any:
+        """The answer in Python, not a tensor, that an op gives for every element."""
+        if any(a != answers[0] for a in answers):
+            raise BatchingError(f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}")
+        return answers[0]
+
     def _wrapped(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
             return self.wrap(result)
@@ -267,6 +273,8 @@ class BatchLevel(Level):
             results = [op.func(*element, **options) for element, options in calls]
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results)
+        if not isinstance(results[0], (tuple, list)):
+            return self._agreed(op, results)
         return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
 
 
@@ -291,6 +299,7 @@ _DATA_DEPENDENT = {
     "item": _ITEM,
     "is_nonzero": _CONTROL_FLOW,
     "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
+    "is_coalesced": "vmap: one sparse tensor holds the whole batch, so whether an element of it is coalesced has no answer; call coalesce().",
     "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
 }
 

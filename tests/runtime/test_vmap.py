@@ -219,3 +219,18 @@ def test_a_masked_softmax_of_nothing_is_nan_under_vmap_too() -> None:
     x, mask = torch.zeros(2, 3, 4), torch.ones(3, 4, dtype=torch.bool)
     found = vmap(lambda x: torch.ops.aten._masked_softmax(x, mask, 1, 2))(x)
     assert found.isnan().all() and torch.ops.aten._masked_softmax(x[0], mask, 1, 2).isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule:UserWarning")
+def test_a_number_about_the_elements_is_the_one_on_which_they_agree() -> None:
+    sizes = []
+    vmap(lambda x: sizes.append(x.to_sparse()._nnz()) or x)(torch.eye(3).expand(2, 3, 3).clone())
+    assert sizes == [3]
+    with pytest.raises(BatchingError, match=r"_nnz.* answers differently for the elements of the batch: \[3, 9\]"):
+        vmap(lambda x: x.to_sparse()._nnz())(torch.stack([torch.eye(3), torch.ones(3, 3)]))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule:UserWarning")
+def test_whether_an_element_is_coalesced_is_refused_by_name() -> None:
+    with pytest.raises(BatchingError, match="is_coalesced"):
+        vmap(lambda x: x.to_sparse().is_coalesced())(torch.eye(3).expand(2, 3, 3).clone())

@@ -160,6 +160,14 @@ def test_a_write_to_what_it_keeps_is_an_error() -> None:
         kept(T)
 
 
+@pytest.mark.parametrize(("f", "primals"), [(lambda: X.sin(), ()), (lambda x: (X.sin(), X), ((),))])
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr:UserWarning")  # torch's own
+def test_without_primals_the_derivative_is_zero_as_in_torch(f: Any, primals: Any) -> None:
+    expected, expected_push = torch.func.linearize(f, *primals)
+    out, push = linearize(f, *primals)
+    torch.testing.assert_close((out, push(*primals)), (expected, expected_push(*primals)))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
