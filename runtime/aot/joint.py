@@ -17,6 +17,7 @@ from ..autograd.engine import execute
 from ..autograd.level import GradLevel, edge_of
 from ..func.functionalize import FunctionalLevel, run_functional
 from ..levels import Value
+from .surroundings import without_autocast
 from .symbols import Abstraction
 from .trace import Trace, module_of, trace_flat
 
@@ -92,7 +93,7 @@ def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], 
         grads: list[Any] = [None] * len(wanted)
         if roots:
             captures = [edge_of(given[i]) for i in wanted]
-            with torch.no_grad():
+            with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
                 grads = execute(tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
     finally:
         tape.close()

@@ -21,6 +21,7 @@ from .compilers import Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
 from .simplify import without_round_trips
+from .surroundings import autocast_enabled, surroundings, without_autocast
 
 _grad_enabled, _Tensor, _STRIDED = torch.is_grad_enabled, torch.Tensor, torch.strided  # by one look-up each
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
@@ -80,7 +81,12 @@ class CompiledBackward(Node):
             if g is None:
                 shape, dtype = self.metas[i]
                 values[len(self.saved) + i] = torch.zeros(shape, dtype=dtype, device=self.program.devices[i])
-        results: Sequence[Any] = self.program.backward(values)
+        results: Sequence[Any]
+        if not autocast_enabled():
+            results = self.program.backward(values)
+        else:
+            with without_autocast():
+                results = self.program.backward(values)
         return results
 
     def release(self) -> None:
@@ -157,7 +163,8 @@ def aot_function(
     """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
 
     A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which require grad, and all that is not a
-    tensor); with ``dynamic`` once for all sizes for which the same graph is right. Arguments that ``fn`` mutates are mutated. Results
+    tensor) and each state of torch's that it may ask for (grad and inference mode, autocast, default dtype and device, deterministic
+    algorithms); with ``dynamic`` once for all sizes for which the same graph is right. Arguments that ``fn`` mutates are mutated. Results
     are ``runtime.Tensor`` where a gradient flows through them. ``num_params_buffers``: how many leading arguments stay alive in any
     case, so that min cut keeps them for nothing. ``keep_inference_input_mutations`` and ``enable_log`` are accepted for torch's callers.
     """
@@ -167,7 +174,7 @@ def aot_function(
     @wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = _flatten(args, kwargs)
-        recording = _grad_enabled()
+        recording, autocast = _grad_enabled(), autocast_enabled()
         flat = list(given)
         plain = list(given)
         ends: list[Any] = []
@@ -194,7 +201,7 @@ def aot_function(
                     raise NestedTensor from error
                 conj = dtype in _COMPLEX and x.is_conj()
                 kinds.append((end is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
-        key = (spec, *kinds)
+        key = (spec, surroundings(recording, autocast), *kinds)
         known = programs.get(key)
         if known is None:
             known = programs.setdefault(key, [])
@@ -204,10 +211,17 @@ def aot_function(
         else:
             program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, [kind[0] for kind in kinds])
             known.append(program)
-        return program(flat, plain, ends)
+        if not autocast:
+            return program(flat, plain, ends)
+        with without_autocast():
+            return program(flat, plain, ends)
 
     def _compile(f: Callable[..., Any], plain: list[Any], wanted: Sequence[bool]) -> _Compiled:
         joint = joint_graph(f, plain, wanted, dynamic=dynamic, decompositions=decompositions)
+        with without_autocast():
+            return _program(joint, plain)
+
+    def _program(joint: Joint, plain: list[Any]) -> _Compiled:
         if not any(t is not None for t in joint.outputs):
             compiler = inference_compiler or fw_compiler
             keep = next(n for n in joint.module.graph.nodes if n.op == "output")

@@ -299,7 +299,7 @@ _DATA_DEPENDENT = {
     "item": _ITEM,
     "is_nonzero": _CONTROL_FLOW,
     "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
-    "is_coalesced": "vmap: one sparse tensor holds the whole batch, so whether an element of it is coalesced has no answer; call coalesce().",
+    "is_coalesced": "vmap: one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce().",
     "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
 }
 

@@ -1,0 +1,27 @@
+"""What of torch's global state the trace of a program depends on, beside the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+autocast_enabled = torch._C._is_any_autocast_enabled
+without_autocast: Any = torch._C._DisableAutocast  # a graph has the casts that were traced: nobody casts a second time
+_devices = torch._C._autocast_supported_devices()  # type: ignore[attr-defined]
+_inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
+_deterministic, _function_modes = torch._C._get_deterministic_algorithms, torch._C._len_torch_function_stack
+
+
+def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
+    """A key of the state in which a program is traced, given the grad mode and whether autocast is on for any device.
+
+    The default device is a mode over torch's functions, and so is looked up only where there are some.
+    """
+    return (
+        None if recording else _inference(),
+        _dtype(),
+        _deterministic(),
+        str(torch.get_default_device()) if _function_modes() else None,
+        tuple([torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _devices]) if autocast else None,
+    )

@@ -1,0 +1,96 @@
+"""A compiled program in another global state than that in which it was traced does what the function does there."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import aot
+
+
+@contextmanager
+def _default_dtype() -> Any:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def _deterministic() -> Any:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _cast() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def _against_autocast(x: Any) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x
+
+
+STATES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], Any]]] = {
+    "autocast": (_cast, lambda x: x @ x),
+    "autocast of another dtype": (lambda: torch.autocast("cpu", dtype=torch.float16), lambda x: x @ x),
+    "autocast that the program leaves": (_cast, _against_autocast),
+    "grad mode": (torch.no_grad, lambda x: x * 2 if torch.is_grad_enabled() else x * 3),
+    "inference mode": (torch.inference_mode, lambda x: x * 2 if torch.is_inference_mode_enabled() else x * 3),
+    "default dtype": (_default_dtype, lambda x: x.double() + torch.ones(4, dtype=torch.get_default_dtype()) / 3),
+    "default device": (lambda: torch.device("meta"), lambda x: torch.zeros(4) + 1),
+    "deterministic algorithms": (_deterministic, lambda x: x * 2 if torch.are_deterministic_algorithms_enabled() else x * 3),
+}
+ELSEWHERE = {name: (nullcontext, _cast if name == "autocast of another dtype" else nullcontext) for name in STATES}
+
+
+@pytest.mark.parametrize("entered_first", [False, True])
+@pytest.mark.parametrize("name", STATES)
+def test_a_program_is_traced_again_in_another_state(name: str, entered_first: bool) -> None:
+    state, f = STATES[name]
+    x = torch.randn(4, 4)
+    compiled = aot.aot_function(f, aot.nop)
+    other = ELSEWHERE[name][1]
+    for enter in (state, other, state) if entered_first else (other, state, other):
+        with enter():
+            expected, found = f(x), compiled(x)
+            assert (found.dtype, found.device) == (expected.dtype, expected.device)
+            if expected.device.type != "meta":
+                torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_program_is_traced_once_in_one_state() -> None:
+    traces = []
+
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x @ x
+
+    compiled = aot.aot_function(f, aot.nop)
+    for enter in (nullcontext, _cast, nullcontext, _cast):
+        with enter():
+            compiled(torch.randn(4, 4))
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("backward_within", [False, True])
+@pytest.mark.parametrize("f", [lambda x: (x @ x.sin()).softmax(0) ** 3, _against_autocast])
+def test_gradients_of_a_program_under_autocast_are_those_of_torch(f: Callable[[Any], Any], backward_within: bool) -> None:
+    x = torch.randn(4, 4)
+    leaf = x.clone().requires_grad_()
+    with _cast():
+        expected = f(leaf)
+    expected.sum().backward()
+    mine = runtime.wrap(x, True)
+    with _cast():
+        found = aot.aot_function(f, aot.nop)(mine)
+    with _cast() if backward_within else nullcontext():
+        runtime.autograd.backward(found.sum())
+    torch.testing.assert_close(runtime.unwrap(mine.grad), leaf.grad)
