@@ -8,7 +8,7 @@ import torch
 
 autocast_enabled = torch._C._is_any_autocast_enabled
 without_autocast: Any = torch._C._DisableAutocast  # a graph has the casts that were traced: nobody casts a second time
-_devices = torch._C._autocast_supported_devices()  # type: ignore[attr-defined]
+_devices = torch._C._autocast_supported_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
 _deterministic, _function_modes = torch._C._get_deterministic_algorithms, torch._C._len_torch_function_stack
 
