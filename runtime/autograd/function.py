@@ -235,6 +235,8 @@ def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, 
             output = cls.forward(ctx, *args)
     finally:
         torch._C._set_grad_enabled(was)
+    if ctx.dirty_tensors:
+        torch._C._increment_version(ctx.dirty_tensors)  # as torch does: forward may have written past the dispatcher
     return output, ctx
 
 
@@ -288,7 +290,7 @@ def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
                 "Some elements marked as dirty during the forward method were not returned as output. Return from forward every tensor "
                 "that it gives to mark_dirty."
             )
-        if not any(d is x for x in given):
+        if _grad_enabled() and any(ctx.needs_input_grad) and not any(d is x for x in given):
             warnings.warn(
                 "ctx.mark_dirty() received a tensor that was not an input. It is for inputs that forward has written to.",
                 UserWarning,
@@ -327,6 +329,8 @@ def _wrap_output(
             if not mine:
                 inplace.refuse(level, f"{cls.__name__}.apply")
             _rewrite(level, cls, target, edge, len(outs), source, args)
+        elif mine and level.is_root and target.requires_grad:
+            return target.detach()  # as torch: the output has no gradient, and the input keeps its own
         return target
     if level.is_root and not (isinstance(o, Value) and o._level is level):
         v = level.wrap(o, edge)

@@ -1,6 +1,7 @@
 """Function: one operation with a derivative of its own, at level zero. torch.autograd.Function is the oracle."""
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -219,6 +220,47 @@ def test_a_dirty_input_is_the_output_and_has_new_history() -> None:
         y = x * 1
         z = made(base, forward=write, backward=lambda ctx, g: g * 5).apply(y)
         return z is y, y.grad_fn.name(), y, autograd.grad((y * y).sum(), x)
+
+    of_both(program)
+
+
+@pytest.mark.parametrize("write", [lambda x: x, lambda x: x.mul_(2), lambda x: x.mul_(2).add_(1), lambda x: x.data.mul_(2)])
+@pytest.mark.parametrize("start", ["leaf", "result", "view"])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("outputs", [lambda x: x, lambda x: (x, x * 3)])
+def test_a_dirty_input_has_the_version_and_identity_that_torch_gives_it(write: Any, start: str, mode: Any, outputs: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        write(x)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return outputs(x)
+
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        parent = x * 1
+        given = {"leaf": x, "result": parent, "view": parent[1:]}[start]
+        before = given._version
+        with mode():
+            out = made(base, forward=forward, backward=lambda ctx, *g: sum(g) * ctx.saved_tensors[0]).apply(given)
+        first = out[0] if isinstance(out, tuple) else out
+        first_facts = (first is given, first.requires_grad, first._version - before)
+        gradient = autograd.grad((first * 2).sum(), x) if first.requires_grad else ()
+        return first_facts, given._version - before, parent._version, given.requires_grad, first, gradient
+
+    of_both(program)
+
+
+def test_a_tensor_that_is_no_input_and_marked_dirty_is_warned_of_only_where_a_node_is_made() -> None:
+    def marks_its_own(ctx: Any, x: Any) -> Any:
+        return dirty(ctx, x + 1)
+
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        function, told_of = made(base, forward=marks_its_own), []
+        for mode, given in ((torch.enable_grad, x), (torch.no_grad, x), (torch.enable_grad, x.detach())):
+            with mode(), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                function.apply(given)
+            told_of.append([(w.category, "mark_dirty" in str(w.message)) for w in caught])
+        return told_of
 
     of_both(program)
 
