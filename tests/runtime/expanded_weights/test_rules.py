@@ -170,6 +170,15 @@ def test_the_fallback_refuses_what_mixes_samples() -> None:
         torch.kron(torch.randn(3, 4), w)
 
 
+def test_the_fallback_gives_shapes_where_tensors_have_no_values() -> None:
+    w = ExpandedWeight(torch.randn(4, device="meta", requires_grad=True), 3, "sum", fallback=True)
+    out: Any = torch.mul(torch.randn(3, 4, device="meta"), w)
+    assert (out.shape, out.device.type) == ((3, 4), "meta")
+    square = ExpandedWeight(torch.randn(2, 2, device="meta", requires_grad=True), 3, "sum", fallback=True)
+    with pytest.raises(RuntimeError, match="does not work sample by sample"):
+        torch.kron(torch.randn(3, 4, device="meta"), square)
+
+
 def test_weights_may_be_tensors_of_the_runtime() -> None:
     w: Any = runtime.wrap(torch.randn(3, 4), requires_grad=True)
     x = torch.randn(5, 4)
