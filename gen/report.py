@@ -26,7 +26,7 @@ GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "x", "v", "!", "✗", "E"), strict=
 MEANINGS = {
     "passed": "equal to the reference",
     "skipped": "left out, for a stated reason",
-    "lacking": "the target does not offer the transform",
+    "lacking": "the target does not offer the transform, or the meta device the values",
     "xfailed": "failed exactly as an entry says",
     "vacuous": "nothing was proved: counts as a failure",
     "xpassed": "an entry that did not happen: counts as a failure",

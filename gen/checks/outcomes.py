@@ -14,7 +14,7 @@ class Vacuous(AssertionError):
 
 
 class Lacking(Exception):
-    """The target does not offer a stage of the pipeline."""
+    """The target does not offer a stage of the pipeline, or the meta device no value that the op needs; the message says which."""
 
 
 class Unsuitable(Exception):

@@ -217,7 +217,8 @@ def _cornered(program: Program) -> Program:
             full = list(values)
             for place in large:
                 x = program.inputs[place]
-                full[place] = torch.cat([values[place], x.reshape(-1)[CORNER:]]).reshape(x.shape)
+                rest = x.reshape(-1)[CORNER:].to(values[place].device)
+                full[place] = torch.cat([values[place], rest]).reshape(x.shape)
             return tuple(output.reshape(-1)[:CORNER] for output in f(*full))
 
         return g

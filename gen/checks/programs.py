@@ -37,7 +37,8 @@ def _captured(stage: str, program: Program, dynamic: bool) -> Program:
 
     def over(target: Any) -> Flat:
         def g(*values: Any) -> tuple[Any, ...]:
-            replay = getattr(target, capture)(program.over(target), program.inputs, dynamic=dynamic)
+            examples = _beside(values, program.inputs)
+            replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
             if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
                 raise Mismatch("the traced function has no attribute `graph`")
             found: list[Any] = []
@@ -65,8 +66,9 @@ def _joint(program: Program, partition: str, dynamic: bool) -> Program:
         inner = program.over(target)
 
         def g(*values: Any) -> tuple[Any, ...]:
+            examples = recorded(_beside(values, program.inputs))
             replay = target.joint(
-                lambda *xs: restricted(inner, xs, range(count), kept)(*xs), recorded(program.inputs), partition=partition, dynamic=dynamic
+                lambda *xs: restricted(inner, xs, range(count), kept)(*xs), examples, partition=partition, dynamic=dynamic
             )
             found: list[Any] = []
             for start in range(0, len(values), count + len(kept)):
@@ -80,6 +82,11 @@ def _joint(program: Program, partition: str, dynamic: bool) -> Program:
     inputs = tuple(x for group in everywhere for x in group)
     every = (*flags, *(True for _ in kept)) * len(groups)
     return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
+
+
+def _beside(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """`inputs`, each on the device of its value."""
+    return tuple(x.to(value.device) for x, value in zip(inputs, values, strict=False))
 
 
 def other_values(program: Program) -> tuple[Tensor, ...]:

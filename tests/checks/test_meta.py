@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Case, Mismatch, Vacuous
+from gen.checks.case import Case, Lacking, Mismatch
 from gen.checks.cases import Cell, Family
 from gen.targets.torch_target import TorchTarget
 
@@ -31,9 +31,28 @@ def test_a_wrong_shape_is_seen() -> None:
         run("torch.mul", "vmap", WrongShape())
 
 
-def test_an_op_that_needs_values_compares_nothing() -> None:
-    with pytest.raises(Vacuous, match="needs values"):
+def test_an_op_that_needs_values_has_nothing_to_compare() -> None:
+    with pytest.raises(Lacking, match="needs values"):
         run("torch.nonzero", "forward", TorchTarget())
+
+
+def test_a_transform_that_needs_values_where_the_reference_does_not_fails_with_its_own_error() -> None:
+    class Reading(TorchTarget):
+        def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None]) -> Callable[..., Any]:
+            return lambda *args: (args[0].sum().item(),)
+
+    with pytest.raises(RuntimeError, match="meta tensors"):
+        run("torch.mul", "vmap", Reading())
+
+
+@pytest.mark.parametrize("pipeline", ["jacrev", "trace"])
+def test_what_a_program_holds_besides_its_inputs_is_on_the_meta_device_too(pipeline: str) -> None:
+    run("torch.bmm", pipeline, TorchTarget())
+
+
+def test_a_sample_that_names_the_device_of_its_result_is_not_run() -> None:
+    with pytest.raises(Lacking, match="names the device"):
+        run("torch.ones", "forward", TorchTarget())
 
 
 def test_the_target_is_given_no_values() -> None:

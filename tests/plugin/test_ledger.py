@@ -66,6 +66,13 @@ def test_an_entry_need_not_happen_in_the_one_sample_of_a_rerun() -> None:
     assert settle({"boom": BOOM}, [], partial=True).outcome == "passed"
 
 
+def test_an_entry_that_does_not_name_the_device_need_not_happen_where_tensors_have_no_values() -> None:
+    assert settle({"wrong": WRONG}, [], values=False).outcome == "passed"
+    assert settle({"wrong": WRONG}, failing(RuntimeError("boom")), values=False).outcome == "failed"
+    here = known("xfail", device="meta", raises="Mismatch", match="has shape", reason="its meta kernel is wrong")
+    assert settle({"here": here}, [], values=False).outcome == "xpassed"
+
+
 def test_zeros_compared_with_zeros_are_a_failure_of_their_own_name() -> None:
     verdict = settle({}, [SampleFailure(None, "", Vacuous("nothing was compared"))])
     assert verdict.outcome == "vacuous" and verdict.failed
