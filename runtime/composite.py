@@ -6,12 +6,11 @@ that it would get from the parts, so names, order and formulas stay torch's; wha
 ``matmul`` asks besides whether a factor requires grad, which of our tensors ATen does not know.
 
 Everything but the plain case (dense tensors of the eager session, recorded, no mode that wants to see the parts) goes on as if this
-module were not there.
+module were not there; so does all with torch before 2.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -175,12 +174,9 @@ def _dispatched_layer_norm(
     return aten.layer_norm.default.redispatch(keys & _BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
-def _hear_of(name: str, handler: Callable[..., Any]) -> None:
-    """Have the dispatcher call ``handler`` for an op of any tensor subclass that handles its own calls, ours or not."""
-    _LIBRARY.impl(name, handler, "PythonTLSSnapshot", with_keyset=True)
-
-
+# Before, where nothing lies between here and `__torch_dispatch__` (inference mode, say), the dispatcher ended in an internal assertion.
+HEARD = torch.__version__ >= (2, 13)  # type: ignore[operator]
 _LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
-_hear_of("linear", _dispatched_linear)
-_hear_of("matmul", _dispatched_matmul)
-_hear_of("layer_norm", _dispatched_layer_norm)
+for _name, _handler in (("linear", _dispatched_linear), ("matmul", _dispatched_matmul), ("layer_norm", _dispatched_layer_norm)):
+    if HEARD:  # of any tensor subclass that handles its own calls, ours or not
+        _LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)
