@@ -296,7 +296,7 @@ linear(
 # Copies of views
 
 
-def _copy_of(name: str) -> Callable[..., Any]:
+def copy_of(name: str) -> Callable[..., Any]:
     func = overload(name)
 
     def copied(*args: Any, **kwargs: Any) -> Any:
@@ -312,5 +312,5 @@ _COPIED = """
 """
 for _name in _COPIED.split():
     _packet, _, _overload = _name.partition(".")
-    register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=_copy_of(_name), family="view")
+    register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=copy_of(_name), family="view")
 register("narrow_copy", decomposition=lambda self, dim, start, length: aten.slice(self, dim, start, start + length).clone())
