@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .core import spread
 from .derive import conj, linear, nondifferentiable
 from .record import Meta, register
 
@@ -21,6 +22,10 @@ def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     return torch.where(_specified(pattern), g, 0)
 
 
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    return t if t.layout is torch.strided else t.to_dense()
+
+
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
     everywhere = self.layout in (torch.strided, torch._mkldnn) or masked_grad is False  # type: ignore[attr-defined]
     return g if everywhere else _at_pattern(g, self)
@@ -28,7 +33,7 @@ def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None
 
 def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """What stands in a dense tensor at the indices of a sparse one."""
-    g = g if g.layout is torch.strided else g.to_dense()
+    g = _dense(g)
     return g[tuple(indices.unbind(0))] if len(indices) else g.expand(indices.shape[1], *g.shape)
 
 
@@ -66,6 +71,38 @@ register(
         "mat2": lambda g, self, mat1, alpha: (mat1.mH @ _at_pattern(g, self)) * conj(alpha),
     },
 )
+register(
+    "_sparse_addmm",
+    vjp={
+        "self": lambda g, beta: g * conj(beta),
+        "mat1": lambda g, mat1, mat2, alpha: _at_pattern(g @ _dense(mat2).mH, mat1) * conj(alpha),
+        "mat2": lambda g, mat1, alpha: (mat1.mH @ g) * conj(alpha),
+    },
+)
+register(
+    "_sparse_sparse_matmul",
+    vjp={
+        "self": lambda g, self, other: _at_pattern(_dense(g) @ other.to_dense().mH, self),
+        "other": lambda g, self, other: _at_pattern(self.to_dense().mH @ _dense(g), other),
+    },
+)
+linear("_sparse_sum.dim", {"self": lambda g, self, dim: _at_pattern(spread(_dense(g), self.shape, dim, False), self)})
+
+
+def _softmax_back(g: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
+    """What is not specified counts as a probability of zero, so that the formula for dense tensors is right."""
+    p = result.to_dense()
+    gp = _dense(g) * p
+    return gp - p * gp.sum(dim, keepdim=True)
+
+
+def _log_softmax_back(g: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
+    g = _at_pattern(_dense(g), result)
+    return g - _at_pattern(result.to_dense().exp(), result) * g.sum(dim, keepdim=True)
+
+
+register("_sparse_softmax", vjp={"self": _softmax_back})
+register("_sparse_log_softmax", vjp={"self": _log_softmax_back})
 
 
 def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runtime import unwrap, wrap
-from runtime.autograd import Function, backward, grad
+from runtime.autograd import Function, backward, grad, gradcheck, gradgradcheck
 
 INDICES = torch.tensor([[0, 0, 1], [1, 1, 2]])
 MASK = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]], dtype=torch.float64)
@@ -20,6 +20,59 @@ PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
     "values_of_rows": ((2, 3), lambda x: x.to_sparse_csr().values()),
     "masked": ((2, 3), lambda x: x.sparse_mask(MASK.to_sparse()).to_dense()),
 }
+
+PLACES = torch.tensor([[0, 0, 1, 2], [1, 1, 2, 0]])  # one of them twice
+BANDED = (torch.eye(3) + torch.ones(3, 3).triu(2)).double()
+
+
+def _matrix(v: Any) -> Any:
+    return torch.sparse_coo_tensor(PLACES, v, (3, 3))
+
+
+def _hybrid(v: Any) -> Any:
+    return torch.sparse_coo_tensor(PLACES, v.unsqueeze(1) * v, (3, 3, 4))
+
+
+OF_FOUR_VALUES: dict[str, Callable[[Any], Any]] = {
+    "times_a_sparse_constant": lambda v: torch.sparse.mm(_matrix(v), BANDED.to_sparse()).to_dense(),
+    "a_sparse_constant_times": lambda v: torch.sparse.mm(BANDED.to_sparse(), _matrix(v)).to_dense(),
+    "product_of_two": lambda v: torch.sparse.mm(_matrix(v).coalesce(), _matrix(v * v).coalesce()).to_dense(),
+    "product_with_dense": lambda v: torch.sparse.addmm(v[0] * BANDED, _matrix(v), v[:3].outer(v[1:]), beta=2, alpha=3),
+    "softmax_of_rows": lambda v: torch.sparse.softmax(_matrix(v), 1).to_dense(),
+    "softmax_of_columns": lambda v: torch.sparse.softmax(_matrix(v), 0).to_dense(),
+    "softmax_of_dense_parts": lambda v: torch.sparse.softmax(_hybrid(v), 2).to_dense(),
+    "log_softmax_of_rows": lambda v: torch.sparse.log_softmax(_matrix(v), -1).to_dense(),
+    "log_softmax_of_hybrids": lambda v: torch.sparse.log_softmax(_hybrid(v), 1).to_dense(),
+    "sum_of_rows": lambda v: torch.sparse.sum(_matrix(v), 1).to_dense(),
+    "sum_of_a_sparse_and_a_dense_dimension": lambda v: torch.sparse.sum(_hybrid(v), (0, -1)).to_dense(),
+    "sum_of_all_sparse_dimensions": lambda v: torch.sparse.sum(_hybrid(v), (0, 1)),
+}
+PROGRAMS |= {name: ((4,), program) for name, program in OF_FOUR_VALUES.items()}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("name", OF_FOUR_VALUES)
+def test_second_derivatives_through_sparse_tensors_are_those_of_differences(name: str) -> None:
+    v = wrap(torch.rand(4, dtype=torch.float64), True)
+    assert gradcheck(OF_FOUR_VALUES[name], (v,))
+    assert gradgradcheck(OF_FOUR_VALUES[name], (v,))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("name", ["product_of_two", "sum_of_rows", "sum_of_a_sparse_and_a_dense_dimension"])
+def test_derivatives_of_complex_sparse_tensors_are_those_of_differences(name: str) -> None:
+    v = wrap(torch.rand(4, dtype=torch.complex128), True)
+    assert gradcheck(OF_FOUR_VALUES[name], (v,))
+    assert gradgradcheck(OF_FOUR_VALUES[name], (v,))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("f", [lambda x: torch.sparse.softmax(x, 1), lambda x: torch.sparse.mm(x, x), lambda x: torch.sparse.sum(x, 0)])
+def test_a_sparse_cotangent_does_what_the_dense_one_does(f: Any) -> None:
+    x = wrap(MASK[:, :2].to_sparse(), True)
+    y = f(x)
+    g = torch.rand(y.shape, dtype=torch.float64).sparse_mask(unwrap(y).coalesce())
+    torch.testing.assert_close(unwrap(grad(y, x, g)[0].to_dense()), unwrap(grad(f(x).to_dense(), x, g.to_dense())[0]))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
