@@ -24,6 +24,10 @@ def _blocksize(t: torch.Tensor) -> Any:
     return t.values().shape[1:3] if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
 
 
+def _geometry(t: torch.Tensor) -> Any:
+    return (t.shape, t.stride(), t.storage_offset()) if t.layout is torch.strided else (t.shape, None, 0)
+
+
 @functools.cache
 def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """``reader`` for a tensor, for each of a list of them, and for None in place of one."""
@@ -43,7 +47,7 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
     "_meta": Meta.of,
     "_nested": NestedMeta.of,
     "_blocksize": _blocksize,
-    "_geometry": lambda x: (x.shape, x.stride(), x.storage_offset()),
+    "_geometry": _geometry,
 }
 
 

@@ -10,7 +10,7 @@ an argument's name  its value, as the ATen schema spells it; an absent optional 
 ``result``          the only (or first) output; ``result0``, ``result1``, … one of several outputs
 ``NAME_nested``     the :class:`NestedMeta` of an argument or output, None where it is not nested
 ``NAME_shape``      the shape of a tensor argument or output, without saving the tensor (``NAME_dtype``, ``NAME_meta`` likewise,
-                    ``NAME_geometry`` for (shape, strides, storage offset), ``NAME_blocksize`` of a sparse tensor of blocks or None)
+                    ``NAME_geometry`` for (shape, strides or None, storage offset), ``NAME_blocksize`` of a sparse tensor of blocks or None)
 ``needs``           names of the arguments whose gradient is wanted (for joint formulas)
 ``NAME_t``          jvp only: the tangent of an argument, ``None`` where there is none
 ==================  =====================================================================================================

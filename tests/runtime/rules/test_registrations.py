@@ -42,7 +42,7 @@ def test_a_batch_is_the_loop(name: str) -> None:
 
 def test_a_warning_from_a_rule_reaches_whoever_asks_for_the_gradient() -> None:
     x = wrap(torch.zeros(()), True)
-    y = torch._C._nn._test_warn_in_autograd(x)
+    y = torch.ops.aten._test_warn_in_autograd(x)
     with pytest.warns(UserWarning, match="Warn from backward"):
         (g,) = grad(y, x)
     assert g.item() == 1

@@ -18,6 +18,9 @@ PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
     "coalesced": ((3,), lambda v: torch.sparse_coo_tensor(INDICES, v, (2, 3)).coalesce().to_dense()),
     "values": ((3,), lambda v: torch.sparse_coo_tensor(INDICES, v, (2, 3)).coalesce().values()),
     "values_of_rows": ((2, 3), lambda x: x.to_sparse_csr().values()),
+    "product_of_rows": ((2, 2), lambda x: (x.to_sparse_csr() @ (x * x).to_sparse_csr()).to_dense()),
+    "product_with_columns": ((2, 3), lambda x: x @ x.t().contiguous().to_sparse_csc()),
+    "product_of_dense_and_rows": ((2, 2), lambda x: x @ (x * x).to_sparse_csr()),
     "masked": ((2, 3), lambda x: x.sparse_mask(MASK.to_sparse()).to_dense()),
 }
 
