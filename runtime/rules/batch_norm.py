@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import BatchingError
+from ..levels import uncounted
 from . import derive_batch as batch
 from .normalization import projected, scaled
 from .record import kernels, register
@@ -115,7 +116,8 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     out, mean, invstd = func(x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps)
     for (t, flag), new in zip(stats, flat, strict=True):
         if training and t is not None and new is not None and not (flag and t.is_contiguous()):
-            t.copy_(new.reshape(t.shape) if flag else new[:C])  # else the kernel has written to a view of it
+            # else the kernel has written to a view of it, which ATen does not count as a write either
+            uncounted(t.copy_, new.reshape(t.shape) if flag else new[:C])
     out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
     return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)
 

@@ -1,5 +1,8 @@
 """Normalizations agree with torch's engine, and treat running statistics as torch.func does."""
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -127,3 +130,26 @@ def test_second_derivatives_are_those_of_central_differences(name: str) -> None:
     torch.testing.assert_close(func.jvp(tangent, (x,), (u,))[1], slope, rtol=1e-6, atol=1e-8)
     pulled = func.vjp(tangent, x)[1](u)[0]
     torch.testing.assert_close((pulled * u).sum(), (slope * u).sum(), rtol=1e-6, atol=1e-8)
+
+
+def test_running_statistics_that_lie_in_memory_apart_are_updated_behind_a_derivative() -> None:
+    """The oracle is a loop: torch.func leaves such statistics as they were."""
+    x = torch.randn(2, 5, 4, 3, dtype=DOUBLE)
+
+    def statistics() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(5, 3, 2, dtype=DOUBLE).transpose(0, 2), torch.ones(5, 3, 2, dtype=DOUBLE).transpose(0, 2)
+
+    def gradient(x: Any, mean: Any, var: Any) -> Any:
+        normed = func.vmap(lambda x, mean, var: F.batch_norm(x, mean, var, training=True), in_dims=(0, 1, 1))
+        out, pullback = func.vjp(lambda x: normed(x, mean, var), x)
+        return pullback(out.sin())[0]
+
+    mean, var = statistics()
+    expected = torch.empty_like(x)
+    for i, j in product(range(2), range(5)):
+        leaf = x[i, j].clone().requires_grad_()
+        out = F.batch_norm(leaf, mean[i, :, j], var[i, :, j], training=True)
+        (expected[i, j],) = torch.autograd.grad(out, leaf, out.detach().sin())
+    nested, single = statistics(), statistics()
+    torch.testing.assert_close((func.vmap(gradient)(x, *nested), *nested), (expected, mean, var))
+    torch.testing.assert_close((torch.stack([gradient(*one) for one in zip(x, *single, strict=True)]), *single), (expected, mean, var))
