@@ -7,6 +7,7 @@ import torch
 
 from runtime.func import grad, rearrange, vmap
 
+pytestmark = pytest.mark.skipif(not hasattr(torch.func, "rearrange"), reason="torch has no rearrange in torch.func before 2.13")
 X = torch.arange(4 * 6 * 8 * 3.0).reshape(4, 6, 8, 3)
 
 
