@@ -181,8 +181,6 @@ def aot_function(
         kinds: list[Any] = []
         for i, x in enumerate(given):
             end = None
-            if type(x) not in VALUES and recording and isinstance(x, _Tensor) and x.requires_grad:
-                x = flat[i] = as_leaf(x)
             if type(x) in VALUES:
                 if x._level is not ROOT:
                     raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
@@ -191,6 +189,11 @@ def aot_function(
                     if end is not None:
                         ends.append(end)
                 x = plain[i] = x._inner
+            elif recording and isinstance(x, _Tensor) and x.requires_grad:
+                leaf: Any = as_leaf(x)
+                end = flat[i] = leaf
+                ends.append(end)
+                x = plain[i] = end._inner
             if dynamic or not isinstance(x, _Tensor):
                 kinds.append(_kind(x, end is not None))
             else:  # the common case, spared a call, and the objects of devices

@@ -103,7 +103,9 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
 
 def _cotangents(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
     """One cotangent per output, of its shape (with ``batched``, of its shape after the first dimension); ones for scalars."""
-    given = (None,) * len(outputs) if given is None else _listed(given)
+    if given is None:
+        return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
+    given = _listed(given)
     if len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
     cotangents: list[torch.Tensor | None] = []
