@@ -27,6 +27,9 @@ from .tensor import ROOT, Tensor
 aten = torch.ops.aten
 _T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of(aten._unsafe_view.default)
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
+_pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
+    getattr(aten, name).default._handle.redispatch_boxed for name in ("linear", "matmul", "layer_norm")
+)  # without the frame of `OpOverload.redispatch`
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
 _BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
 _NONE: dict[str, Any] = {}
@@ -153,7 +156,7 @@ def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         result = _linear(x, weight, bias)
         if result is not None:
             return result
-    return aten.linear.default.redispatch(keys & _BELOW, x, weight, bias)
+    return _pass_on_linear(keys & _BELOW, x, weight, bias)
 
 
 def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
@@ -161,7 +164,7 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         result = _matmul(x, y)
         if result is not None:
             return result
-    return aten.matmul.default.redispatch(keys & _BELOW, x, y)
+    return _pass_on_matmul(keys & _BELOW, x, y)
 
 
 def _dispatched_layer_norm(
@@ -171,7 +174,7 @@ def _dispatched_layer_norm(
         result = _layer_norm(x, sizes, weight, bias, eps)
         if result is not None:
             return result
-    return aten.layer_norm.default.redispatch(keys & _BELOW, x, sizes, weight, bias, eps, cudnn_enable)
+    return _pass_on_layer_norm(keys & _BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
 # Before, where nothing lies between here and `__torch_dispatch__` (inference mode, say), the dispatcher ended in an internal assertion.
