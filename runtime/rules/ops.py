@@ -11,7 +11,7 @@ import torch
 from torch._C import DispatchKey
 
 from ..errors import MissingRule
-from ..levels import escaped, innermost
+from ..levels import escaped, innermost, uncounted
 from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
@@ -253,7 +253,9 @@ class Op:
                 if not level.alive:
                     raise escaped(level, self.func)
                 return level.call(self.func, args, kwargs)
-        return self.kernel(*args, **kwargs)
+        if not self.fills:
+            return self.kernel(*args, **kwargs)
+        return uncounted(self.kernel, *args, **kwargs)  # as below torch's tape; sparse kernels fill their results through views
 
     def plan(self, wanted: int) -> Any:
         """The plan for these arguments (a bit for each position), or ``NO_PLAN`` when one of them has no formula."""

@@ -30,6 +30,34 @@ def sparse_product(values: Tensor, dense: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True) @ dense
 
 
+def _sparse(values: Tensor) -> Tensor:
+    """A sparse 3 × 4 matrix of four `values` (4,)."""
+    indices = torch.tensor([[0, 0, 1, 2], [1, 3, 2, 0]], device=values.device)
+    return torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True).coalesce()
+
+
+def sparse_times_sparse(left: Tensor, right: Tensor) -> Tensor:
+    """The product of two sparse 3 × 4 matrices of four values each, the second transposed: (3, 3)."""
+    return torch.sparse.mm(_sparse(left), _sparse(right).t()).to_dense()
+
+
+def sparse_product_plus(x: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """x (3, K) / 2 plus twice a sparse 3 × 4 matrix of four `values` times a dense one (4, K): (3, K)."""
+    return torch.sparse.addmm(x, _sparse(values), dense, beta=0.5, alpha=2)
+
+
+def sparse_softmaxes(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax and its logarithm over the places of four `values` in each row of a sparse matrix: (3, 4) each."""
+    x = _sparse(values)
+    return torch.sparse.softmax(x, 1).to_dense(), torch.sparse.log_softmax(x, 1).to_dense()
+
+
+def sparse_sums(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums over the rows and over the columns of a sparse 3 × 4 matrix of four `values`: (4,) and (3,)."""
+    x = _sparse(values)
+    return torch.sparse.sum(x, 0).to_dense(), torch.sparse.sum(x, 1).to_dense()
+
+
 def masked_by_sparse(x: Tensor) -> Tensor:
     """The diagonal of x (N, M), zero elsewhere."""
     pattern = torch.eye(*x.shape, dtype=x.dtype, device=x.device).to_sparse()
