@@ -38,12 +38,14 @@ def _sparse(values: Tensor) -> Tensor:
 
 def sparse_times_sparse(left: Tensor, right: Tensor) -> Tensor:
     """The product of two sparse 3 × 4 matrices of four values each, the second transposed: (3, 3)."""
-    return torch.sparse.mm(_sparse(left), _sparse(right).t()).to_dense()
+    product: Tensor = torch.sparse.mm(_sparse(left), _sparse(right).t())
+    return product.to_dense()
 
 
 def sparse_product_plus(x: Tensor, values: Tensor, dense: Tensor) -> Tensor:
     """x (3, K) / 2 plus twice a sparse 3 × 4 matrix of four `values` times a dense one (4, K): (3, K)."""
-    return torch.sparse.addmm(x, _sparse(values), dense, beta=0.5, alpha=2)
+    product: Tensor = torch.sparse.addmm(x, _sparse(values), dense, beta=0.5, alpha=2)
+    return product
 
 
 def sparse_softmaxes(values: Tensor) -> tuple[Tensor, Tensor]:
