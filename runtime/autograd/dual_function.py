@@ -9,7 +9,7 @@ import torch
 
 from ..levels import Value
 from .dual import DualRoot, laid_out_like, unshared
-from .function import position_of, record, rule
+from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
 
 _enabled = torch._C._is_fwd_grad_enabled
 _set_enabled = torch._C._set_fwd_grad_enabled
@@ -46,10 +46,7 @@ def _check_write(before: Any, version: int | None, t: Any) -> None:
     if before is None:
         return
     if before._version == version:
-        raise RuntimeError(
-            "An inplace custom Function is not modifying the forward mode gradients inplace. For an input that forward writes to "
-            "(mark_dirty), the jvp function must modify the corresponding gradient inplace."
-        )
+        raise RuntimeError(TANGENT_NOT_WRITTEN)
     if t is not before:
         raise RuntimeError(
             "An inplace custom Function is not returning the forward mode gradients as-is. For an input that forward writes to "

@@ -27,6 +27,10 @@ from .nodes import AccumulateGrad, Edge, Input
 _grad_enabled = torch.is_grad_enabled
 
 _EXTENDING = "torch's note «Extending torch.func with autograd.Function» says how."
+TANGENT_NOT_WRITTEN = (
+    "An inplace custom Function is not modifying the forward mode gradients inplace. For an input that forward writes to "
+    "(mark_dirty), the jvp function must modify the corresponding gradient inplace and return it."
+)
 _LEGACY = (
     "Legacy autograd function with non-static forward method is deprecated. Make forward and backward static methods, which get a ctx "
     "in place of self, and call the class's apply."

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_t
 from ..autograd.engine import sum_to
 from ..autograd.function import (
     _EXTENDING,
+    TANGENT_NOT_WRITTEN,
     Function,
     backward_of,
     check_marks,
@@ -89,10 +90,7 @@ def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
 
         refuse(level, "a custom Function")
     if before is not None and t is not before:
-        raise RuntimeError(
-            "An inplace custom Function is not modifying the forward mode gradients inplace. For an input that forward writes to "
-            "(mark_dirty), the jvp function must modify the corresponding gradient inplace and return it."
-        )
+        raise RuntimeError(TANGENT_NOT_WRITTEN)
     if before is None:
         level._set_tangent(target, t)
     return target

@@ -74,14 +74,14 @@ def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
     """In the memory format of the right factor, which is often a weight's transpose: the weight's gradient then needs no copy."""
     (rows, _), strides, _ = geometry
-    if strides == (1, rows) and type(g) is type(left) is torch.Tensor:
-        return torch.mm(g.t(), conj(left)).t()
 
     def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
         if strides == (1, rows) and not any(batched):
             return torch.mm(g.t(), conj(left)).t()
         return product(adjoint(left), g, batched[1], batched[0])
 
+    if type(g) is type(left) is torch.Tensor:  # as in `_by_left`
+        return multiplied(g, left, (False, False))
     return run_batchwise(multiplied, g, left)  # type: ignore[no-any-return]
 
 

@@ -24,16 +24,15 @@ def coalesced_values(values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True).coalesce().values()
 
 
-def sparse_product(values: Tensor, dense: Tensor) -> Tensor:
-    """A sparse 3 × 4 matrix of four `values` times a dense one (4, K): (3, K)."""
-    indices = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 3]], device=values.device)
-    return torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True) @ dense
-
-
 def _sparse(values: Tensor) -> Tensor:
     """A sparse 3 × 4 matrix of four `values` (4,)."""
     indices = torch.tensor([[0, 0, 1, 2], [1, 3, 2, 0]], device=values.device)
     return torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True).coalesce()
+
+
+def sparse_product(values: Tensor, dense: Tensor) -> Tensor:
+    """A sparse 3 × 4 matrix of four `values` times a dense one (4, K): (3, K)."""
+    return _sparse(values) @ dense
 
 
 def sparse_times_sparse(left: Tensor, right: Tensor) -> Tensor:
