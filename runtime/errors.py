@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -11,15 +12,39 @@ import torch
 
 
 class MissingRule(NotImplementedError):
-    """An op lacks the rule that a transform asked for; the message names the op, the rule and where to add it."""
+    """An op lacks the rule that a transform asked for.
 
-    def __init__(self, op: str, rule: str, hint: str = "") -> None:
-        text = f"{op} has no {rule} rule; add one to its record in runtime/rules/ (docs/runtime.md shows how){hint}"
-        if rule.startswith("jvp"):
+    ``rule``: ``"vjp"``, ``"jvp"`` or ``"batch"``; ``arguments``: those that it is missing for, where the op has it for others, ``known``;
+    ``case``: the calls that it is missing for. The first sentence of the message is for users, the second for maintainers.
+    """
+
+    def __init__(self, op: str, rule: str, arguments: Iterable[str] = (), known: Iterable[str] = (), case: str = "") -> None:
+        lacking, others = _listed(arguments), _listed(known)
+        which = f"{case and ' ' + case}{lacking and f' for its argument {lacking}'}{lacking and others and f' (it has one for {others})'}"
+        what = f"what is passed as {lacking}" if lacking else "the op's arguments"
+        text = (
+            f"{op} has no {rule} rule{which}, so {_UNKNOWN[rule].format(what=what)}. "
+            "For maintainers: add the rule to the op's record in runtime/rules/ (docs/runtime.md shows how)."
+        )
+        if rule == "jvp":
             text = f"Trying to use forward AD with {op.split('.')[1] if '.' in op else op} that does not support it: {text}"
         super().__init__(text)
         self.op = op
         self.rule = rule
+
+
+_UNKNOWN = {
+    "vjp": "its gradient is not known: detach() {what} if no gradient is meant to pass there, compute the same with other ops or in an "
+    "autograd.Function with a backward of your own, or report the op",
+    "jvp": "its tangent is not known: detach() {what} if no tangent is meant to pass there, compute the same with other ops or in an "
+    "autograd.Function with a jvp of your own, use reverse mode, or report the op",
+    "batch": "vmap cannot run it on a whole batch: call it outside of vmap, compute the same with other ops, let vmap loop over the "
+    'elements if there are some and the op is no view (fallback_policy("warn") of the module runtime.func.vmap), or report the op',
+}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))
 
 
 class EscapedValue(RuntimeError):

@@ -34,7 +34,7 @@ class Nested(Tensor):
                 if type(t) not in VALUES:
                     refuse_recorded(func, t)
                 elif ROOT.tangent_of(t) is not None:
-                    raise MissingRule(str(func), "jvp (for nested tensors)")
+                    raise MissingRule(str(func), "jvp", case="for nested tensors")
         reopen_keys(func)
         return GradLevel.call(ROOT, nested_op_of(func), args, kwargs)  # type: ignore[arg-type]
 

@@ -116,7 +116,7 @@ class FunctionNode(Node, FunctionCtx):
 
         for i, o in enumerate(outs):
             if o is t:
-                return i
+                return i if self.differentiates(o) else None
         if isinstance(t, Value) and t._level is self.level:
             found: Edge | None = edge_of(t)
             return found

@@ -187,7 +187,7 @@ class OpNode(Node):
         """The node of a call of ``op`` with these arguments ``wanted``, see :meth:`Op.plan`."""
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
-            return Undifferentiable(level, edges, metas, op)
+            return Undifferentiable(level, edges, metas, op, wanted)
         node: OpNode = (op.node_class or node_class(op))(level, edges, metas)  # and no __init__ of its own, for it is made for every call
         node.plan = plan
         node.args_at = plan.edges_at(spans) if spans else plan.at
@@ -254,7 +254,8 @@ class OpNode(Node):
     def _history(self, at: int, k: int) -> Edge | None:
         """Where the gradient of what the slot at ``at`` keeps goes; ``k`` counts in a list argument or the outputs of a list."""
         if at < 0:
-            return self, at + self.plan.op.n_results + k
+            op = self.plan.op
+            return None if at + op.n_results in op.nondiff else (self, at + op.n_results + k)
         first = self.args_at.get(at, -1)
         return self.edges[first + k] if first >= 0 else None
 
@@ -350,16 +351,19 @@ class OpNode(Node):
 
 
 class Undifferentiable(Node):
-    """Stands for an op without derivative; says so when its gradient is asked for."""
+    """Stands for an op without derivative by one of its arguments that require grad; says so when its gradient is asked for."""
 
-    __slots__ = ("op",)
+    __slots__ = ("missing", "op")
 
-    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op) -> None:
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, wanted: int) -> None:
         super().__init__(level, edges, metas)
         self.op = op
+        self.missing = [i for i in op.tensor_args if wanted >> i & 1 and i not in op.vjp_args]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        raise MissingRule(str(self.op.func), "vjp")
+        names = self.op.arg_names
+        known = [names[i] for i in self.op.vjp_args]
+        raise MissingRule(str(self.op.func), "vjp", [names[i] for i in self.missing] if known else (), known)
 
     def name(self) -> str:
         return "NotImplemented"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..levels import Value
+from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import NestedMeta
 from .node_names import op_name
 
@@ -123,7 +124,12 @@ def restore(level: Any, s: Saved | Packed, edge: Any) -> torch.Tensor:
 
 
 def present(level: Any, t: torch.Tensor, edge: Any) -> Any:
-    """Inner tensor ``t`` as users may see it: a value of ``level`` with history ``edge``, or the leaf itself that it came from."""
+    """Inner tensor ``t`` as users may see it: a value of ``level`` with history ``edge``, or the leaf itself that it came from.
+
+    An integer has no history, though it is an output of the node that it came from: ops would record themselves for its sake.
+    """
+    if edge is not None and t.dtype not in DIFFERENTIABLE:
+        edge = None
     if edge is not None:
         leaf = getattr(edge[0], "variable", None)
         if leaf is not None and leaf._inner is t:

@@ -267,7 +267,7 @@ def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
         total = None
         for i, t in enumerate(tangents):
             if t is not None and i not in known:
-                raise MissingRule(str(op.func), f"jvp (for {op.arg_names[i]})")
+                raise MissingRule(str(op.func), "jvp", [op.arg_names[i]], [op.arg_names[k] for k in known])
         for i, call in calls:
             if i < len(tangents) and tangents[i] is not None:
                 part = call(primals, tangents, kwargs, result)
@@ -329,7 +329,7 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: An
                     flat.append(t)
         missing = [op.arg_names[i] for i in wanted if i not in op.vjp_args]
         if missing:
-            raise MissingRule(str(op.func), f"jvp or vjp (for {', '.join(missing)})")
+            raise MissingRule(str(op.func), "jvp", missing, [op.arg_names[i] for i in op.vjp_args])
         node: Any = OpNode.of(op, level, (None,) * len(flat), (), sum(1 << i for i in wanted), spans)
         node.save(primals, kwargs, result)
         grads = node.apply(us, None, False)

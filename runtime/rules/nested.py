@@ -49,7 +49,7 @@ def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
 
 def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool) -> Tensor:
     if fuse_transform_0213:
-        raise MissingRule("aten._nested_from_padded.default", "vjp (with fuse_transform_0213)")
+        raise MissingRule("aten._nested_from_padded.default", "vjp", case="with fuse_transform_0213")
     return g.to_padded_tensor(0.0, padded_shape)
 
 
@@ -178,7 +178,7 @@ register(
 
 def _parts_of_cat(g: Tensor, tensors_nested: Sequence[NestedMeta], dim: int) -> list[Tensor]:
     if dim != 0:
-        raise MissingRule("aten.cat.default", "vjp (for nested tensors along another dimension than the first)")
+        raise MissingRule("aten.cat.default", "vjp", case="for nested tensors along another dimension than the first")
     parts = iter(g.unbind())
     return [nest([next(parts) for _ in meta.sizes]) for meta in tensors_nested]
 
@@ -194,7 +194,7 @@ register(
 
 def _rows_of_table(g: Tensor, indices: Tensor, weight_shape: Any, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
     if sparse:
-        raise MissingRule("aten.embedding.default", "vjp (sparse, for nested indices)")
+        raise MissingRule("aten.embedding.default", "vjp", case="for nested indices with sparse=True")
     return kernels.embedding_dense_backward(
         values(g).view(-1, weight_shape[1]), values(indices), weight_shape[0], padding_idx, scale_grad_by_freq
     )

@@ -100,7 +100,7 @@ class Plan:
             self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
         missing = self.needs - covered
         if missing:
-            raise MissingRule(str(op.func), f"vjp (for {', '.join(sorted(missing))})")
+            raise MissingRule(str(op.func), "vjp", missing, covered - missing)
         self.slots = tuple(slots)
         self.reach = 1 + max((at for at, _ in slots), default=-1)
 
@@ -365,5 +365,5 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
     """The op in terms of other ops, for a call that derives by a keyword argument: formulas are for positional ones."""
     found = decomposition_of(op)
     if found is None:
-        raise MissingRule(str(op.func), f"{rule} (for a keyword argument)")
+        raise MissingRule(str(op.func), rule, case="for a keyword argument")
     return found

@@ -1,6 +1,12 @@
-"""What tests take for the same error in both libraries."""
+"""What tests take for the same error in both libraries; what a missing rule says."""
 
 import pytest
+import torch
+
+import runtime
+from runtime import func
+from runtime.errors import MissingRule
+from runtime.rules.ops import op_of
 
 from .errors import first_sentence, told
 
@@ -34,3 +40,31 @@ def test_advice_makes_no_other_error() -> None:
 )
 def test_another_type_or_another_fault_is_another_error(other: Exception) -> None:
     assert told(other) != told(RuntimeError("output 0 was written to. Clone it."))
+
+
+class TestMissingRule:
+    """The first sentence tells users what to do, the second tells maintainers where the rule goes."""
+
+    def test_of_a_whole_op(self) -> None:
+        x = runtime.tensor([1.0, 2.0], requires_grad=True)
+        with pytest.raises(MissingRule) as caught:
+            torch.geqrf(x[None])[0].sum().backward()
+        users, maintainers = str(caught.value).split(" For maintainers: ")
+        assert users.startswith("aten.geqrf.default has no vjp rule, so its gradient is not known: detach() the op's arguments")
+        assert users.endswith("or report the op.") and "runtime/rules" not in users
+        assert "runtime/rules/" in maintainers and "docs/runtime.md" in maintainers
+
+    def test_of_one_argument_of_an_op_that_has_rules_for_others(self) -> None:
+        weight = runtime.tensor([1.0, 2.0], requires_grad=True)
+        x = runtime.tensor([[1.0, 2.0]], requires_grad=True)
+        loss = torch.nn.functional.nll_loss(x, torch.tensor([0]), weight)
+        known = r"nll_loss_forward\.default has no vjp rule for its argument 'weight' \(it has one for 'self'\)"
+        with pytest.raises(MissingRule, match=rf"{known}, .* what is passed as 'weight' if"):
+            loss.backward()
+
+    def test_of_a_tangent(self) -> None:
+        with pytest.raises(MissingRule, match=r"forward AD with igamma .* no jvp rule for its argument 'self' \(it has one for 'other'\)"):
+            func.jvp(torch.igamma, (torch.ones(2), torch.ones(2)), (torch.ones(2), torch.ones(2)))
+
+    def test_of_a_batch(self) -> None:
+        assert "fallback_policy" in str(MissingRule(str(op_of(torch.ops.aten.geqrf.default).func), "batch"))

@@ -3,6 +3,7 @@
 import re
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import runtime
 from runtime import unwrap
 from runtime.autograd import graph
+from runtime.checkpoint import checkpoint
 
 from ..errors import told
 
@@ -303,6 +305,81 @@ class TestMutationOnSaved:
 
         assert outcome(scenario, OURS)[0] == "RuntimeError"
         same(scenario)
+
+
+class TestSavedTensorsWithoutAGradient:
+    """What has no gradient has no history when it comes back for a second derivative: integers, and outputs that are declared so."""
+
+    def twice(self, lib: Any, f: Callable[[Any], Any]) -> Any:
+        x = lib.tensor([3.0, 1.0, 2.0, 5.0], requires_grad=True)
+        (g,) = lib.grad(f(x), x, create_graph=True)
+        return unwrap(lib.grad((g * g).sum(), x)[0])
+
+    @pytest.mark.parametrize("hooked", [False, True])
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: (x.sort().values ** 3 * torch.arange(4.0)).sum(),
+            lambda x: (x.topk(2).values ** 3).sum(),
+            lambda x: (x.cummax(0).values ** 3).sum(),
+            lambda x: x.quantile(0.3) ** 3,
+            lambda x: (torch.nn.functional.max_pool1d(x[None], 2) ** 3).sum(),
+            lambda x: torch.nn.functional.cross_entropy(x[None], torch.tensor([1])),
+        ],
+        ids=["sort", "topk", "cummax", "quantile", "max_pool", "cross_entropy"],
+    )
+    def test_an_index_among_the_results_of_an_op(self, f: Callable[[Any], Any], hooked: bool) -> None:
+        def of(lib: Any) -> Any:
+            hooks = lib.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
+            with hooks:
+                return self.twice(lib, f)
+
+        torch.testing.assert_close(of(OURS), of(TORCH))
+
+    def test_neither_does_it_require_grad_in_the_eyes_of_users(self) -> None:
+        seen = []
+
+        def pack(t: Any) -> Any:
+            seen.append(t.requires_grad)
+            return t
+
+        with graph.saved_tensors_hooks(pack, lambda t: t):
+            runtime.tensor([3.0, 1.0], requires_grad=True).clone().sort()
+        assert seen == [False]
+        node = runtime.tensor([3.0, 1.0], requires_grad=True).clone().sort().values.grad_fn
+        assert not node._saved_result1.requires_grad and not node._raw_saved_result1.unpack().requires_grad  # type: ignore[union-attr]
+
+    def test_outputs_that_a_function_marks_as_not_differentiable(self) -> None:
+        def make(base: Any, log: list[bool]) -> Any:
+            class Sorted(base):  # type: ignore[misc]
+                @staticmethod
+                def forward(ctx: Any, x: Any) -> Any:
+                    values, indices = x.sort()
+                    rounded = x.round()
+                    ctx.mark_non_differentiable(indices, rounded)
+                    ctx.save_for_backward(x, indices, rounded)
+                    return values, indices, rounded
+
+                @staticmethod
+                def backward(ctx: Any, g: Any, *_: Any) -> Any:
+                    log.extend(t.requires_grad for t in ctx.saved_tensors)
+                    x, indices, rounded = ctx.saved_tensors
+                    return torch.zeros_like(x).scatter(0, indices, g) * rounded / x
+
+            return Sorted
+
+        log: list[bool] = []
+        ours, theirs = make(runtime.autograd.Function, log), make(torch.autograd.Function, [])
+        found = self.twice(OURS, lambda x: (ours.apply(x)[0] ** 3).sum())
+        assert log == [True, False, False] * 2  # once for each derivative
+        torch.testing.assert_close(found, self.twice(TORCH, lambda x: (theirs.apply(x)[0] ** 3).sum()))
+
+    def test_what_a_checkpoint_computes_again(self) -> None:
+        def f(x: Any) -> Any:
+            return (x.sort().values ** 3 * torch.arange(4.0)).sum()
+
+        found = self.twice(OURS, lambda x: checkpoint(f, x, use_reentrant=False))
+        torch.testing.assert_close(found, self.twice(TORCH, f))
 
 
 def test_what_is_saved_is_freed_with_its_graph_by_reference_counting(without_collector: None) -> None:
