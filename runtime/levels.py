@@ -198,6 +198,12 @@ def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
 
 _make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
+# ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
+# `aten::index`, which a batch can do. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key, as the
+# value is not one of functorch's: every batch level excludes it in its thread.
+BATCHED = DispatchKey.FuncTorchBatched
+_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
+_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
 
 
 def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
@@ -213,9 +219,16 @@ def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
             geometry = (shape, None, None, None, inner.dtype, layout, inner.device)
         else:
             geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+        if hidden and not shape and inner.dtype in _INTEGERS:
+            geometry += _AS_INDEX
     v = _make_wrapper(cls, *geometry)
     v._geometry = geometry
     return v
+
+
+def is_batched_number(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a 0-d integer with one value for each element of a batch."""
+    return type(t) in VALUES and t.dim() == 0 and torch._C._dispatch_keys(t).has(BATCHED)
 
 
 def faithful_shell(cls: type[Value], inner: torch.Tensor) -> Any:
@@ -232,6 +245,7 @@ def faithful_shell(cls: type[Value], inner: torch.Tensor) -> Any:
         dtype=inner.dtype,
         layout=inner.layout,
         device=inner.device,
+        _extra_dispatch_keys=_AS_INDEX[-1] if is_batched_number(inner) else None,
     )
     if inner.is_conj():
         torch._C._set_conj(v, True)

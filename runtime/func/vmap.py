@@ -14,7 +14,7 @@ import torch
 from .. import foreach
 from ..autograd.registered import VMAP, registered
 from ..errors import BatchingError, MissingRule, NestedTensor, called_from, users_frame
-from ..levels import GEOMETRY, VALUES, Level, Value, change_geometry, run_elementwise, shell, unwrap_kwargs
+from ..levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from . import draws, trees
@@ -75,6 +75,7 @@ class BatchLevel(Level):
         super().__init__()
         self.size = size
         self.randomness = randomness
+        _set_excluded(BATCHED, True)  # in this thread, for good: functorch includes the key again where it runs its own vmap
 
     def wrap(self, inner: torch.Tensor) -> Any:
         v = shell(BatchedValue, inner, 1)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import BatchingError
+from ..levels import is_batched_number
 from .derive_batch import expand, shift
 from .derive_fold import broadcast_shape
 
@@ -111,21 +112,29 @@ def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> lis
     ]
 
 
-def _places(indices: list[Any], rank: int) -> tuple[list[int], int]:
-    """Which logical dimensions are indexed, and where the selected ones stand in the result: there if adjacent, else in front."""
+def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
+    """Which logical dimensions are indexed, where the selected ones stand in the result, and whether the indexed dimensions lie apart.
+
+    Selected dimensions stand in the place of the indexed ones if these are adjacent, else in front. A number of a batch counts as a
+    number does: ``x[i, :, [0, 1]]`` is ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
+    """
     at = [i for i, t in enumerate(indices) if t is not None]
-    adjacent = bool(at) and at[-1] - at[0] + 1 == len(at)
-    return at, at[0] if adjacent else 0
+    proper = [i for i in at if not (flags[i] and indices[i].dim() == 1) and not is_batched_number(indices[i])]
+    if not proper:
+        return at, 0, False
+    between = range(proper[0], proper[-1])
+    apart = any(indices[i] is None for i in between)
+    return at, 0 if apart else sum(t is None for t in indices[: proper[0]]), apart
 
 
 def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """``index``: the batch dimension gets an index of its own, the positions in the batch, when the other indices have a batch."""
     x = args[0]
     indices, flags, rank = _listed(args[1], batched[1])
-    at, place = _places(indices, rank)
+    at, place, apart = _places(indices, flags)
     if not any(flags):
         out = func(x, [None, *indices])
-        return out if place else out.movedim(rank, 0) if at and at[-1] - at[0] + 1 != len(at) else out
+        return out.movedim(rank, 0) if apart else out
     chosen = _leading(indices, flags, rank, size)
     if not batched[0]:
         order = [*at, *(d for d in range(x.dim()) if d not in at)]
@@ -154,7 +163,7 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     if len(given) == 1 and batched[1] and given[0].dtype is torch.bool and values.dim() - batched[2] <= x.dim() - given[0].dim():
         return _masked_put(x, given[0], values, batched[2], size, bool(rest and rest[0]))
     indices, flags, rank = _listed(args[1], batched[1])
-    at, place = _places(indices, rank)
+    at, place, _ = _places(indices, flags)
     chosen = _leading(indices, flags, rank, size)
     others = [d for d in range(x.dim() - 1) if d not in at]
     order = [0, *(d + 1 for d in at), *(d + 1 for d in others)]
