@@ -44,7 +44,7 @@ I = torch.tensor([0, 2, -1, 1])  # noqa: E741
 J = torch.tensor([1, -2, 0, 2])
 
 
-def _loop(f: Any, *args: Any) -> Any:
+def _loop(f: Callable[..., Any], *args: Any) -> Any:
     """``f`` of one element after the other, where a tuple marks an argument as shared."""
     found = [f(*(a[0] if isinstance(a, tuple) else a[b] for a in args)) for b in range(N)]
     return tuple(map(torch.stack, zip(*found, strict=True))) if isinstance(found[0], tuple) else torch.stack(found)
@@ -62,7 +62,9 @@ def _squares(f: Any) -> Any:
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
 def test_reading(index: Any, x: torch.Tensor) -> None:
-    read = lambda x, i, j: x[index(i, j)]  # noqa: E731
+    def read(x: Any, i: Any, j: Any) -> Any:
+        return x[index(i, j)]
+
     torch.testing.assert_close(vmap(read)(x, I, J), _loop(read, x, I, J))
     torch.testing.assert_close(vmap(read, (None, 0, 0))(x[0], I, J), _loop(read, (x[0],), I, J))
     torch.testing.assert_close(vmap(lambda i, j: wrap(x[0])[index(i, j)])(I, J), wrap(_loop(read, (x[0],), I, J)))
@@ -73,7 +75,9 @@ def test_reading(index: Any, x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
 def test_writing(index: Any, x: torch.Tensor) -> None:
-    write = lambda x, i, j, v: _written(x, index(i, j), v)  # noqa: E731
+    def write(x: Any, i: Any, j: Any, v: Any) -> Any:
+        return _written(x, index(i, j), v)
+
     one = torch.randn(x[0][index(I[0], J[0])].shape, dtype=torch.double)
     each = torch.randn(N, *one.shape, dtype=torch.double)
     torch.testing.assert_close(vmap(write, (0, 0, 0, None))(x, I, J, 7.0), _loop(write, x, I, J, (7.0,)))
@@ -107,11 +111,16 @@ def test_transformed(transform: Any, index: str, x: torch.Tensor) -> None:
 
 
 def test_gradients_outside_the_batch(x: torch.Tensor) -> None:
-    read = lambda x, i: x[i, :, T].pow(2)  # noqa: E731
-    batch = lambda x: vmap(read)(x, I)  # noqa: E731
+    def read(x: Any, i: Any) -> Any:
+        return x[i, :, T].pow(2)
+
+    def batch(x: Any) -> Any:
+        return vmap(read)(x, I)
+
     torch.testing.assert_close(grad(lambda x: batch(x).sum())(x), _loop(grad(lambda x, i: read(x, i).sum()), x, I))
     torch.testing.assert_close(jvp(batch, (x,), (x,)), jvp(lambda x: _loop(read, x, I), (x,), (x,)))
-    shared = lambda x: vmap(lambda i: x[i])(I)  # noqa: E731
+
+    shared: Any = lambda x: vmap(lambda i: x[i])(I)  # noqa: E731
     torch.testing.assert_close(grad(_squares(shared))(x[0]), grad(lambda x: x[I].pow(2).sum())(x[0]))
     leaf = wrap(x[0], True)
     _squares(shared)(leaf).backward()
