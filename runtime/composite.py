@@ -18,8 +18,9 @@ import torch
 from torch._C import DispatchKey
 
 from .autograd import views
-from .autograd.level import GradLevel, edge_of
+from .autograd.level import edge_of
 from .autograd.nodes import Edge, OpNode
+from .autograd.running import current_dual
 from .autograd.saved import HOOKS
 from .rules.ops import Op, op_of
 from .tensor import ROOT, Tensor
@@ -40,7 +41,7 @@ _autocast = torch._C._is_any_autocast_enabled
 
 def _plain_case() -> bool:
     """Whether the session records now, and nobody but its tape wants to hear of the parts."""
-    return _grad_enabled() and type(ROOT) is GradLevel and not (HOOKS.stack or _active_modes() or _autocast())
+    return _grad_enabled() and current_dual() is None and not (HOOKS.stack or _active_modes() or _autocast())
 
 
 def _known(a: Any) -> tuple[torch.Tensor, Edge | None] | None:

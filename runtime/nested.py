@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from .autograd.level import GradLevel
 from .autograd.nested import refuse_recorded
 from .errors import MissingRule, NestedTensor
 from .levels import NESTED_VALUES, VALUES, innermost, reopen_keys
@@ -36,7 +35,7 @@ class Nested(Tensor):
                 elif ROOT.tangent_of(t) is not None:
                     raise MissingRule(str(func), "jvp", case="for nested tensors")
         reopen_keys(func)
-        return GradLevel.call(ROOT, nested_op_of(func), args, kwargs)  # type: ignore[arg-type]
+        return ROOT.call(nested_op_of(func), args, kwargs, False)
 
 
 NESTED_VALUES.add(Nested)

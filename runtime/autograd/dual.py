@@ -1,17 +1,18 @@
 """Dual tensors at level zero: what a tensor's tangent is while a dual level of ``forward_ad`` is active.
 
 A dual tensor is an ordinary :class:`runtime.Tensor`; its tangent, another one, is kept *on the inner tensor that it holds*. The tape
-saves inner tensors, so whatever a node saves brings its tangent along, and a backward pass that runs on values (``DualRoot.on_values``)
+saves inner tensors, so whatever a node saves brings its tangent along, and a backward pass, which runs on values inside a dual level,
 gives gradients with tangents: forward over reverse. Tangents are computed by the same rules as those of ``runtime.func.jvp``, on values
 of level zero that keep their histories, so a tangent can be differentiated: reverse over forward. Neither would follow from a level
 of its own: further in than level zero, the tape would save primals without their tangents; further out, it would not record tangents.
 
-Level zero becomes a :class:`DualRoot` on entering a dual level and a plain ``GradLevel`` again on leaving it: nobody else pays.
+A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``), to which level zero hands that thread's calls.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from ..levels import GEOMETRY, Value
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from . import inplace
 from .level import GradLevel, edge_of
+from .running import computes_tangents
 
 _enabled = torch._C._is_fwd_grad_enabled
 
@@ -56,8 +58,14 @@ class Tangents:
 
     def close(self) -> None:
         for inner in list(self.holders.values()):
-            del inner._dual  # type: ignore[attr-defined]
+            if self.entered(inner):
+                del inner._dual  # type: ignore[attr-defined]
         self.holders.clear()
+
+    def entered(self, inner: torch.Tensor) -> bool:
+        """Whether :meth:`put` was called for ``inner``, be it with None. Another thread's dual level may have done so since."""
+        held = getattr(inner, "_dual", None)
+        return held is not None and held[0] is self
 
     def of(self, v: Any) -> Any:
         """The tangent of a value of level zero, or None. A view whose base got one by a write takes its part of it."""
@@ -75,34 +83,40 @@ class Tangents:
         return tangent
 
 
-class DualRoot(GradLevel):
-    """Level zero while a dual level is active: every call also computes the tangents of what it returns or writes."""
+class DualSession:
+    """The session as a thread inside a dual level sees it: every call also computes the tangents of what it returns or writes."""
 
-    __slots__ = ()
-    on_values = True
-    tangents: Tangents  # of the active dual level; on the class, as level zero is one object and torch's dual level is global too
+    __slots__ = ("__weakref__", "session", "tangents")
+
+    def __init__(self, session: GradLevel) -> None:
+        self.session = session
+        self.tangents = Tangents()
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The call itself on the session's tape."""
+        return self.session.call(func, args, kwargs, False)
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         op = op_of(func)
-        tangents, found = self._split(op, args) if _enabled() else ([], False)
+        tangents, found = self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)
         if op.kind is OUT:
-            if found or any(isinstance(a, Value) and a._level is self and self.tangents.of(a) is not None for a in kwargs.values()):
+            if found or (computes_tangents(0) and self._any_dual(kwargs.values())):
                 raise NotImplementedError(
                     f"Trying to use forward AD with {op.base_name}_out that does not support it because it is an out= function"
                 )
-            return super().call(func, args, kwargs)
+            return self.record(func, args, kwargs)
         if op.kind is INPLACE:
-            return self._write(op, args, kwargs, tangents) if found else super().call(func, args, kwargs)
+            return self._write(op, args, kwargs, tangents) if found else self.record(func, args, kwargs)
         if not found:
-            out = super().call(func, args, kwargs)
-            if op.kind is VIEW and isinstance(args[0], Value) and args[0]._level is self and hasattr(args[0]._inner, "_dual"):
+            out = self.record(func, args, kwargs)
+            if op.kind is VIEW and isinstance(args[0], Value) and args[0]._level is self.session and self.tangents.entered(args[0]._inner):
                 self._put_all(op, out, None)  # a view of an unpacked primal has no more of a tangent than that
             return out
         record = op.record
         if record is None and op.composite:
             return func.decompose(*args, **kwargs)
         if len(op.nondiff) >= op.n_results:
-            return super().call(func, args, kwargs)
+            return self.record(func, args, kwargs)
         if record is None or record.vjp is None:  # the tape would decompose it below us, and lose the tangents between
             decomposed = decomposition_of(op)
             if decomposed is not None:
@@ -110,13 +124,16 @@ class DualRoot(GradLevel):
             if record is None or record.jvp is None:
                 raise MissingRule(str(func), "jvp")
         if op.kind is VIEW:
-            out = super().call(func, args, kwargs)
+            out = self.record(func, args, kwargs)
             self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent: a write to either shows in both
             return out
-        out = super().call(func, args, kwargs)
+        out = self.record(func, args, kwargs)
         ts = _rule(op)(op, [self.bare(a) for a in args], tangents, kwargs, self.bare(out))
         self._put_all(op, out, unshared(ts, tangents))
         return out
+
+    def _any_dual(self, args: Iterable[Any]) -> bool:
+        return any(isinstance(a, Value) and a._level is self.session and self.tangents.of(a) is not None for a in args)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
         """The tangent of each argument (a list for a list), and whether there is any."""
@@ -127,9 +144,9 @@ class DualRoot(GradLevel):
                 break
             a = args[i]
             if isinstance(a, Value):
-                tangents[i] = self.tangents.of(a) if a._level is self else None
+                tangents[i] = self.tangents.of(a) if a._level is self.session else None
             elif type(a) is list or type(a) is tuple:
-                ts = [self.tangents.of(b) if isinstance(b, Value) and b._level is self else None for b in a]
+                ts = [self.tangents.of(b) if isinstance(b, Value) and b._level is self.session else None for b in a]
                 tangents[i] = ts if any(t is not None for t in ts) else None
             found = found or tangents[i] is not None
         return tangents, found
@@ -138,8 +155,8 @@ class DualRoot(GradLevel):
         """``a`` with its history and without its tangent; lists are entered."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
-                return self.wrap(a.detach(), None)
-            return self.wrap(a._inner.detach(), edge_of(a)) if a._level is self else a
+                return self.session.wrap(a.detach(), None)
+            return self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
         if type(a) is list or type(a) is tuple:
             return type(a)(map(self.bare, a))
         return a
@@ -161,14 +178,14 @@ class DualRoot(GradLevel):
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
-        if not (isinstance(target, Value) and target._level is self):
-            inplace.refuse(self, op.func)
+        if not (isinstance(target, Value) and target._level is self.session):
+            inplace.refuse(self.session, op.func)
         if op.base_name in GEOMETRY and op.functional is not None:
-            return super().call(op.func, args, kwargs)
+            return self.record(op.func, args, kwargs)
         if op.base_name in inplace.METADATA:
             if op.base_name != "detach_":
                 raise InplaceError(f"{op.func} changes the geometry of a tensor that has a tangent; use the out-of-place op")
-            super().call(op.func, args, kwargs)
+            self.record(op.func, args, kwargs)
             self.tangents.put(target._inner, None)
             return target
         functional = op.functional or op
@@ -178,7 +195,7 @@ class DualRoot(GradLevel):
         own = self.tangents.of(target)
         if own is not None:
             tangents = [_apart(t, own) for t in tangents]  # what the tape saves of them must not be written to
-        super().call(op.func, args, kwargs)
+        self.record(op.func, args, kwargs)
         after = self.bare(target)
         if torch.is_grad_enabled():
             after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
@@ -194,7 +211,7 @@ class DualRoot(GradLevel):
             own.copy_(t) if t is not None else own.zero_()
         elif t is not None:
             view = target._view
-            if view is None or hasattr(target._inner, "_dual"):
+            if view is None or tangents.entered(target._inner):
                 tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
                 return
             base = view.base
@@ -202,13 +219,11 @@ class DualRoot(GradLevel):
             tangents.put(base._inner, of_base)
             tangents.of(target).copy_(t)
 
-    def tangent_of(self, v: Any) -> Any:
-        return self.tangents.of(v)
-
     def kept(self, inner: torch.Tensor) -> torch.Tensor:
+        """A copy with a copy of the tangent, as :meth:`GradLevel.kept`."""
         copy = inner.clone()
         held = getattr(inner, "_dual", None)
-        if held is not None and held[1] is not None:
+        if held is not None and held[0] is self.tangents and held[1] is not None:
             self.tangents.put(copy, held[1].clone())
         return copy
 
@@ -269,4 +284,4 @@ def laid_out_like(t: Any, p: torch.Tensor) -> Any:
     return t if same else empty_like_laid_out(t, p).copy_(t)
 
 
-__all__ = ["DualRoot", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]
+__all__ = ["DualSession", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]

@@ -8,18 +8,20 @@ from typing import Any
 import torch
 
 from ..levels import Value
-from .dual import DualRoot, laid_out_like, unshared
+from .dual import DualSession, laid_out_like, unshared
 from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
+from .running import computes_tangents
 
 _enabled = torch._C._is_fwd_grad_enabled
 _set_enabled = torch._C._set_fwd_grad_enabled
 
 
-@rule(DualRoot)
-def _push(level: DualRoot, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+@rule(DualSession)
+def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """``forward`` on the tape with forward mode off, and then the tangents of its outputs by the ``jvp`` staticmethod."""
-    enabled = _enabled()
-    tangents = [level.tangents.of(a) if enabled and isinstance(a, Value) and a._level is level else None for a in args]
+    enabled, on = _enabled(), computes_tangents(0)
+    level = dual.session
+    tangents = [dual.tangents.of(a) if on and isinstance(a, Value) and a._level is level else None for a in args]
     versions = [None if t is None else t._version for t in tangents]
     _set_enabled(False)
     try:
@@ -34,7 +36,7 @@ def _push(level: DualRoot, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
                 elif t is not None and not _check_view(v, t, args, tangents):
                     t = unshared(t, tangents)
                 if isinstance(v, Value) and v._level is level and ctx.differentiates(o):
-                    level.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
+                    dual.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
     finally:
         _set_enabled(enabled)
     ctx.forget_marks()

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..ambient import continued
 from ..levels import run_batchwise
 from ..rules.record import NestedMeta
 from . import accumulate as adding
@@ -17,7 +18,6 @@ from . import anomaly, hooks, profiling
 from .nested import conform_nested, misfit
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
-from .saved import HOOKS
 
 _MAX_DEPTH = 32  # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a pass takes ten
 _ids = itertools.count()
@@ -324,20 +324,17 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
 
 
 def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
-    """On another thread, with this one's grad mode and saved-tensor hooks, while this one waits."""
-    grad_mode, stack, disabled = torch.is_grad_enabled(), HOOKS.stack, HOOKS.disabled
+    """On another thread in the state of this one, which waits."""
     results: list[Any] = []
     errors: list[BaseException] = []
 
     def work() -> None:
-        HOOKS.stack, HOOKS.disabled = stack, disabled
         try:
-            with torch.set_grad_enabled(grad_mode):
-                results.extend(call())
+            results.extend(call())
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="backward on a fresh stack")
+    thread = threading.Thread(target=continued(work), name="backward on a fresh stack")
     thread.start()
     thread.join()
     if errors:

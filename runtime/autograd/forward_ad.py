@@ -6,19 +6,20 @@ Inside a dual level, :func:`make_dual` gives a tensor a tangent, every op comput
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._contextlib import _DecoratorContextManager
 
 from ..errors import NestedTensor
 from ..levels import Value
 from . import dual_function as dual_function  # enters the rule of Functions
-from .dual import DualRoot, Tangents, fwd_grad_enabled, laid_out_like
-from .level import GradLevel
+from .dual import DualSession, fwd_grad_enabled, laid_out_like
+from .running import DUALS, FORWARD, current_dual
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
 
-_current_level = -1
 _is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
 _set_fwd_grad_enabled = fwd_grad_enabled
 
@@ -30,39 +31,40 @@ class UnpackedDualTensor(NamedTuple):
     tangent: torch.Tensor | None
 
 
+def current_level() -> int:
+    """The number of the dual level that this thread is in, -1 outside of any."""
+    return -1 if current_dual() is None else 0
+
+
 def enter_dual_level() -> int:
-    """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level and return its number. Levels do not nest."""
-    global _current_level
+    """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level of this thread and return its number. Levels do not nest."""
     from ..tensor import ROOT
 
-    if _current_level >= 0:
+    if FORWARD.dual is not None:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
-    _current_level = 0
-    DualRoot.tangents = Tangents()
-    ROOT.__class__ = DualRoot
-    return _current_level
+    FORWARD.dual = DualSession(ROOT)
+    DUALS.add(weakref.ref(FORWARD.dual, DUALS.discard))
+    return 0
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
-    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level; its tangents are gone."""
-    global _current_level
-    from ..tensor import ROOT
-
+    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level of this thread; its tangents are gone."""
+    dual = FORWARD.dual
     if level is None:
-        level = _current_level
+        level = current_level()
     if level < 0:
         raise RuntimeError("Dual level must be a positive number.")
-    if level != _current_level:
+    if dual is None or level != 0:
         raise RuntimeError(f"Trying to exit a forward AD level that was not the last one that was created. Level {level} is not open.")
-    _current_level = -1
-    ROOT.__class__ = GradLevel
-    DualRoot.tangents.close()
+    FORWARD.dual = None
+    DUALS.discard(weakref.ref(dual))
+    dual.tangents.close()
 
 
-class dual_level:
-    """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode pass."""
+class dual_level(_DecoratorContextManager):
+    """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode pass, or a decorator."""
 
-    def __enter__(self) -> int:
+    def __enter__(self) -> int:  # type: ignore[override]
         return enter_dual_level()
 
     def __exit__(self, *exc: object) -> None:
@@ -72,7 +74,7 @@ class dual_level:
 def _checked_level(level: int | None, what: str) -> int:
     if level not in (None, 0, -1):
         raise RuntimeError(f"Invalid level given to {what}")
-    return _current_level if level is None else level
+    return current_level() if level is None else level
 
 
 def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None = None) -> Any:
@@ -85,7 +87,8 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     from ..leaf import as_leaf
     from ..tensor import ROOT
 
-    if _checked_level(level, "_make_dual") < 0:
+    dual = current_dual()
+    if _checked_level(level, "_make_dual") < 0 or dual is None:
         raise RuntimeError("Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first.")
     for name, t in (("primal", tensor), ("tangent", tangent)):
         if t.is_nested:
@@ -99,7 +102,7 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
         )
     primal: Any = as_leaf(tensor)
     moving: Any = as_leaf(tangent)
-    tangents = DualRoot.tangents
+    tangents = dual.tangents
     if tangents.of(primal) is not None:
         raise RuntimeError(
             "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level 0 is not supported."
@@ -116,25 +119,25 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
             f"make_dual: a tensor of dtype {primal.dtype} on {primal.device} cannot have a tangent of dtype {moving.dtype} on "
             f"{moving.device}; convert the tangent with tangent.to(tensor)."
         )
-    dual: Any = torch.ops.aten.alias.default(primal)
-    if _is_fwd_grad_enabled():
-        tangents.put(dual._inner, laid_out_like(moving, primal._inner))
-    return dual
+    made: Any = torch.ops.aten.alias.default(primal)
+    tangents.put(made._inner, laid_out_like(moving, primal._inner))
+    return made
 
 
 def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
     """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without tangent, and the tangent or None."""
     from ..tensor import ROOT
 
-    if _checked_level(level, "_fw_primal") < 0:
+    dual = current_dual()
+    if _checked_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"_unpack_dual(): argument 'dual' (position 1) must be Tensor, not {type(tensor).__name__}")
     if not isinstance(tensor, Value) or tensor._level is not ROOT:
         return UnpackedDualTensor(tensor, None)
     enabled = _is_fwd_grad_enabled()
-    tangent = DualRoot.tangents.of(tensor) if enabled else None
+    tangent = dual.tangents.of(tensor) if enabled else None
     with _set_fwd_grad_enabled(False):
         primal: Any = torch.ops.aten.alias.default(tensor)
-    DualRoot.tangents.put(primal._inner, None)
+    dual.tangents.put(primal._inner, None)
     return UnpackedDualTensor(primal, tangent)

@@ -23,6 +23,7 @@ from . import inplace, views
 from .function_node import FunctionCtx, FunctionNode
 from .level import GradLevel, edge_of
 from .nodes import AccumulateGrad, Edge, Input
+from .running import current_dual
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -157,10 +158,10 @@ def definition_of(cls: Any) -> _Definition:
 
 
 Rule = Callable[[Any, Any, tuple[Any, ...]], tuple[Any, Any]]
-_rules: dict[type[Level], Rule] = {}
+_rules: dict[type, Rule] = {}
 
 
-def rule(level_class: type[Level]) -> Callable[[Rule], Rule]:
+def rule(level_class: type) -> Callable[[Rule], Rule]:
     """Declare how levels of a class treat a Function: ``rule(level, cls, args) -> (output, ctx)``. Others let its ATen calls come."""
 
     def enter(f: Rule) -> Rule:
@@ -191,8 +192,9 @@ def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
             f"a value of {level.what} (level {level.number}) is used by {cls.__name__} after the transform has returned. "
             "Return values from the transformed function instead of storing them, or detach them inside it."
         )
-    found = next((_rules[c] for c in type(level).__mro__ if c in _rules), None)
-    return run_forward(cls, args) if found is None else found(level, cls, args)
+    taking: Any = (current_dual() if level.number == 0 else None) or level
+    found = next((_rules[c] for c in type(taking).__mro__ if c in _rules), None)
+    return run_forward(cls, args) if found is None else found(taking, cls, args)
 
 
 def require_setup_context(cls: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..ambient import Ambient
 from ..errors import NestedTensor
 from ..levels import Value
 from .edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
@@ -167,7 +168,12 @@ class _CopyBeforeWrite(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-_mutation_allowed = False
+
+class _Mutation(Ambient):
+    allowed = False
+
+
+_MUTATION = _Mutation()
 
 
 @contextmanager
@@ -176,14 +182,13 @@ def allow_mutation_on_saved_tensors() -> Generator[_AllowMutationOnSavedContext]
 
     Forward and backward must run within the same context; backward after it raises AssertionError.
     """
-    global _mutation_allowed
-    if _mutation_allowed:
+    if _MUTATION.allowed:
         raise RuntimeError("allow_mutation_on_saved_tensors contexts cannot be nested")
     context = _AllowMutationOnSavedContext()
     with saved_tensors_hooks(context.pack, context.unpack), _CopyBeforeWrite(context):
-        _mutation_allowed = True
+        _MUTATION.allowed = True
         try:
             yield context
         finally:
-            _mutation_allowed = False
+            _MUTATION.allowed = False
             context.clear()

@@ -13,6 +13,7 @@ from ..rules.ops import _OPS, DIFFERENTIABLE, FUNCTIONAL, INPLACE, OUT, VIEW, Op
 from . import inplace, views
 from .nested import check_origin, meta_of
 from .nodes import AccumulateGrad, Edge, Input, Nowhere, OpNode, Undifferentiable
+from .running import DUALS, FORWARD, current_dual
 from .saved import HOOKS
 
 _grad_enabled = torch.is_grad_enabled
@@ -24,7 +25,6 @@ class GradLevel(Level):
 
     __slots__ = ("is_root", "nested_class", "outer_mode", "value_class")
     what = "grad, vjp or jacrev"
-    on_values = False  # whether a backward pass runs on values of the level even where it is not recorded
 
     def __init__(self, value_class: type[Value] | None = None, root: bool = False) -> None:
         super().__init__()
@@ -55,7 +55,10 @@ class GradLevel(Level):
         """An input of the transform: a value that requires grad, with an end of its own."""
         return self.wrap(outer, (Input(self, outer), 0))
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any, dual: bool = True) -> Any:
+        """``dual``: whether a dual level that this thread is in has yet to see the call."""
+        if DUALS and dual and self.is_root and FORWARD.dual is not None:
+            return FORWARD.dual.call(func, args, kwargs)
         op = _OPS.get(id(func)) or op_of(func)  # the commonest call passes through as few Python frames as can be
         special = op.special
         if special:
@@ -129,11 +132,13 @@ class GradLevel(Level):
 
     def tangent_of(self, v: Any) -> Any:
         """The tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
-        return None
+        dual = current_dual()
+        return None if dual is None else dual.tangents.of(v)
 
     def kept(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy of what a value holds, made before a write because the node of the write wants the value from before."""
-        return inner.clone()
+        dual = current_dual()
+        return inner.clone() if dual is None or not self.is_root else dual.kept(inner)
 
     def collect(self, op: Op, args: Any) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
         """Inner arguments; the edges of those that require grad, in order; a bit for the position of each of them; lengths of those

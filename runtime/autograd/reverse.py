@@ -15,6 +15,7 @@ from .engine import execute
 from .hooks import show
 from .level import edge_of
 from .nodes import AccumulateGrad, Edge, Node, Nowhere
+from .running import current_dual
 
 _CYCLE = (
     "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
@@ -145,7 +146,7 @@ def _run(
 ) -> tuple[Any, list[Any]]:
     _refuse_unrecorded(edges)
     level = _level(edges)
-    on_values = create_graph or level.on_values
+    on_values = create_graph or (level.is_root and current_dual() is not None)
     roots = []
     for edge, g in zip(edges, cotangents, strict=True):
         if g is not None:

@@ -1,20 +1,65 @@
-"""What each thread's engine is doing now."""
+"""What each thread is doing now: its backward pass, its dual level of forward mode."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..ambient import Ambient
 
 if TYPE_CHECKING:
+    from .dual import DualSession
     from .engine import GraphTask
     from .nodes import Node
 
 
-class _Running(threading.local):
+class _Running(Ambient):
     task: GraphTask | None = None
 
 
 RUNNING = _Running()
+
+
+class _Forward(Ambient):
+    """``dual``: the dual level of ``forward_ad``; ``off_below``: levels of smaller numbers compute no tangents, as a transform further in
+    began while forward mode was off."""
+
+    dual: DualSession | None = None
+    off_below: int = 0
+
+
+FORWARD = _Forward()
+DUALS: set[weakref.ref[DualSession]] = set()  # of all threads that live. Empty, it answers for every one, and FORWARD need not be asked
+
+
+_enabled = torch._C._is_fwd_grad_enabled
+_set_enabled = torch._C._set_fwd_grad_enabled
+
+
+def computes_tangents(number: int) -> bool:
+    """Whether forward mode is on for the level of that number."""
+    return number >= FORWARD.off_below and _enabled()
+
+
+def with_forward_mode(number: int, func: Callable[..., Any], args: Any) -> Any:
+    """``func(*args)`` with forward mode on for a new level of that number, and for those further out if it is on now."""
+    enabled, off_below = _enabled(), FORWARD.off_below
+    if not enabled:
+        FORWARD.off_below = number
+    _set_enabled(True)
+    try:
+        return func(*args)
+    finally:
+        FORWARD.off_below = off_below
+        _set_enabled(enabled)
+
+
+def current_dual() -> DualSession | None:
+    """The dual level of ``forward_ad`` that this thread is in."""
+    return FORWARD.dual if DUALS else None
 
 
 def current_graph_task_id() -> int:

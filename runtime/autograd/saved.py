@@ -6,12 +6,12 @@ tensor is that of the argument or output it came from; the node knows it and pas
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..ambient import Ambient
 from ..levels import Value
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import NestedMeta
@@ -26,7 +26,7 @@ Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
 
 
-class _Hooks(threading.local):
+class _Hooks(Ambient):
     """Default hooks of this thread; the innermost pair is the one that applies. ``disabled``: the message of who forbids them.
     ``rising``: while the result of an in-place op is packed, that tensor, whose version the dispatcher still counts up on the way out."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..ambient import Ambient
 from .debug import OpLog
 from .frame import CheckpointError, Frame, GraphExecGroup
 from .reentrant import CheckpointFunction, check_backward_validity, detach_variable
@@ -40,30 +41,35 @@ __all__ = [
     "set_device_states",
 ]
 
-_early_stop = True
-_debug: bool | None = None
+
+class _Policy(Ambient):
+    """What this thread's calls of :func:`checkpoint` do whatever their arguments say; None leaves it to them."""
+
+    early_stop: bool | None = None
+    debug: bool | None = None
+
+
+POLICY = _Policy()
 
 
 @contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: whether second runs of functions checkpointed within it stop early."""
-    global _early_stop
-    before, _early_stop = _early_stop, enable
+    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the calls within it."""
+    before, POLICY.early_stop = POLICY.early_stop, enable
     try:
         yield
     finally:
-        _early_stop = before
+        POLICY.early_stop = before
 
 
 @contextmanager
 def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
     """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls within it, unless ``None``."""
-    global _debug
-    before, _debug = _debug, enabled
+    before, POLICY.debug = POLICY.debug, enabled
     try:
         yield
     finally:
-        _debug = before
+        POLICY.debug = before
 
 
 def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
@@ -109,7 +115,7 @@ def checkpoint(
         return CheckpointFunction.apply(function, preserve_rng_state, *args)
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check should be one of ['default', 'none'], but got {determinism_check}")
-    debug = debug if _debug is None else _debug
+    debug = debug if POLICY.debug is None else POLICY.debug
     if debug and context_fn is not noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()
@@ -124,7 +130,7 @@ def checkpoint(
         Surroundings((*args, *kwargs.values()), preserve_rng_state),
         again,
         check=determinism_check == "default",
-        early_stop=early_stop and _early_stop,
+        early_stop=early_stop if POLICY.early_stop is None else POLICY.early_stop,
         log=log,
     )
     with frame.recording(), first, log or nullcontext():

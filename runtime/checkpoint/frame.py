@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..ambient import Ambient
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.level import edge_of
 from ..autograd.running import RUNNING
@@ -89,16 +90,21 @@ class GraphExecGroup:
     They must run over parts of the graph that do not overlap.
     """
 
-    _current: GraphExecGroup | None = None
-
     def __enter__(self) -> GraphExecGroup:
-        if GraphExecGroup._current is not None:
+        if _GROUP.current is not None:
             raise RuntimeError("GraphExecGroup cannot be nested")
-        GraphExecGroup._current = self
+        _GROUP.current = self
         return self
 
     def __exit__(self, *exc: object) -> None:
-        GraphExecGroup._current = None
+        _GROUP.current = None
+
+
+class _Group(Ambient):
+    current: GraphExecGroup | None = None
+
+
+_GROUP = _Group()
 
 
 class Frame:
@@ -144,7 +150,7 @@ class Frame:
 
     def tensor(self, position: int) -> torch.Tensor:
         """What the holder at ``position`` stands for; each may ask once per backward pass."""
-        key = GraphExecGroup._current or RUNNING.task
+        key = _GROUP.current or RUNNING.task
         if key is None:  # someone looks at a saved tensor outside of any pass
             return self._run_again()[position].check(None)
         run = self.runs.get(key)

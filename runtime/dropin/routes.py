@@ -58,11 +58,11 @@ def _vmap_fallback_enabled() -> bool:
 
 
 class _ForwardAD(ModuleType):
-    """``torch.autograd.forward_ad`` with the number of our dual level, which ours keeps in a variable of its module as well."""
+    """``torch.autograd.forward_ad`` with the number of this thread's dual level, -1 outside."""
 
     @property
     def _current_level(self) -> int:
-        return forward_ad._current_level
+        return forward_ad.current_level()
 
 
 def _legacy_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:

@@ -27,6 +27,7 @@ from ..autograd.function import (
     run_forward,
 )
 from ..autograd.function_node import FunctionCtx
+from ..autograd.running import computes_tangents
 from ..autograd.views import View, aliases
 from ..levels import Value
 from .draws import DrawPerElement, Randomness
@@ -41,7 +42,8 @@ def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
     output, _ = dispatch(cls, primals)
-    tangents = [tangent_of(a) if isinstance(a, Value) and a._level is level else None for a in args]
+    on = computes_tangents(level.number)
+    tangents = [tangent_of(a) if on and isinstance(a, Value) and a._level is level else None for a in args]
     ctx = new_ctx(cls, [t is not None for t in tangents])
     cls.setup_context(ctx, primals, output)
     several = isinstance(output, tuple)
@@ -91,7 +93,7 @@ def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
         refuse(level, "a custom Function")
     if before is not None and t is not before:
         raise RuntimeError(TANGENT_NOT_WRITTEN)
-    if before is None:
+    if before is None and t is not None:
         level._set_tangent(target, t)
     return target
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..autograd.running import with_forward_mode
 from ..errors import NestedTensor
 from ..levels import Value
 from . import trees
@@ -44,7 +45,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     level = DualLevel()
     try:
         given = trees.unflatten([level.wrap(p, t) for p, t in zip(flat, flat_t, strict=True)], spec)
-        outs = func(*given)
+        outs = with_forward_mode(level.number, func, given)
         aux = None
         if has_aux:
             if not (isinstance(outs, tuple) and len(outs) == 2):

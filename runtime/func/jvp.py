@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..autograd.running import computes_tangents
 from ..autograd.views import STALE, WRITTEN, View, aliases, refuse_rebase
 from ..errors import MissingRule
 from ..levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
@@ -61,10 +62,12 @@ class DualLevel(Level):
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         op = op_of(func)
+        if op.record is None and op.composite and op.kind is not INPLACE:
+            return func.decompose(*args, **kwargs)
+        if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
+            return self._constant(op, args, kwargs)
         if op.kind is INPLACE:
             return self._inplace(op, args, kwargs)
-        if op.record is None and op.composite:
-            return func.decompose(*args, **kwargs)
         if op.kind is OUT:
             return self._out(op, args, kwargs)
         primals, tangents, any_tangent = self._split(op, args)
@@ -85,6 +88,15 @@ class DualLevel(Level):
         if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
             ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
         return self._wrap(op, args, kwargs, result, ts)
+
+    def _constant(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""
+        if op.kind is INPLACE and op.base_name in GEOMETRY:
+            return self._inplace(op, args, kwargs)
+        result = op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
+        if op.kind is INPLACE:
+            return args[0] if op.n_results else None
+        return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
         primals = list(args)

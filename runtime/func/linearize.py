@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ..autograd.running import with_forward_mode
 from ..autograd.saved import Saved
 from ..levels import Value
 from .jvp import DualLevel, tangent_of
@@ -66,7 +67,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
     moving: list[bool] = []  # which results have a tangent
     try:
         given = [level.wrap(p, trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
-        flat_out, out_spec = pytree.tree_flatten(func(*pytree.tree_unflatten(given, spec)))
+        flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level.number, func, pytree.tree_unflatten(given, spec)))
         tangents = []
         for o in flat_out:
             if not isinstance(o, torch.Tensor):

@@ -19,10 +19,10 @@ from .duals import close, dual, rand, tangent, through_torch
 
 def test_levels_are_numbered_from_zero_and_do_not_nest() -> None:
     with fw.dual_level() as number:
-        assert number == 0 == fw._current_level
+        assert number == 0 == fw.current_level()
         with pytest.raises(RuntimeError, match="Nested forward mode AD is not supported at the moment"):
             fw.enter_dual_level()
-    assert fw._current_level == -1
+    assert fw.current_level() == -1
 
 
 def test_entering_and_leaving_by_hand() -> None:
@@ -37,7 +37,7 @@ def test_entering_and_leaving_by_hand() -> None:
 def test_a_level_ends_with_the_exception_that_leaves_it() -> None:
     with pytest.raises(ZeroDivisionError), fw.dual_level():
         _ = 1 / 0
-    assert fw._current_level == -1
+    assert fw.current_level() == -1
 
 
 def test_make_dual_needs_a_level() -> None:

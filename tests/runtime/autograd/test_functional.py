@@ -176,7 +176,7 @@ def test_inputs_and_their_grads_are_left_alone() -> None:
 def test_forward_mode_does_not_nest_in_a_dual_level() -> None:
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="Nested forward mode AD is not supported"):
         functional.jacobian(CUBES, wrap(X), vectorize=True, strategy="forward-mode")
-    assert forward_ad._current_level == -1
+    assert forward_ad.current_level() == -1
 
 
 LINEAR = lambda x: (2 * x).sum()  # noqa: E731

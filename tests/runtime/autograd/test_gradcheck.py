@@ -203,7 +203,7 @@ def test_wrong_complex_gradients_are_caught(f: Callable[..., Any], x: Any, messa
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_a_function_that_falsifies_its_tangent_is_caught(dtype: torch.dtype, fast_mode: bool) -> None:
     def bad(x: Any, y: Any) -> Any:
-        if forward_ad._current_level >= 0:
+        if forward_ad.current_level() >= 0:
             p, t = forward_ad.unpack_dual(y)
             y = p if t is None else forward_ad.make_dual(p, t * 1.1)
         return x + y, y
@@ -301,7 +301,7 @@ def test_a_missing_cotangent_may_not_become_a_gradient() -> None:
 
 def test_an_input_without_tangent_is_one_at_rest() -> None:
     def f(x: Any, y: Any) -> Any:
-        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is None:
+        if forward_ad.current_level() >= 0 and forward_ad.unpack_dual(x).tangent is None:
             return y * 3
         return x + y
 
@@ -333,7 +333,7 @@ def test_a_batched_derivative_that_differs_is_caught() -> None:
         gradcheck(backward, X, check_batched_grad=True)
 
     def forward(x: Any) -> Any:
-        if forward_ad._current_level >= 0:
+        if forward_ad.current_level() >= 0:
             p, t = tuple[Any, Any](forward_ad.unpack_dual(x))
             if batched(t):
                 return forward_ad.make_dual(p * 2, t * 3)

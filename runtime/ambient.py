@@ -1,0 +1,56 @@
+"""State around a computation that belongs to a thread: hooks, policies, the dual level.
+
+A helper thread that goes on with the work of another one takes that one's state along: ``Thread(target=continued(work))``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.utils import _python_dispatch as dispatch
+
+_states: list[Ambient] = []
+
+
+class Ambient(threading.local):
+    """State of which each thread has its own. A subclass names it in class attributes, whose values every thread begins with."""
+
+    def __new__(cls) -> Ambient:
+        state = super().__new__(cls)
+        _states.append(state)
+        return state
+
+
+def continued(work: Callable[[], Any]) -> Callable[[], None]:
+    """``work`` to be run on another thread in the state that this one has now, torch's own modes included, while this one waits."""
+    ours = [(state, dict(vars(state))) for state in _states]
+    inference = torch.is_inference_mode_enabled()
+    grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    on_calls, on_functions = dispatch._get_current_dispatch_mode_stack(), overrides._get_current_function_mode_stack()
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    autocast = {device: torch.get_autocast_dtype(device) for device in torch._C._autocast_supported_devices()}
+
+    def run() -> None:
+        for state, attributes in ours:
+            vars(state).update(attributes)
+        for device, dtype in autocast.items():
+            torch.set_autocast_dtype(device, dtype)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(inference))
+            torch._C._set_grad_enabled(grad)
+            torch._C._set_fwd_grad_enabled(forward)
+            for mode in on_calls:
+                torch._C._push_on_torch_dispatch_stack(mode)
+                stack.callback(torch._C._pop_torch_dispatch_stack)
+            for mode in on_functions:
+                torch._C._push_on_torch_function_stack(mode)
+                stack.callback(torch._C._pop_torch_function_stack)
+            stack.enter_context(torch._C._ForceDispatchKeyGuard(*keys))  # autocast, and what levels have switched off
+            work()
+
+    return run
