@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from ..levels import Value
 from .running import current_node
 
 _INSIDE = (str(Path(__file__).parent.parent), torch._ops.__file__)
@@ -104,12 +106,18 @@ def _tell(event: str, did: str, node: Any) -> None:
 
 
 def refuse_nan(node: Any, outs: Any) -> None:
-    for i, g in enumerate(outs):
-        if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
-            raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
+    with _disable_current_modes():  # a trace would write the question down
+        for i, g in enumerate(outs):
+            if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
+                raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
 
 
 def _values(g: torch.Tensor) -> torch.Tensor:
+    """The stored elements of ``g``, those of all elements of a batch."""
+    while isinstance(g, Value):
+        g = g._inner
+    if type(g) is not torch.Tensor or g.is_meta:
+        return torch.empty(0)  # an abstract value has no elements
     if g.is_nested:
         return g.contiguous().values()
     return g.coalesce().values() if g.layout is torch.sparse_coo else g

@@ -11,7 +11,7 @@ import torch._vmap_internals
 
 from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
 from ..autograd.function import Function
-from ..func.vmap import fallback_policy, vmap
+from ..func.vmap import current_fallback_policy, set_fallback_policy, vmap
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {
@@ -49,12 +49,6 @@ def replacements() -> dict[int, tuple[Any, Any]]:
             if old is not None and old is not new and not isinstance(new, ModuleType):
                 table[id(old)] = (old, new)
     return table
-
-
-def _vmap_fallback_enabled() -> bool:
-    policy = fallback_policy("warn")
-    fallback_policy(policy)
-    return policy != "raise"
 
 
 class _ForwardAD(ModuleType):
@@ -137,6 +131,6 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C._functions, "UndefinedGrad", _UndefinedGrad),
         (torch._vmap_internals, "_vmap", _internal_vmap),
         (torch._vmap_internals, "vmap", vmap),
-        (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: fallback_policy("warn" if on else "raise") and None),
-        (torch._C._functorch, "_is_vmap_fallback_enabled", _vmap_fallback_enabled),
+        (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: set_fallback_policy("warn" if on else "raise")),
+        (torch._C._functorch, "_is_vmap_fallback_enabled", lambda: current_fallback_policy() != "raise"),
     ]

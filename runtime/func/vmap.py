@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -19,18 +20,37 @@ from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from . import draws, trees
 
-fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch
-_policy = "warn"
+fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
 _warned: set[str] = set()
 
 
-def fallback_policy(policy: str) -> str:
-    """What to do when an op has no batch rule: ``"warn"`` (once per op) and loop, ``"silent"``, or ``"raise"``. Returns the old policy."""
-    global _policy
+class _Fallback(threading.local):
+    policy = "warn"
+
+
+_FALLBACK = _Fallback()
+
+
+def current_fallback_policy() -> str:
+    return _FALLBACK.policy
+
+
+def set_fallback_policy(policy: str) -> None:
+    """What this thread does when an op has no batch rule: ``"warn"`` (once per op) and loop, ``"silent"``, or ``"raise"``."""
     if policy not in ("warn", "silent", "raise"):
         raise ValueError(f"fallback policy must be 'warn', 'silent' or 'raise', got {policy!r}")
-    old, _policy = _policy, policy
-    return old
+    _FALLBACK.policy = policy
+
+
+@contextmanager
+def fallback_policy(policy: str) -> Iterator[None]:
+    """``with fallback_policy("raise"):`` is :func:`set_fallback_policy` for the block."""
+    before = _FALLBACK.policy
+    set_fallback_policy(policy)
+    try:
+        yield
+    finally:
+        _FALLBACK.policy = before
 
 
 class BatchedValue(Value):
@@ -39,7 +59,9 @@ class BatchedValue(Value):
     _level: BatchLevel
 
     def __bool__(self) -> bool:
-        raise BatchingError(f"{_CONTROL_FLOW} bool() was asked{called_from()}")
+        if self.numel() != 1:
+            return super().__bool__()  # torch's error about the number of values
+        return bool(self._level.number_of(self, f"{_CONTROL_FLOW} bool() was asked"))
 
     def tolist(self) -> Any:
         raise BatchingError(f"{_ITEM} tolist() was asked{called_from()}")
@@ -100,6 +122,8 @@ class BatchLevel(Level):
             return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
         if op.base_name == "equal":
             return self._equal(args)
+        if op.base_name == "_local_scalar_dense":
+            return self.number_of(args[0], f"{_ITEM} The op is {func}")
         if op.base_name in _DATA_DEPENDENT:
             raise BatchingError(f"{_DATA_DEPENDENT[op.base_name]} The op is {func}{called_from()}")
         record = op.record
@@ -180,6 +204,14 @@ class BatchLevel(Level):
                 return answer
         raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
 
+    def number_of(self, v: Any, refusal: str) -> Any:
+        """The one number that ``v`` holds in every element of the batch. Zeros of different signs are different, and so is NaN from NaN."""
+        numbers = v._inner.reshape(self.size)
+        parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
+        if self.size > 0 and (parts == parts[0]).all() and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all()):
+            return numbers[0].item()
+        raise BatchingError(f"{refusal}{called_from()}")
+
     def _agreed(self, op: Op, answers: list[Any]) -> Any:
         """The answer in Python, not a tensor, that an op gives for every element."""
         if any(a != answers[0] for a in answers):
@@ -240,16 +272,19 @@ class BatchLevel(Level):
     def _announce(self, op: Op) -> None:
         """Count a loop over the batch, and warn of it or refuse it as the policy says."""
         name = str(op.func)
-        if op.kind is VIEW or _policy == "raise" or self.size == 0:
+        if op.kind is VIEW or _FALLBACK.policy == "raise":
             raise MissingRule(name, "batch")
         fallbacks[name] += 1
-        if _policy == "warn" and name not in _warned:
+        if _FALLBACK.policy == "warn" and name not in _warned:
             _warned.add(name)
             warnings.warn(
                 f"{name} has no batch rule, so vmap runs it as a loop over {self.size} elements; "
                 "add one to its record in runtime/rules/ (docs/runtime.md shows how)",
                 stacklevel=users_frame()[1],
             )
+
+    def _stacked(self, results: Any) -> torch.Tensor:
+        return torch.stack(results) if self.size else results[0].new_empty((0, *results[0].shape))
 
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
         """The last resort: run the op once per element and stack."""
@@ -264,19 +299,33 @@ class BatchLevel(Level):
         self._announce(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
+        if self.size == 0:  # the shapes of results are those of an element of zeros
+            physical, named = (_zeros_for_batches(a, b) for a, b in ((physical, batched), (named, named_batched)))
         calls = [
             (self.element(physical, batched, b), dict(zip(kwargs, self.element(named, named_batched, b), strict=True)))
-            for b in range(self.size)
+            for b in range(max(self.size, 1))
         ]
         if random and self.randomness == "same":
             results = draws.alike(op, calls)
         else:
             results = [op.func(*element, **options) for element, options in calls]
         if isinstance(results[0], torch.Tensor):
-            return torch.stack(results)
+            return self._stacked(results)
         if not isinstance(results[0], (tuple, list)):
             return self._agreed(op, results)
-        return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+        return tuple(self._stacked(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+
+
+def _zeros_for_batches(physical: list[Any], batched: Any) -> list[Any]:
+    """``physical`` with an element of zeros in the place of each empty batch."""
+
+    def filled(a: torch.Tensor) -> torch.Tensor:
+        return a.new_zeros((1, *a.shape[1:]))
+
+    return [
+        filled(a) if f is True else [filled(x) if g else x for x, g in zip(a, f, strict=True)] if f else a
+        for a, f in zip(physical, batched, strict=True)
+    ]
 
 
 def _straight(op: Op) -> Any:
@@ -288,7 +337,7 @@ def _straight(op: Op) -> Any:
 
 _RESIZES = frozenset(("resize_", "resize_as_", "set_"))
 _ITEM = (
-    "vmap: It looks like you're calling .item() on a Tensor. Each element of the batch has a value of its own there: keep it a tensor, or "
+    "vmap: It looks like you're calling .item() on a Tensor. The elements of the batch have different values there: keep it a tensor, or "
     "take the number before vmap."
 )
 _CONTROL_FLOW = (
@@ -297,8 +346,6 @@ _CONTROL_FLOW = (
 )
 _DATA_DEPENDENT = {
     "_local_scalar_dense": _ITEM,
-    "item": _ITEM,
-    "is_nonzero": _CONTROL_FLOW,
     "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
     "is_coalesced": "vmap: one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce().",
     "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
@@ -388,9 +435,16 @@ def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any
         level.close()
 
 
+def _spread_out_dims(out_dims: Any, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
+    """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a tuple of one."""
+    if spec is None and type(out_dims) is tuple and len(out_dims) == 1 and isinstance(flat[0], torch.Tensor):
+        return list(out_dims)
+    return trees.spread(out_dims, flat, spec)
+
+
 def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
     flat, spec = trees.flatten(outs)
-    dims = trees.spread(out_dims, flat, spec)
+    dims = _spread_out_dims(out_dims, flat, spec)
     name = getattr(func, "__name__", repr(func))
     if dims is None:
         raise ValueError(
@@ -421,7 +475,7 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
         inner = o._inner if isinstance(o, Value) and mine else o.unsqueeze(0).expand(level.size, *o.shape)
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
-        results.append(inner.movedim(0, d) if d else inner)
+        results.append(inner.movedim(0, int(d)) if d else inner)
     return trees.unflatten(results, spec)
 
 
@@ -435,8 +489,6 @@ def _chunks(func: Any, flat: Any, dims: Any, spec: Any, size: int, chunk: int, o
         piece = [a if d is None else a.narrow(d, start, n) for a, d in zip(flat, dims, strict=True)]
         parts.append(_mapped(func, piece, dims, spec, n, out_dims, randomness, kwargs))
     flats, out_spec = zip(*(trees.flatten(p) for p in parts), strict=True)
-    where = trees.spread(out_dims, flats[0], out_spec[0])
-    joined = [
-        x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*flats, strict=True), where or itertools.repeat(0), strict=True)
-    ]
+    where = _spread_out_dims(out_dims, flats[0], out_spec[0])
+    joined = [x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*flats, strict=True), where or (), strict=True)]
     return trees.unflatten(joined, out_spec[0])

@@ -1,6 +1,8 @@
 """vmap: arguments, errors, randomness, fallback."""
 
 import importlib
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 import runtime.func
 from runtime.errors import BatchingError, EscapedValue, MissingRule
-from runtime.func import vmap
+from runtime.func import grad, vmap
 
 module = importlib.import_module("runtime.func.vmap")
 
@@ -49,7 +51,7 @@ def test_trees_and_chunks(chunk: int | None) -> None:
         (lambda x: vmap(torch.sin, chunk_size=0)(x), "chunk_size should be None or greater than 0"),
         (lambda x: vmap(torch.sin, randomness="some")(x), "Only allowed values for randomness"),
         (lambda x: vmap(lambda x: x.sum().item())(x), r"you're calling \.item\(\) on a Tensor"),
-        (lambda x: vmap(lambda x: x if x.sum() > 0 else -x)(x), r"vmap"),
+        (lambda x: vmap(lambda x: x if x.sum() > 0 else -x)(torch.stack([x[0], -x[0]])), r"data-dependent control flow"),
         (lambda x: vmap(lambda x: torch.zeros(3).add_(x))(x), "inplace arithmetic"),
         (lambda x: vmap(lambda x: x + torch.rand(3))(x), "called random operation while in randomness error mode"),
         (lambda x: vmap(torch.rand_like)(x), "called random operation while in randomness error mode"),
@@ -91,10 +93,9 @@ run_sum, run_along_ = torch.ops.runtime_test_vmap.run_sum, torch.ops.runtime_tes
 
 @pytest.fixture
 def looping() -> Any:
-    """A policy that holds for one test, which begins as if nothing had looped."""
+    """How often an op has looped; the test begins as if nothing had."""
     module._warned.clear()
-    yield lambda name: module.fallbacks[f"runtime_test_vmap.{name}.default"]
-    module.fallback_policy("warn")
+    return lambda name: module.fallbacks[f"runtime_test_vmap.{name}.default"]
 
 
 def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(looping: Any) -> None:
@@ -106,8 +107,7 @@ def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(looping:
     torch.testing.assert_close(found, start[:, None] + x.cumsum(1))
     vmap(lambda x: run_sum(x, start=start[0]))(x)  # a second warning would be an error here
     assert looping("run_sum") == before + 2
-    module.fallback_policy("raise")
-    with pytest.raises(MissingRule, match=r"runtime_test_vmap\.run_sum\.default has no batch rule"):
+    with module.fallback_policy("raise"), pytest.raises(MissingRule, match=r"runtime_test_vmap\.run_sum\.default has no batch rule"):
         vmap(lambda x: run_sum(x, start=start[0]))(x)
 
 
@@ -122,9 +122,29 @@ def test_an_in_place_op_loops_no_more_silently_than_another(looping: Any) -> Non
     with pytest.warns(UserWarning, match=r"run_along_\.default has no batch rule"):
         torch.testing.assert_close(vmap(f)(x), x.cumsum(1))
     assert looping("run_along_") == before + 1
-    module.fallback_policy("raise")
-    with pytest.raises(MissingRule, match=r"run_along_\.default has no batch rule"):
+    with module.fallback_policy("raise"), pytest.raises(MissingRule, match=r"run_along_\.default has no batch rule"):
         vmap(f)(x)
+
+
+def test_the_fallback_policy_is_the_threads_and_ends_with_its_block(looping: Any) -> None:
+    x = torch.randn(3, 8)
+    loop = vmap(lambda x: run_sum(x, start=x[0]))
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+        warnings.simplefilter("ignore")
+        with pytest.raises(ZeroDivisionError), module.fallback_policy("raise"):
+            assert module.current_fallback_policy() == "raise"
+            torch.testing.assert_close(pool.submit(loop, x).result(), x.cumsum(1) + x[:, :1])
+            raise ZeroDivisionError
+        loop(x)
+    with module.fallback_policy("silent"):
+        module._warned.clear()
+        loop(x)  # a warning would be an error here
+        with module.fallback_policy("raise"), pytest.raises(MissingRule):
+            loop(x)
+        loop(x)
+    assert module.current_fallback_policy() == "warn"
+    with pytest.raises(ValueError, match="fallback policy must be 'warn', 'silent' or 'raise', got 'never'"):
+        module.set_fallback_policy("never")
 
 
 def test_a_value_that_outlives_its_transform_says_so() -> None:
@@ -233,3 +253,77 @@ def test_a_number_about_the_elements_is_the_one_on_which_they_agree() -> None:
 def test_whether_an_element_is_coalesced_is_refused_by_name() -> None:
     with pytest.raises(BatchingError, match="is_coalesced"):
         vmap(lambda x: x.to_sparse().is_coalesced())(torch.eye(3).expand(2, 3, 3).clone())
+
+
+def test_a_number_on_which_all_elements_agree_may_be_asked_for() -> None:
+    x = torch.arange(6.0).reshape(3, 2)
+    one = torch.ones(3)
+    torch.testing.assert_close(vmap(lambda x, a: x * a.item())(x, one * 2), x * 2)
+    torch.testing.assert_close(vmap(lambda x, a: x * (float(a) + int(a)))(x, one), x * 2)
+    torch.testing.assert_close(vmap(lambda x, a: x if a > 0 else -x)(x, one), x)
+    torch.testing.assert_close(vmap(lambda x, a: x if a.reshape(1) < 0 else -x)(x, one), -x)
+    torch.testing.assert_close(vmap(lambda x, a: x[: int(a)])(x, one), x[:, :1])
+    torch.testing.assert_close(vmap(lambda x, a: x * a.item().imag)(x, one * 2j), x * 2)
+    nested = vmap(lambda y: vmap(lambda x, a: x * a.item() if y.isfinite() else x)(x, one * 2))(one)
+    torch.testing.assert_close(nested, (x * 2).expand(3, 3, 2))
+    torch.testing.assert_close(vmap(grad(lambda x, a: (x * a.item()).sum()))(x, one * 2), torch.full_like(x, 2))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([0.0, -0.0]),
+        torch.tensor([float("nan")] * 2),
+        torch.tensor([1 + 1j, 1 - 1j]),
+        torch.tensor([True, False]),
+        torch.ones(0),
+    ],
+)
+def test_a_number_that_differs_is_refused_with_the_line_that_asked(numbers: torch.Tensor) -> None:
+    with pytest.raises(BatchingError, match=r"item\(\) on a Tensor(.|\n)*test_vmap"):
+        vmap(lambda a: a.item())(numbers)
+    with pytest.raises(BatchingError, match=r"data-dependent control flow(.|\n)*test_vmap"):
+        vmap(lambda a: a if a else a + 1)(numbers)
+    with pytest.raises(BatchingError, match=r"tolist(.|\n)*test_vmap"):
+        vmap(lambda a: a.tolist())(numbers)
+    with pytest.raises(RuntimeError, match="Boolean value of Tensor with more than one value is ambiguous"):
+        vmap(lambda a: a if a.expand(2) else a + 1)(numbers)
+    with pytest.raises(BatchingError, match="vmap: It looks like"):
+        vmap(lambda _: vmap(lambda a: a.item())(numbers))(torch.ones(2))
+
+
+def test_one_out_dim_in_a_tuple_fits_one_result() -> None:
+    """As torch's vmap; with no result to fit, or with another collection, it is an error."""
+    x = torch.randn(2, 3)
+    for chunk in (None, 1):
+        torch.testing.assert_close(vmap(lambda x: x * 2, out_dims=(1,), chunk_size=chunk)(x), 2 * x.mT)
+        torch.testing.assert_close(vmap(lambda x: (x * 2,), out_dims=(1,), chunk_size=chunk)(x), (2 * x.mT,))
+    constant = torch.ones(3)
+    torch.testing.assert_close(vmap(lambda x: constant, out_dims=(None,))(x), constant)
+    same: Any = lambda x: x  # noqa: E731
+    for out_dims, f in [((1,), lambda x: (x, x)), ((1,), lambda x: [x]), ((1,), lambda x: 5), ([1], same), ((1, 1), same)]:
+        with pytest.raises(ValueError, match="out_dims is not compatible with the structure of `outputs`"):
+            vmap(f, out_dims=out_dims)(x)
+    with pytest.raises(ValueError, match="`out_dims` must be an int, None or a collection of these"):
+        vmap(lambda x: x, out_dims=((1,),))(x)
+
+
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_what_is_not_batched_is_returned_as_it_is_or_repeated(chunk: int | None) -> None:
+    x, c = torch.randn(2, 3), torch.arange(4.0)
+    options: Any = {"chunk_size": chunk}
+    a, b, n, word, nothing = vmap(lambda x: (x, c, 5, "word", None), out_dims=(0, None, None, None, None), **options)(x)
+    assert b is c and (n, word, nothing) == (5, "word", None)
+    torch.testing.assert_close(a, x)
+    for d in (0, 1, -1, -2):
+        torch.testing.assert_close(vmap(lambda x: c, out_dims=d, **options)(x), torch.stack([c, c], d))
+    found = vmap(lambda x: {"a": (x, c), "b": [x]}, out_dims={"a": (-1, None), "b": 1}, **options)(x)
+    torch.testing.assert_close(found, {"a": (x.mT, c), "b": [x.mT]})
+    for d in (2, -3):
+        with pytest.raises(IndexError, match=f"out_dim {d} is out of range for an output with 2 dimensions"):
+            vmap(lambda x: c, out_dims=d, **options)(x)
+    with pytest.raises(ValueError, match="can not return a BatchedTensor when out_dim is None"):
+        vmap(lambda x: (x, c), out_dims=(None, None), **options)(x)
+    with pytest.raises(ValueError, match="must only return Tensors, got type <class 'int'>"):
+        vmap(lambda x: (x, 5), **options)(x)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
+from runtime import aot
+from runtime.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
+from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
 
 from ..errors import first_sentence, told
 from .scenarios import OURS, same
@@ -157,3 +159,48 @@ def test_nothing_is_traced_while_the_mode_is_off() -> None:
     assert (OURS.tensor([1.0], requires_grad=True) * 2).grad_fn.metadata == {}
     with torch.no_grad(), OURS.autograd.set_detect_anomaly(True):
         assert (OURS.tensor([1.0], requires_grad=True) * 2).grad_fn is None
+
+
+@pytest.mark.parametrize("check_nan", [True, False])
+def test_transforms_run_in_anomaly_mode(check_nan: bool) -> None:
+    def f(x: Any) -> Any:
+        return (x * x.sin()).sum()
+
+    x, batch = torch.randn(3), torch.randn(2, 3)
+    transforms: list[tuple[Any, torch.Tensor]] = [
+        (vmap(grad(f)), batch),
+        (grad(lambda x: vmap(f)(x).sum()), batch),
+        (vmap(vmap(grad(f))), batch[None]),
+        (jacrev(torch.sin), x),
+        (jacfwd(grad(f)), x),
+        (hessian(f), x),
+        (functionalize(grad(f)), x),
+        (vmap(functionalize(grad(f))), batch),
+        (lambda x: jvp(grad(f), (x,), (x,)), x),
+        (lambda x: vmap(lambda x: jvp(grad(f), (x,), (x,)))(x), batch),
+        (lambda x: linearize(grad(f), x)[1](x), x),
+        (lambda x: aot.make_fx(vmap(grad(f)))(x)(x), batch),
+    ]
+    for transform, given in transforms:
+        expected = transform(given)
+        with set_detect_anomaly(True, check_nan):
+            torch.testing.assert_close(transform(given), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in SqrtBackward0")
+def test_a_nan_in_one_element_of_a_batch_is_found() -> None:
+    bad = grad(lambda x: x.sqrt().sum() * 0)
+    batch = torch.tensor([[1.0], [0.0]])
+    runs: list[Any] = [lambda: vmap(bad)(batch), lambda: vmap(vmap(bad))(batch[None]), lambda: aot.make_fx(vmap(bad))(batch)]
+    for run in runs:
+        with set_detect_anomaly(True), pytest.raises(RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"):
+            run()
+        with set_detect_anomaly(True, check_nan=False):
+            run()
+
+
+def test_the_question_for_nan_is_no_part_of_a_trace() -> None:
+    for mode in ("real", "symbolic"):
+        with set_detect_anomaly(True):
+            graph = aot.make_fx(grad(lambda x: x.sin().sum()), tracing_mode=mode)(torch.ones(3))
+        assert "isnan" not in graph.code

@@ -29,13 +29,9 @@ CHECKS = ("vjp", "jvp", "vmap", "vmap_vjp", "vmap_jvp", "vjp_vmap", "vjp_vjp")
 @contextmanager
 def strict() -> Iterator[None]:
     """A loop over the batch inside the runtime is a failure; what samples make torch's kernels warn of is not."""
-    policy = fallback_policy("raise")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        fallback_policy(policy)
+    with fallback_policy("raise"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 @dataclass(frozen=True)
