@@ -58,7 +58,8 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
-    """As ``torch.func.jacrev``: the Jacobian, a row at a time by the pullback."""
+    """As ``torch.func.jacrev``: the Jacobian by the pullback, all rows in one vmap or ``chunk_size`` of them. ``chunk_size=1`` is a loop
+    without vmap, for functions that vmap cannot run."""
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
@@ -69,11 +70,24 @@ def jacrev(
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
         flat, spec = trees.flatten(outs)
         _require_real("jacrev", "outputs", flat)
-        rows = vmap(lambda *ct: pullback(trees.unflatten(list(ct), spec)), chunk_size=chunk_size)(*_basis(flat))
+        pull = lambda *ct: pullback(trees.unflatten(list(ct), spec))  # noqa: E731
+        rows = (_looped(pull) if chunk_size == 1 else vmap(pull, chunk_size=chunk_size))(*_basis(flat))
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
         return (result, aux[0]) if has_aux else result
 
     return transformed
+
+
+def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``vmap(pull)`` gives, one row after the other."""
+
+    def rows(*basis: torch.Tensor) -> Any:
+        if not len(basis[0]):
+            return vmap(pull)(*basis)
+        each, specs = zip(*(trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)), strict=True)
+        return trees.unflatten([torch.stack(column) for column in zip(*each, strict=True)], specs[0])
+
+    return rows
 
 
 def _blocks_by_output(rows: Any, outs: list[torch.Tensor], spec: Any, many: bool) -> Any:
