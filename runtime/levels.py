@@ -99,8 +99,6 @@ class Value(torch.Tensor):
         _set_excluded(_CONJUGATE, False)  # reopen_keys(func), without its frame
         _set_excluded(_NEGATIVE, False)
         _set_excluded(_VIEWS, func is _narrow or func is _chunk)
-        if func is _view_as_real and _lazily_conjugated(args[0]):
-            args = (args[0].clone(),)  # a shell does not show the conjugate bit of what it holds, and ATen asks the shell
         level = cls._home if len(types) == 1 else None
         if level is None:
             if len(types) > 1 and not NESTED_VALUES.isdisjoint(types):
@@ -145,16 +143,8 @@ def escaped(level: Level, func: Any) -> EscapedValue:
     )
 
 
-_view_as_real = torch.ops.aten.view_as_real.default
 # Composite ops whose results the version counter key marks as views itself: what they are composed of must not have done so before.
 _narrow, _chunk = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
-
-
-def _lazily_conjugated(v: Any) -> bool:
-    """Whether the tensor at the end of a chain of values has its conjugate bit set."""
-    while isinstance(v, Value):
-        v = v._inner
-    return bool(v.is_conj())
 
 
 def innermost(args: Any, kwargs: Any) -> Any:
@@ -207,7 +197,7 @@ _AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))
 
 
 def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
-    """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions."""
+    """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions, its lazy bits included."""
     # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
     geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None  # type: ignore[attr-defined]
     if geometry is None:
@@ -223,6 +213,10 @@ def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
             geometry += _AS_INDEX
     v = _make_wrapper(cls, *geometry)
     v._geometry = geometry
+    if inner.is_neg():
+        torch._C._set_neg(v, True)
+    if inner.is_conj():
+        torch._C._set_conj(v, True)
     return v
 
 

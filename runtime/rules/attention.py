@@ -26,6 +26,16 @@ def _wide(*tensors: Any) -> list[Any]:
     return [t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors]
 
 
+def _for_each_query_head(query: Tensor, *shared: Tensor | None) -> list[Any]:
+    """Heads of keys and values (B, H, …), each repeated for the heads of the query that it serves: query head h reads head h // groups."""
+    return [t if t is None or t.shape[-3] == query.shape[-3] else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in shared]
+
+
+def _of_shared_head(g: Tensor, like: Tensor) -> Tensor:
+    """The transpose of :func:`_for_each_query_head`."""
+    return g if g.shape[-3] == like.shape[-3] else g.unflatten(-3, (like.shape[-3], -1)).sum(-3)
+
+
 def _scores(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None) -> Tensor:
     scores = torch.matmul(query * _factor(query, scale), key.transpose(-2, -1))
     if is_causal:
@@ -41,6 +51,7 @@ def _written_out(
 ) -> tuple[Tensor, Tensor]:
     dtype = query.dtype
     query, key, value, attn_mask = _wide(query, key, value, attn_mask)
+    key, value = _for_each_query_head(query, key, value)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     return torch.matmul(aten._safe_softmax(scores, -1), value).to(dtype), scores.logsumexp(-1)
 
@@ -51,12 +62,15 @@ def _backward_written_out(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """``out`` and ``logsumexp`` are functions of the other arguments, and are computed again so that derivatives see it."""
     dtype = query.dtype
-    grad_out, query, key, value, attn_mask = _wide(grad_out, query, key, value, attn_mask)
+    grad_out, query, shared_key, shared_value, attn_mask = _wide(grad_out, query, key, value, attn_mask)
+    key, value = _for_each_query_head(query, shared_key, shared_value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     by_p = torch.matmul(grad_out, value.transpose(-2, -1))
     by_scores = p * (by_p - (p * by_p).sum(-1, keepdim=True)) * _factor(query, scale)
-    by_query, by_key = torch.matmul(by_scores, key), torch.matmul(by_scores.transpose(-2, -1), query)
-    return by_query.to(dtype), by_key.to(dtype), torch.matmul(p.transpose(-2, -1), grad_out).to(dtype)
+    by_query = torch.matmul(by_scores, key)
+    by_key = _of_shared_head(torch.matmul(by_scores.transpose(-2, -1), query), shared_key)
+    by_value = _of_shared_head(torch.matmul(p.transpose(-2, -1), grad_out), shared_value)
+    return by_query.to(dtype), by_key.to(dtype), by_value.to(dtype)
 
 
 def _vjp(
@@ -72,6 +86,7 @@ def _jvp(
 ) -> tuple[Any, None]:
     dtype = query.dtype
     query_t, key_t, value_t, query, key, value, attn_mask = _wide(query_t, key_t, value_t, query, key, value, attn_mask)
+    key_t, value_t, key, value = _for_each_query_head(query, key_t, value_t, key, value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     total = None if value_t is None else torch.matmul(p, value_t)
     for q, k in ((query_t, key), (query, key_t)):

@@ -29,15 +29,34 @@ QKV = ((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 3))
     [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.rand(4, 5) > 0.3}, {"attn_mask": torch.randn(2, 1, 4, 5).double()}],
     ids=["plain", "causal", "scaled", "bool mask", "float mask"],
 )
-def test_with_options(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("heads", [2, 4], ids=["heads of their own", "grouped queries"])
+def test_with_options(options: dict[str, Any], heads: int) -> None:
     def f(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        return (F.scaled_dot_product_attention(q, k, v, **options),)
+        return (F.scaled_dot_product_attention(q, k, v, enable_gqa=heads > 2, **options),)
 
     def written_out(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         with sdpa_kernel(SDPBackend.MATH):  # torch differentiates the fused kernel once only
             return f(q, k, v)
 
-    check_problem(Problem(f, tensors(*QKV), (0, 1, 2), f"attention {list(options)}", written_out))
+    inputs = tensors((2, heads, 4, 3), *QKV[1:])
+    check_problem(Problem(f, inputs, (0, 1, 2), f"attention {list(options)} with {heads} heads", written_out))
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (None, 0, None), (None, None, 0), (0, 0, None), (0, 0, 0)])
+def test_grouped_queries_where_some_are_batched(dims: tuple[int | None, ...]) -> None:
+    shapes = ((2, 1, 6, 4, 3), (2, 1, 2, 5, 3), (2, 1, 2, 5, 3))
+    inputs = [x if d == 0 else x[0] for x, d in zip(tensors(*shapes), dims, strict=True)]
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def gradients(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return func.grad(lambda *qkv: f(*qkv).pow(2).sum(), argnums=(0, 1, 2))(q, k, v)
+
+    for g in (lambda *qkv: (f(*qkv),), gradients, lambda *qkv: func.jvp(f, qkv, tuple(x.cos() for x in qkv))):
+        loop = [g(*(x if d is None else x[b] for x, d in zip(inputs, dims, strict=True))) for b in range(2)]
+        expected = tuple(torch.stack(r) for r in zip(*loop, strict=True))
+        torch.testing.assert_close(func.vmap(g, in_dims=dims)(*inputs), expected)
 
 
 def test_samples() -> None:
