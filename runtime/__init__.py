@@ -6,5 +6,8 @@ from .tensor import Tensor, tensor, unwrap, wrap
 from . import autograd, func  # isort: skip
 from . import nested as nested  # isort: skip
 from . import composite as composite  # isort: skip
+from .dropin.meeting import meet  # isort: skip
+
+meet()
 
 __all__ = ["Tensor", "autograd", "func", "tensor", "unwrap", "wrap"]

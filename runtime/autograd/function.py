@@ -135,7 +135,8 @@ class _Definition:
 
     def __init__(self, cls: Any) -> None:
         self.has_setup = defines(cls, "setup_context")
-        self.node_class: type[FunctionNode] = type(f"{cls.__name__}Backward", (FunctionNode,), {"_forward_cls": cls})
+        made = {"_forward_cls": cls, "_boxed_grads": getattr(cls, "boxed_grads_call", False)}
+        self.node_class: type[FunctionNode] = type(f"{cls.__name__}Backward", (FunctionNode,), made)
         self.signature: Signature | None = None
 
     def bind(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from ..levels import Value
 from ..rules.record import NestedMeta
 from .nested import meta_of
 from .nodes import Edge, Node
+from .running import current_graph_is_retained
 from .saved import FREED, SavedTensor, present, restore, save
 
 
@@ -68,6 +69,7 @@ class FunctionNode(Node, FunctionCtx):
     """
 
     _forward_cls: Any
+    _boxed_grads = False  # ``backward`` takes one list of gradients, from which it removes them, as torch's compiled functions do
     saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None once it has been freed
     _histories: tuple[
         Edge | int | None, ...
@@ -199,7 +201,8 @@ class FunctionNode(Node, FunctionCtx):
             shown.append(_raised(level, g) if values else g)
         before, self._outward = self._outward, not values
         try:
-            result = backward_of(self._forward_cls)(self, *shown)
+            backward = backward_of(self._forward_cls)
+            result = backward(self, shown) if self._boxed_grads else backward(self, *shown)
         finally:
             self._outward = before
         return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)
@@ -232,6 +235,11 @@ class FunctionNode(Node, FunctionCtx):
         if create_graph:
             return tuple(_raised(level, r) for r in found)
         return tuple(r._inner if isinstance(r, Value) and r._level is level else r for r in found)
+
+    def maybe_clear_saved_tensors(self) -> None:
+        """Within ``backward``: free what was saved, if the graph is not retained. A method of torch's ctx too."""
+        if not current_graph_is_retained():
+            self.release()
 
     def release(self) -> None:
         self.saved = None

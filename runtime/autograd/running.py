@@ -70,3 +70,8 @@ def current_graph_task_id() -> int:
 def current_node() -> Node | None:
     """The node that runs now, if a backward pass does."""
     return None if RUNNING.task is None else RUNNING.task.node
+
+
+def current_graph_is_retained() -> bool:
+    """Whether the graph outlives the running backward pass; True where there is none."""
+    return RUNNING.task is None or RUNNING.task.keep_graph

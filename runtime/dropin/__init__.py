@@ -21,11 +21,7 @@ from typing import Any
 import torch
 
 from ..tensor import rebuild
-from .classes import patch_classes
-from .factories import wrapped_factories
-from .modules import patch_modules
 from .patches import Patches
-from .routes import replacements, switches
 
 __all__ = ["install", "installed", "is_installed", "uninstall"]
 
@@ -38,17 +34,29 @@ def is_installed() -> bool:
 
 
 def install() -> None:
-    """Route torch's API to this package, for the whole process. Installing twice is an error."""
+    """Route torch's API to this package, for the whole process. Installing twice is an error.
+
+    What it needs is imported here, so that `import runtime` stays quick.
+    """
     global _patches
     if _patches is not None:
         raise RuntimeError("the drop-in is installed already; leave it with runtime.dropin.uninstall() first")
+    from .capturing import captures
+    from .classes import patch_classes
+    from .compiling import compiler
+    from .distributed import patch_distributed
+    from .factories import wrapped_factories
+    from .modules import patch_modules
+    from .routes import replacements, switches
+
     patches = Patches()
     try:
-        patches.replace_everywhere(replacements() | wrapped_factories())
+        patches.replace_everywhere(replacements() | wrapped_factories() | captures(patches) | compiler(patches))
         for owner, name, value in switches():
             patches.set(owner, name, value)
         patch_classes(patches)
         patch_modules(patches)
+        patch_distributed(patches)
         patches.enter(torch.serialization.safe_globals([rebuild]))  # so that torch.load takes what torch.save wrote
     except BaseException:
         patches.undo()

@@ -17,9 +17,6 @@ _Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
 
-# subclasses of torch's Function that exist already are ours by their staticmethods
-function.INTERFACES.update(c for c in _Function.__mro__ if c is not object)
-
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
     """Turn a plain tensor into a runtime tensor of the same storage, in place: whoever holds it holds a runtime tensor."""

@@ -1,14 +1,18 @@
-"""Replacing attributes of other modules and classes so that every one of them can be put back."""
+"""Replacing attributes of other modules and classes so that every one of them can be put back, for good or for a while."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 _ABSENT: Any = object()
 _OWN = __name__.split(".")[0]
+_TORCHS = ("torch", "functorch")
+Table = Mapping[int, tuple[Any, Any]]
 
 
 class Patches:
@@ -17,6 +21,11 @@ class Patches:
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
         self._entered = contextlib.ExitStack()
+        self._taken: list[tuple[Any, str, Any]] = []  # what modules imported since took from torch under the drop-in
+        self._table: Table = {}
+        self._scanned: dict[str, tuple[ModuleType, int]] = {}
+        self._lock = threading.RLock()
+        self._suspensions = 0
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         """Enter a context that :meth:`undo` leaves."""
@@ -24,31 +33,79 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """``owner.name = value``, where owner is a module or a class."""
-        old = type(owner) if name == "__class__" else vars(owner).get(name, _ABSENT)
-        self._done.append((owner, name, old))
+        self._done.append((owner, name, _current(owner, name)))
         setattr(owner, name, value)
 
-    def replace_everywhere(self, table: Mapping[int, tuple[Any, Any]]) -> None:
+    def replace_everywhere(self, table: Table) -> None:
         """In every imported module but our own, replace each name bound to an object of ``table``: ``{id: (object, replacement)}``.
 
         So ``from torch.func import grad`` written before is routed as well.
         """
+        self._table = table
+        for module, name, replacement in self._bound_to(table):
+            self.set(module, name, replacement)
+
+    def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
+        """The names of ``table``'s objects, in modules that were imported or got further names since the last look at them."""
         for module_name, module in list(sys.modules.items()):
-            if module is None or module_name.partition(".")[0] == _OWN:
-                continue
             names = getattr(module, "__dict__", None)
-            if not isinstance(names, dict):
+            if not isinstance(names, dict) or module_name.partition(".")[0] == _OWN:
                 continue
+            if self._scanned.get(module_name) == (module, len(names)):
+                continue
+            self._scanned[module_name] = (module, len(names))
             for name, value in list(names.items()):
                 found = table.get(id(value))
                 if found is not None and found[0] is value:
-                    self.set(module, name, found[1])
+                    yield module, name, found[1]
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Everything as it was before the replacements, for the length of a ``with`` block.
+
+        Modules imported since then see the originals too. The attributes are the process's: two threads that want them put back wait
+        for one another, and a third that calls torch meanwhile meets torch's own functions.
+        """
+        with self._lock:
+            self._suspensions += 1
+            if self._suspensions == 1:
+                self._taken += self._bound_to(_turned(self._table))
+                replaced = [(owner, name, _current(owner, name)) for owner, name, _ in self._done + self._taken]
+                self._put_back(self._done + self._taken)
+            try:
+                yield
+            finally:
+                self._suspensions -= 1
+                if self._suspensions == 0:
+                    for owner, name, value in replaced:
+                        _put(owner, name, value)
+                    self.replace_everywhere(self._table)
 
     def undo(self) -> None:
         self._entered.close()
-        for owner, name, old in reversed(self._done):
-            if old is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, old)
+        self._taken += self._bound_to(_turned(self._table))
+        # a user's module may have imported the name from us; torch's modules have not
+        torchs = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCHS]
+        self._put_back(self._done + torchs)
         self._done.clear()
+        self._taken.clear()
+
+    @staticmethod
+    def _put_back(replaced: list[tuple[Any, str, Any]]) -> None:
+        for owner, name, old in reversed(replaced):
+            _put(owner, name, old)
+
+
+def _current(owner: Any, name: str) -> Any:
+    return type(owner) if name == "__class__" else vars(owner).get(name, _ABSENT)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if value is not _ABSENT:
+        setattr(owner, name, value)
+    elif name in vars(owner):
+        delattr(owner, name)
+
+
+def _turned(table: Table) -> Table:
+    return {id(new): (new, old) for old, new in table.values()}

@@ -124,6 +124,7 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C, "_current_graph_task_id", running.current_graph_task_id),
         (torch._C, "_current_graph_task_execution_order", engine.execution_order),
         (torch._C, "_current_autograd_node", running.current_node),
+        (torch._C._autograd, "_get_current_graph_task_keep_graph", running.current_graph_is_retained),
         (torch._C, "_will_engine_execute_node", engine.will_execute),
         (torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: saved.HOOKS.disabled is None),
         (torch._C._functions, "AccumulateGrad", nodes.AccumulateGrad),

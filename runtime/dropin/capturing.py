@@ -1,0 +1,137 @@
+"""``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures the program while the drop-in stands aside.
+
+What comes back works on tensors of the session: its parameters are those of the module that was captured.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.export
+import torch.onnx
+
+from .patches import Patches
+from .stepping_aside import Exchange, RefuseSession, aside
+
+_export, _load, _save = torch.export.export, torch.export.load, torch.export.save
+_ExportedProgram: Any = torch.export.ExportedProgram
+
+
+def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[..., Any]:
+    """``torch.jit.trace`` or ``torch.jit.trace_module``. The first argument is the program."""
+
+    @functools.wraps(capture)
+    def traced(program: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = Exchange()
+        with aside(patches), exchange.lent(program), RefuseSession(name):
+            made = capture(program, *exchange.plain_tree(args), **exchange.plain_tree(kwargs))
+        if isinstance(made, torch.nn.Module):
+            _give_parameters(made, exchange)
+        return made
+
+    return traced
+
+
+def _give_parameters(scripted: Any, exchange: Exchange) -> None:
+    """A traced module runs on the module's own parameters, so that what it computes from them is recorded."""
+    for module in scripted.modules():
+        for names in (module._parameters, module._buffers):
+            for name, value in list(names.items()):
+                if isinstance(value, torch.Tensor):
+                    module._c.setattr(name, exchange.session(value))
+
+
+def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+    """``torch.onnx.export``, which only writes down what it is given."""
+
+    @functools.wraps(capture)
+    def exported(model: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = Exchange()
+        with aside(patches), exchange.lent(model):
+            return capture(model, *exchange.plain_tree(args), **exchange.plain_tree(kwargs))
+
+    return exported
+
+
+class Programs:
+    """``ExportedProgram`` under the drop-in: torch's methods see its plain tensors, everybody else those of the session."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+        self._exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
+
+    def _received(self, program: Any, exchange: Exchange) -> Any:
+        """An exported program that torch has made: its tensors become the session's."""
+        self._exchanges[program] = exchange
+        self._turn(program, exchange.session_tree)
+        return program
+
+    @staticmethod
+    def _turn(program: Any, turned: Callable[[Any], Any]) -> None:
+        for names in (program._state_dict, program._constants):
+            for name, value in list(names.items()):
+                names[name] = turned(value)
+        program._example_inputs = turned(program._example_inputs)
+
+    def _plainly(self, program: Any, call: Callable[[], Any]) -> Any:
+        """``call()`` on torch's own terms, on the plain tensors of ``program``."""
+        exchange = self._exchanges.setdefault(program, Exchange())
+        with aside(self._patches):
+            self._turn(program, exchange.plain_tree)
+            try:
+                return call()
+            finally:
+                self._turn(program, exchange.session_tree)
+
+    def export(self, module: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
+        exchange = Exchange()
+        with aside(self._patches), exchange.lent(module):
+            program = _export(module, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options)
+        return self._received(program, exchange)
+
+    def save(self, program: Any, f: Any, **options: Any) -> None:
+        self._plainly(program, lambda: _save(program, f, **options))
+
+    def load(self, f: Any, **options: Any) -> Any:
+        with aside(self._patches):
+            program = _load(f, **options)
+        return self._received(program, Exchange())
+
+    def patch(self) -> None:
+        """The methods of ``ExportedProgram`` that compute with its tensors."""
+        original_module, original_decompositions = _ExportedProgram.module, _ExportedProgram.run_decompositions
+
+        def module(program: Any, *args: Any, **kwargs: Any) -> Any:
+            made = self._plainly(program, lambda: original_module(program, *args, **kwargs))
+            self._exchanges[program].session_module(made)
+            return made
+
+        def run_decompositions(program: Any, *args: Any, **kwargs: Any) -> Any:
+            exchange = self._exchanges.setdefault(program, Exchange())
+            return self._received(self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)), exchange)
+
+        self._patches.set(_ExportedProgram, "module", module)
+        self._patches.set(_ExportedProgram, "run_decompositions", run_decompositions)
+
+
+def _named(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(theirs)(lambda *args, **kwargs: ours(*args, **kwargs))
+
+
+def captures(patches: Patches) -> dict[int, tuple[Any, Any]]:
+    """``{id of a function of torch that captures programs: (function, ours)}``."""
+    programs = Programs(patches)
+    programs.patch()
+    pairs = [
+        (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
+        (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
+        (torch.onnx.export, _onnx(torch.onnx.export, patches)),
+        (_export, _named(_export, programs.export)),
+        (_save, _named(_save, programs.save)),
+        (_load, _named(_load, programs.load)),
+    ]
+    return {id(theirs): (theirs, ours) for theirs, ours in pairs}

@@ -1,0 +1,237 @@
+"""``DistributedDataParallel`` under the drop-in: torch's module with a reducer that hooks into the runtime's backward pass.
+
+torch's C++ reducer puts its hooks on nodes of torch's tape. This one puts a hook on each parameter. At the end of a backward pass it
+averages the gradients over the processes, bucket by bucket and in the order that all processes share. Communication does not overlap with
+the pass, and ``gradient_as_bucket_view`` saves no memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from ..autograd.engine import queue_callback
+from ..tensor import Tensor, unwrap, wrap
+from .patches import Patches
+
+_UNUSED = (
+    "DistributedDataParallel: the backward pass has finished, but these parameters got no gradient: {}. The processes would wait for one "
+    "another. Use all parameters in every forward pass, or construct it with find_unused_parameters=True."
+)
+
+
+class GradBucket:
+    """What a communication hook is given. As ``torch.distributed.GradBucket``."""
+
+    def __init__(self, index: int, last: bool, buffer: torch.Tensor, parameters: Sequence[Any]) -> None:
+        self._index, self._last, self._buffer, self._parameters = index, last, buffer, list(parameters)
+
+    def index(self) -> int:
+        return self._index
+
+    def is_last(self) -> bool:
+        return self._last
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        self._buffer = buffer
+
+    def parameters(self) -> list[Any]:
+        return self._parameters
+
+    def gradients(self) -> list[torch.Tensor]:
+        parts = self._buffer.split([p.numel() for p in self._parameters])
+        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+
+
+class Reducer:
+    """What ``DistributedDataParallel`` asks of ``torch.distributed.Reducer``."""
+
+    def __init__(
+        self,
+        params: Sequence[Any],
+        bucket_indices: Sequence[Sequence[int]],
+        per_bucket_size_limits: Sequence[int],
+        process_group: Any,
+        expect_sparse_gradients: Sequence[bool] = (),
+        bucket_bytes_cap: int = 0,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        param_to_name_mapping: Any = None,
+        *rest: Any,
+    ) -> None:
+        self._params = list(params)
+        self._buckets = [list(bucket) for bucket in bucket_indices]
+        self._group = process_group
+        self._sparse = list(expect_sparse_gradients) or [False] * len(self._params)
+        self._lenient = find_unused_parameters
+        self._names = param_to_name_mapping or {}
+        self._hook: Any = None
+        self._waiting = False  # a forward pass has asked for its backward pass to be reduced
+        self._ready: set[int] = set()
+        this = weakref.ref(self)
+        self._handles = [p.register_post_accumulate_grad_hook(_marker(this, i)) for i, p in enumerate(self._params)]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(
+            f"runtime.dropin: DistributedDataParallel needs its reducer's {name!r} for what it was asked (join, mixed precision or an "
+            "optimizer inside the backward pass), which the drop-in does not offer. Leave that option out, or run on plain torch."
+        )
+
+    def _mark(self, i: int) -> None:
+        if self._waiting:
+            if not self._ready:
+                queue_callback(self._reduce)
+            self._ready.add(i)
+
+    def _reduce(self) -> None:
+        """At the end of a backward pass: every parameter's gradient becomes the mean over the processes."""
+        ready, self._ready, self._waiting = self._ready, set(), False
+        used = ready
+        if self._lenient:
+            everywhere = torch.zeros(len(self._params), dtype=torch.int32)
+            everywhere[sorted(ready)] = 1
+            mask = unwrap(everywhere).to(self._params[0].device)
+            dist.all_reduce(mask, group=self._group)
+            used = {i for i, n in enumerate(mask.tolist()) if n}
+        elif len(ready) < len(self._params):
+            missing = [self._names.get(i, f"number {i}") for i in range(len(self._params)) if i not in ready]
+            raise RuntimeError(_UNUSED.format(", ".join(missing)))
+        with torch.no_grad():
+            for number, bucket in enumerate(self._buckets):
+                if any(self._sparse[i] for i in bucket):
+                    self._reduce_sparse(bucket)
+                else:
+                    self._reduce_bucket(number, bucket, used)
+
+    def _gradient(self, p: Any) -> torch.Tensor:
+        return torch.zeros_like(unwrap(p.detach())) if p.grad is None else unwrap(p.grad)
+
+    def _reduce_bucket(self, number: int, bucket: list[int], used: set[int]) -> None:
+        params = [self._params[i] for i in bucket]
+        flat = torch.cat([self._gradient(p).reshape(-1) for p in params])
+        if self._hook is None:
+            flat.mul_(1.0 / dist.get_world_size(self._group))
+            dist.all_reduce(flat, group=self._group)
+        else:
+            state, hook = self._hook
+            result = hook(state, GradBucket(number, number == len(self._buckets) - 1, wrap(flat), params)).wait()
+            flat = unwrap(result[0] if isinstance(result, (list, tuple)) else result)
+        for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
+            p = self._params[i]
+            if i not in used:
+                continue  # no process has a gradient for it
+            if p.grad is None:
+                p.grad = wrap(torch.empty_like(unwrap(p.detach())).copy_(part.view(p.shape)))
+            else:
+                unwrap(p.grad).copy_(part.view(p.shape))
+
+    def _reduce_sparse(self, bucket: list[int]) -> None:
+        for i in bucket:
+            p = self._params[i]
+            if p.grad is None:
+                p.grad = wrap(torch.zeros_like(unwrap(p.detach())).to_sparse(1))
+            grad = (unwrap(p.grad) / dist.get_world_size(self._group)).coalesce()
+            dist.all_reduce(grad, group=self._group)
+            p.grad = wrap(grad)
+
+    def prepare_for_forward(self) -> None:
+        self._ready = set()
+
+    def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
+        self._waiting = True
+
+    def set_communication(self, state: Any, hook: Any) -> None:
+        if self._hook is not None:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        self._hook = state, hook
+
+    def set_logger(self, logger: Any) -> None:
+        pass
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def _set_static_graph(self) -> None:
+        self._lenient = True
+
+    def _delay_all_reduce(self) -> None:
+        """A static graph's first pass is reduced at its end like every other."""
+
+    def _install_post_backward_futures(self, futures: Any) -> None:
+        for future in futures:
+            future.wait()
+
+    def _remove_autograd_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _check_reducer_finalized(self) -> None:
+        if self._ready:
+            raise RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
+
+    def _reset_state(self) -> None:
+        self._ready, self._waiting = set(), False
+
+    def _update_process_group(self, group: Any) -> None:
+        self._group = group
+
+
+def _marker(reducer: weakref.ref[Reducer], i: int) -> Any:
+    def mark(_: Tensor) -> None:
+        found = reducer()
+        if found is not None:
+            found._mark(i)
+
+    return mark
+
+
+class Logger:
+    """``torch.distributed.Logger``, which writes statistics of torch's reducer: this one has none."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        pass
+
+    def _nothing(self, *args: Any) -> None:
+        pass
+
+    set_construction_data_and_log = set_runtime_stats_and_log = set_error_and_log = _nothing
+    _set_static_graph = _set_comm_hook_name = _set_ddp_runtime_logging_sample_rate = _nothing
+
+    def _get_ddp_logging_data(self) -> Any:
+        raise NotImplementedError("runtime.dropin: its DistributedDataParallel keeps no statistics")
+
+
+def _register_builtin(reducer: Reducer, kind: Any) -> None:
+    if kind != dist.BuiltinCommHookType.ALLREDUCE:
+        raise NotImplementedError(
+            f"runtime.dropin: the built-in communication hook {kind} is not offered. Use the hook of the same name in "
+            "torch.distributed.algorithms.ddp_comm_hooks.default_hooks."
+        )
+
+
+def _refused(name: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"runtime.dropin: {name} keeps parameters in pieces on torch's own tape and does not run on the runtime's engine. Use "
+            "DistributedDataParallel, or run on plain torch."
+        )
+
+    return refuse
+
+
+def patch_distributed(patches: Patches) -> None:
+    if not dist.is_available():
+        return
+    patches.set(dist, "Reducer", Reducer)
+    patches.set(dist, "Logger", Logger)
+    patches.set(dist, "_register_comm_hook", lambda reducer, state, hook: reducer.set_communication(state, hook))
+    patches.set(dist, "_register_builtin_comm_hook", _register_builtin)

@@ -1,0 +1,68 @@
+"""Where torch's own autograd meets tensors of this package although the drop-in is not installed.
+
+    class Square(torch.autograd.Function): ...
+    runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
+
+Torch's C++ would run ``forward`` and record nothing, as its engine knows nothing of our tapes, so gradients would silently be zero.
+``import runtime`` therefore gives two functions of torch a look at their arguments: ``Function.apply`` hands a call with values among
+its arguments to :mod:`runtime.autograd.function`, and a backward pass of torch's engine from or to a value is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from ..autograd import function
+from ..levels import VALUES
+from ..tensor import Tensor
+
+_Function: Any = torch.autograd.function.Function
+_graph: Any = torch.autograd.graph
+_record = _Function.__dict__["apply"].__func__
+_run_backward = _graph._engine_run_backward
+
+
+@functools.wraps(_record)
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    for a in args:
+        if type(a) in VALUES:
+            return function.apply(cls, args, kwargs)
+    for a in kwargs.values():
+        if type(a) in VALUES:
+            return function.apply(cls, args, kwargs)
+    return _record(cls, *args, **kwargs)
+
+
+@functools.wraps(_run_backward)
+def _backward(outputs: Any, gradients: Any, keep_graph: Any, create_graph: Any, inputs: Any = (), *args: Any, **kwargs: Any) -> Any:
+    for t in (*outputs, *inputs):
+        if type(t) in VALUES:
+            _refuse(t)
+    return _run_backward(outputs, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+
+
+def _refuse(t: Any) -> NoReturn:
+    where = "of the session" if isinstance(t, Tensor) else f"a value of {t._level.what}"
+    raise RuntimeError(
+        f"torch's engine was asked for gradients of a runtime tensor ({where}), whose history it does not know. Call "
+        "runtime.autograd.backward or runtime.autograd.grad, or run the program under runtime.dropin, where torch.autograd's functions are "
+        "those."
+    )
+
+
+def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    if vars(module).get(name) is old:
+        setattr(module, name, new)
+
+
+def meet() -> None:
+    """Called once, by ``import runtime``."""
+    function.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function serve as ours do
+    _Function.apply = classmethod(_apply)
+    for name in ("torch.autograd", "torch.autograd.graph"):
+        _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)

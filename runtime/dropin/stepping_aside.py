@@ -1,0 +1,224 @@
+"""Standing aside while torch captures a program: torch's own names are back, and the program works on plain tensors.
+
+A capture (``torch.jit.trace``, ``torch.export``) interprets a program by machinery that is tied to torch's own functions and tensors. An
+:class:`Exchange` gives it plain tensors that share memory with those of the session, and gives the session's tensors back afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..levels import Value
+from ..tensor import Tensor, wrap
+from .patches import Patches
+
+_thread = threading.local()
+
+
+def standing_aside() -> bool:
+    """Whether torch captures a program in this thread."""
+    return getattr(_thread, "captures", 0) > 0
+
+
+@contextlib.contextmanager
+def aside(patches: Patches) -> Iterator[None]:
+    """torch's own names for the length of a ``with`` block, whatever happens in it."""
+    with patches.suspended():
+        _thread.captures = getattr(_thread, "captures", 0) + 1
+        try:
+            yield
+        finally:
+            _thread.captures -= 1
+
+
+class Exchange:
+    """Pairs of a tensor of the session and a plain one with the same memory."""
+
+    def __init__(self) -> None:
+        self._plain: dict[int, tuple[Tensor, torch.Tensor]] = {}
+        self._session: dict[int, Tensor] = {}
+
+    def plain(self, t: Any) -> Any:
+        """The plain tensor for a tensor of the session; anything else as it is. A parameter stays one."""
+        if type(t) is not Tensor:
+            return t
+        found = self._plain.get(id(t))
+        if found is None:
+            with _disable_current_modes():
+                made = t._inner.detach()
+                if isinstance(t, torch.nn.Parameter):
+                    made = torch.nn.Parameter(made, t.requires_grad)
+                elif t.requires_grad:
+                    made.requires_grad_()
+            found = self._plain[id(t)] = t, made
+            self._session[id(made)] = t
+        return found[1]
+
+    def session(self, t: Any) -> Any:
+        """The tensor of the session for a plain one, a new one if need be; anything else as it is."""
+        if type(t) not in (torch.Tensor, torch.nn.Parameter):
+            return t
+        found = self._session.get(id(t))
+        if found is None:
+            found = wrap(t.detach())
+            if isinstance(t, torch.nn.Parameter):
+                found = torch.nn.Parameter(found, t.requires_grad)  # type: ignore[assignment]
+            self._session[id(t)] = found
+            self._plain[id(found)] = found, t
+        return found
+
+    def plain_tree(self, tree: Any) -> Any:
+        return pytree.tree_map_only(Tensor, self.plain, tree)
+
+    def session_tree(self, tree: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, self.session, tree)
+
+    def session_module(self, module: torch.nn.Module) -> None:
+        """Give ``module`` parameters and buffers of the session."""
+        for part in module.modules():
+            for names in (part._parameters, part._buffers, vars(part)):
+                for name, value in list(names.items()):
+                    names[name] = self.session(value)
+
+    @contextlib.contextmanager
+    def lent(self, *programs: Any) -> Iterator[None]:
+        """What the programs reach (modules, closures, globals, containers) holds plain tensors for the length of a ``with`` block."""
+        replaced: list[tuple[Any, Any, Any]] = []
+        seen: set[int] = set()
+        try:
+            for program in programs:
+                for place in _places(program, seen):
+                    for name, value in list(place.items()):
+                        if type(value) is Tensor:
+                            replaced.append((place, name, value))
+                            place[name] = self.plain(value)
+            yield
+        finally:
+            for place, name, value in reversed(replaced):
+                if place.get(name) is self.plain(value):
+                    place[name] = value
+
+
+class _Cell:
+    """A closure's cell as a mapping of one name."""
+
+    def __init__(self, cell: CellType) -> None:
+        self._cell = cell
+
+    def items(self) -> list[tuple[str, Any]]:
+        try:
+            return [("contents", self._cell.cell_contents)]
+        except ValueError:  # not bound yet
+            return []
+
+    def get(self, name: str) -> Any:
+        return self._cell.cell_contents
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._cell.cell_contents = value
+
+
+class _Items(list[Any]):
+    """A list as a mapping of its positions."""
+
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
+        self._items = items
+
+    def items(self) -> list[tuple[int, Any]]:
+        return list(enumerate(self._items))
+
+    def get(self, i: int) -> Any:
+        return self._items[i]
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        self._items[i] = value
+
+
+def _places(program: Any, seen: set[int]) -> Iterator[Any]:
+    """The mappings in which a program finds its tensors by name."""
+    if id(program) in seen or isinstance(program, torch.jit.ScriptModule):
+        return
+    seen.add(id(program))
+    below: list[Any] = []
+    if isinstance(program, torch.nn.Module):
+        yield from (program._parameters, program._buffers, vars(program))
+        below = [*vars(program).values(), *program._modules.values()]
+    elif isinstance(program, MethodType):
+        below = [program.__self__, program.__func__]
+    elif isinstance(program, functools.partial):
+        below = [program.func, program.args, program.keywords]
+    elif isinstance(program, FunctionType):
+        if not _torchs(program):
+            cells = [_Cell(c) for c in program.__closure__ or ()]
+            yield from cells
+            used = _names(program.__code__)
+            reached = {name: value for name, value in program.__globals__.items() if name in used}
+            if any(type(value) is Tensor for value in reached.values()):
+                yield _Globals(program.__globals__, used)
+            below = [*(v for c in cells for _, v in c.items()), *reached.values(), program.__defaults__, program.__kwdefaults__]
+    elif isinstance(program, dict):
+        yield program
+        below = list(program.values())
+    elif isinstance(program, list):
+        yield _Items(program)
+        below = program
+    elif isinstance(program, tuple):
+        below = list(program)
+    elif hasattr(program, "__dict__") and not isinstance(program, (type, ModuleType, torch.Tensor)) and not _torchs(type(program)):
+        yield vars(program)
+        below = list(vars(program).values())
+    for part in below:
+        yield from _places(part, seen)
+
+
+class _Globals:
+    """The global names that a function uses."""
+
+    def __init__(self, names: dict[str, Any], used: set[str]) -> None:
+        self._names, self._used = names, used
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, self._names[name]) for name in self._used if name in self._names]
+
+    def get(self, name: str) -> Any:
+        return self._names.get(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._names[name] = value
+
+
+def _names(code: CodeType) -> set[str]:
+    """The global names in a function and those defined in it."""
+    return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _torchs(made: Any) -> bool:
+    return (getattr(made, "__module__", None) or "").partition(".")[0] in ("torch", "functorch", "runtime")
+
+
+class RefuseSession(TorchFunctionMode):
+    """While a capture runs: a tensor of the session that it meets would become a constant, so it is refused."""
+
+    def __init__(self, capture: str) -> None:
+        super().__init__()
+        self._capture = capture
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(isinstance(t, Value) for t in pytree.arg_tree_leaves(*args, **kwargs)):
+            raise RuntimeError(
+                f"runtime.dropin: {self._capture} met a tensor in a place where the drop-in cannot exchange it for a plain one. "
+                "Pass it as an argument, or make it a parameter, buffer or attribute of the module."
+            )
+        return func(*args, **kwargs)

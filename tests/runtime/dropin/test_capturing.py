@@ -1,0 +1,179 @@
+"""torch's own captures (jit.trace, export, ONNX) under the drop-in: they see plain tensors, and their results work in the session."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import runtime
+from runtime import dropin, unwrap
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+Program = Callable[[], Any]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.BatchNorm1d(3), nn.Linear(3, 1)).eval()
+
+
+def trained(captured: Any, parameters: Any) -> list[torch.Tensor]:
+    """Results and parameters over two steps on inputs that the capture did not see."""
+    out = []
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        optimizer.zero_grad()
+        y = captured(torch.randn(4, 2))
+        y.pow(2).sum().backward()
+        optimizer.step()
+        out.append(y.detach())
+    return [*out, *(p.detach().clone() for p in parameters)]
+
+
+def traced_module() -> Any:
+    m = model()
+    return trained(torch.jit.trace(m, torch.ones(4, 2)), list(m.parameters()))
+
+
+def traced_function_with_a_closure() -> Any:
+    scale = torch.tensor([2.0, 3.0])
+    f = torch.jit.trace(lambda x: x * scale + x.sum(), (torch.zeros(2),))
+    return f(torch.tensor([1.0, 5.0]))
+
+
+def traced_method() -> Any:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.w
+
+        def other(self, x: Any) -> Any:
+            return x @ self.w
+
+    t = torch.jit.trace_module(Two(), {"forward": (torch.ones(2),), "other": (torch.ones(2),)})
+    x = torch.tensor([3.0, 4.0])
+    return t(x), t.other(x)
+
+
+def traced_and_saved() -> Any:
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.trace(model(), torch.ones(4, 2)), file)
+    file.seek(0)
+    return torch.jit.load(file)(torch.tensor([[1.0, -2.0]]))
+
+
+def exported_module() -> Any:
+    m = model()
+    program = torch.export.export(m, (torch.ones(4, 2),))
+    return trained(program.module(), list(m.parameters()))
+
+
+def exported_with_a_dynamic_batch() -> Any:
+    program = torch.export.export(model(), (torch.ones(4, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    return [program.module()(torch.ones(n, 2)) for n in (2, 7)]
+
+
+def exported_saved_and_loaded() -> Any:
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(model(), (torch.ones(4, 2),)), file)
+    file.seek(0)
+    loaded = torch.export.load(file)
+    return loaded.module()(torch.full((4, 2), 0.5)), loaded.run_decompositions().module()(torch.full((4, 2), 0.5))
+
+
+def symbolically_traced() -> Any:
+    m = model()
+    return trained(torch.fx.symbolic_trace(m), list(m.parameters()))
+
+
+def scripted() -> Any:
+    m = model()
+    return trained(torch.jit.script(m), list(m.parameters()))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        traced_module,
+        traced_function_with_a_closure,
+        traced_method,
+        traced_and_saved,
+        exported_module,
+        exported_with_a_dynamic_batch,
+        exported_saved_and_loaded,
+        symbolically_traced,
+        scripted,
+    ],
+    ids=lambda p: p.__name__,
+)
+def test_a_captured_program_computes_and_trains_as_in_torch(program: Program) -> None:
+    expected = program()
+    with dropin.installed():
+        found = program()
+    found = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: unwrap(t.detach()), found)
+    torch.testing.assert_close(found, torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach(), expected))
+
+
+@pytest.fixture
+def routed() -> Iterator[None]:
+    with dropin.installed():
+        yield
+
+
+@pytest.mark.usefixtures("routed")
+def test_the_module_that_was_captured_keeps_its_parameters() -> None:
+    m = model()
+    before = list(m.parameters())
+    traced = torch.jit.trace(m, torch.ones(4, 2))
+    exported = torch.export.export(m, (torch.ones(4, 2),)).module()
+    for module in (m, traced, exported):
+        assert all(a is b for a, b in zip(module.parameters(), before, strict=True))
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_tensor_that_the_capture_cannot_exchange_is_refused() -> None:
+    hidden = frozenset([torch.ones(2)])
+    with pytest.raises(RuntimeError, match=r"runtime.dropin: torch.jit.trace met a tensor .* Pass it as an argument"):
+        torch.jit.trace(lambda x: x * next(iter(hidden)), (torch.zeros(2),))
+
+
+@pytest.mark.usefixtures("routed")
+def test_an_error_in_a_capture_leaves_everything_as_it_was() -> None:
+    m = model()
+    before = list(m.parameters())
+    factory, grad = torch.ones, torch.autograd.grad
+    m.forward = lambda x: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        torch.jit.trace(m, torch.ones(4, 2))
+    with pytest.raises(ZeroDivisionError):
+        torch.export.export(m, (torch.ones(4, 2),))
+    assert torch.ones is factory and torch.autograd.grad is grad and dropin.is_installed()
+    assert all(a is b for a, b in zip(m.parameters(), before, strict=True))
+    assert isinstance(torch.ones(1), runtime.Tensor)
+
+
+@pytest.mark.usefixtures("routed")
+def test_captures_in_two_threads_wait_for_one_another() -> None:
+    results: list[Any] = []
+
+    def capture() -> None:
+        f = torch.jit.trace(lambda x: x * torch.ones(2), (torch.zeros(2),))
+        results.append(f(torch.ones(2)).tolist())
+
+    threads = [threading.Thread(target=capture) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[1.0, 1.0]] * 2 and isinstance(torch.ones(1), runtime.Tensor)

@@ -1,0 +1,107 @@
+"""torch's own autograd met with runtime tensors, without the drop-in: it dispatches to the runtime or refuses, and is never silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import runtime
+
+
+class Tripled(torch.autograd.Function):
+    """A square whose derivative is 3x rather than 2x, to tell it from a derived one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *, power: int = 2) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**power
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return 3 * g * ctx.saved_tensors[0]
+
+
+class TripledBySetup(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, other: Any = None) -> torch.Tensor:
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return 3 * g * ctx.saved_tensors[0], None
+
+    @staticmethod
+    def jvp(ctx: Any, t: torch.Tensor, _: Any) -> Any:
+        return 3 * t * ctx.saved_tensors[0]
+
+
+x = torch.tensor([2.0, 5.0])
+
+
+def of_the_session(f: Callable[..., Any]) -> Any:
+    leaf = runtime.wrap(x.clone(), True)
+    f(leaf).sum().backward()
+    return leaf.grad
+
+
+@pytest.mark.parametrize(
+    "differentiate",
+    [
+        lambda: of_the_session(Tripled.apply),
+        lambda: of_the_session(TripledBySetup.apply),
+        lambda: runtime.func.grad(lambda x: TripledBySetup.apply(x).sum())(x),
+        lambda: runtime.func.grad(lambda x: TripledBySetup.apply(x=x).sum())(x),
+        lambda: runtime.func.jvp(TripledBySetup.apply, (x,), (torch.ones(2),))[1],
+        lambda: runtime.func.vmap(runtime.func.grad(TripledBySetup.apply))(x),
+        lambda: runtime.func.jacrev(TripledBySetup.apply)(x).diagonal(),
+    ],
+    ids=["session", "setup", "grad", "keyword", "jvp", "vmap of grad", "jacrev"],
+)
+def test_torchs_function_uses_its_own_derivative_under_every_transform(differentiate: Callable[[], Any]) -> None:
+    assert runtime.unwrap(differentiate()).tolist() == [6.0, 15.0]
+
+
+def test_a_function_without_setup_context_is_refused_by_a_transform() -> None:
+    with pytest.raises(RuntimeError, match="setup_context"):
+        runtime.func.grad(lambda x: Tripled.apply(x).sum())(x)
+
+
+def test_torchs_function_on_plain_tensors_is_torchs() -> None:
+    leaf = x.clone().requires_grad_()
+    y = Tripled.apply(leaf)  # type: ignore[no-untyped-call]
+    assert not isinstance(y.grad_fn, runtime.autograd.graph.Node)
+    y.sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [6.0, 15.0]
+
+
+@pytest.mark.parametrize("ask", [lambda y, x: torch.autograd.backward(y), lambda y, x: torch.autograd.grad(y, x)], ids=["backward", "grad"])
+def test_torchs_engine_refuses_runtime_tensors_and_says_what_to_call(ask: Any) -> None:
+    leaf = runtime.wrap(x.clone(), True)
+    with pytest.raises(RuntimeError, match=r"a runtime tensor \(of the session\).*Call runtime.autograd.backward"):
+        ask((leaf * leaf).sum(), leaf)
+
+    def inner(v: Any) -> Any:
+        ask((v * v).sum(), v)
+
+    with pytest.raises(RuntimeError, match="a value of grad, vjp or jacrev"):
+        runtime.func.grad(inner)(x)
+
+
+def test_torchs_checkpoint_gives_the_gradient_or_an_error() -> None:
+    leaf = runtime.wrap(x.clone(), True)
+    checkpoint(lambda v: v.exp() * v, leaf, use_reentrant=False).sum().backward()
+    torch.testing.assert_close(runtime.unwrap(leaf.grad), (x + 1) * x.exp())
+    y = checkpoint(lambda v: v.exp() * v, leaf, use_reentrant=True)
+    with pytest.raises(RuntimeError, match=r"Call runtime\.autograd\.backward"):
+        y.sum().backward()
