@@ -64,6 +64,7 @@ def _own_frames_not_captured() -> Iterator[None]:
 
 def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     """``dynamo``: what stays changed while ``patches`` are suspended."""
+    guards: Any = importlib.import_module("torch._dynamo.guards")
     convert_frame: Any = importlib.import_module("torch._dynamo.convert_frame")
     builder: Any = importlib.import_module("torch._dynamo.variables.builder")
     output_graph: Any = importlib.import_module("torch._dynamo.output_graph")
@@ -85,6 +86,8 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         return _in_session(original_backend(graph, module, [_exchange(graph.fake_mode).plain(t) for t in examples]))
 
+    for name in ("id_match_unchecked", "CLOSURE_MATCH"):
+        dynamo.set(guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches))
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
     dynamo.set(builder, "infer_subclass_type", lambda value: None if type(value) is Tensor else original_class(value))
     dynamo.set(fake_tensor.FakeTensorMode, "from_tensor", from_tensor)
@@ -99,6 +102,16 @@ def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., An
             return method(*args, **kwargs)
 
     return call
+
+
+def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+    """No guard on names that the drop-in replaces: they are torch's while a program is captured, and ours when it is called."""
+
+    @functools.wraps(guard_on)
+    def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if patches.replaces(guards.get(guard)) else guard_on(guards, guard, *args, **kwargs)
+
+    return guarded
 
 
 def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:

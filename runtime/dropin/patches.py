@@ -45,6 +45,11 @@ class Patches:
         for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
 
+    def replaces(self, value: Any) -> bool:
+        """Whether names bound to ``value`` are replaced everywhere."""
+        found = self._table.get(id(value))
+        return found is not None and found[0] is value
+
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
         """The names of ``table``'s objects, in modules that were imported or got further names since the last look at them."""
         for module_name, module in list(sys.modules.items()):

@@ -36,7 +36,7 @@ def steps(backend: str | None) -> list[torch.Tensor]:
     """Everything that three training steps show."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-    m, x = Writing(), torch.randn(4, 3, requires_grad=True)
+    m, x = Writing().double(), torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     f = m if backend is None else torch.compile(m, backend=backend, fullgraph=True)
     optimizer = torch.optim.SGD(m.parameters(), lr=0.1)
     seen = []
