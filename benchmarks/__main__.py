@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engine, memory, report, transforms
+from benchmarks import calls, engine, memory, report, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "engine", "memory")
+SUITES = ("transforms", "engine", "calls", "memory")
 
 
 def _options() -> argparse.Namespace:
@@ -42,6 +42,8 @@ def main() -> int:
         cells += transforms.cells((options.size,) if options.size else SIZES)
     if wanted("engine"):
         cells += engine.cells()
+    if wanted("calls"):
+        cells += calls.cells()
     cells = [c for c in cells if options.only.lower() in c.name.lower()]
     console = Console(width=None if sys.stdout.isatty() else 140)
     outcomes: list[Outcome] = []
@@ -49,9 +51,12 @@ def main() -> int:
         steps = track(cells, description="comparing", console=Console(stderr=True))
         outcomes = [run(c, seconds=options.seconds) for c in steps]
         report.show(outcomes, console)
+    imported = calls.imports() if wanted("calls") and not options.only else {}
+    for name, taken in imported.items():
+        console.print(f"{name}: {taken:.2f} s of processor time beyond import torch (goal: at most 1)")
     kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
     if options.json:
-        report.write(options.json, {"times": report.as_data(outcomes), "memory": kept})
+        report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept})
     return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,10 @@ from benchmarks.timing import Ratio, compare
 
 @dataclass(frozen=True)
 class Cell:
-    """`build()` gives ours and the peer's callable, which return what is compared for equality before anything is timed."""
+    """`build()` gives ours and the peer's callable, which return what is compared for equality before anything is timed.
+
+    `goal`: the ratio that ours should not exceed; `around()`: the context in which ours is called.
+    """
 
     suite: str
     size: str
@@ -20,6 +24,8 @@ class Cell:
     what: str
     peer: str
     build: Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+    goal: float | None = None
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def name(self) -> str:
@@ -37,7 +43,7 @@ class Outcome:
 
 def difference(ours: object, peer: object) -> str:
     """Where two results differ, "" if nowhere: by at most 1e-3 of a tensor's largest element, the noise of float32 in another order."""
-    mine, theirs = (pytree.tree_leaves(plain(side)) for side in (ours, peer))
+    mine, theirs = ([t for t in pytree.tree_leaves(plain(side)) if isinstance(t, torch.Tensor)] for side in (ours, peer))
     if len(mine) != len(theirs):
         return f"{len(mine)} results, the peer has {len(theirs)}"
     for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
@@ -57,20 +63,21 @@ def run(cell: Cell, *, seconds: float) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch.func about loops and their speed: the table shows it
         calls = cell.build()
-        for side, call in zip(("runtime", cell.peer), calls, strict=True):
+        for side, call, around in zip(("runtime", cell.peer), calls, (cell.around, nullcontext), strict=True):
             try:
-                results.append(call())
+                with around():
+                    results.append(call())
             except Exception as e:  # whatever a side cannot do belongs in the table
                 return Outcome(cell, None, f"{side}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}")
         different = difference(*results)
         if different:
             return Outcome(cell, None, f"the sides disagree: {different}")
         results.clear()
-        return Outcome(cell, compare(*calls, seconds=seconds))
+        return Outcome(cell, compare(*calls, seconds=seconds, around=cell.around))
 
 
 def plain(tree: object) -> object:
-    """Results of the eager session as plain tensors."""
+    """Results as plain tensors without history."""
     from runtime import unwrap
 
-    return pytree.tree_map_only(torch.Tensor, unwrap, tree)
+    return pytree.tree_map_only(torch.Tensor, lambda t: unwrap(t).detach(), tree)

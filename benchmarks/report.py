@@ -19,7 +19,10 @@ def _shown(outcome: Outcome | None) -> str:
         return ""
     if outcome.ratio is None:
         return "[red]error[/red]"
-    value = outcome.ratio.value
+    value, goal = outcome.ratio.value, outcome.cell.goal
+    if goal is not None:
+        colour = "green" if value <= goal else "red"
+        return f"[{colour}]{value:.2f}[/{colour}] of {goal:g}"
     colour = "green" if value <= 1 else "yellow" if value <= 1.5 else "red"
     return f"[{colour}]{value:.2f}[/{colour}]"
 
@@ -60,6 +63,8 @@ def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     data: list[dict[str, Any]] = []
     for o in outcomes:
         row: dict[str, Any] = {key: getattr(o.cell, key) for key in ("suite", "size", "program", "what", "peer")}
+        if o.cell.goal is not None:
+            row["goal"] = o.cell.goal
         if o.ratio is None:
             row["error"] = o.error
         else:

@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 
@@ -36,14 +37,23 @@ def compare(
     seconds: float = 1.0,
     least_rounds: int = 5,
     clock: Callable[[], float] = time.process_time,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Ratio:
     """Time both in alternation for about `seconds` in all, after a warm-up; a round repeats a call until it takes about a millisecond.
 
-    Which side goes first alternates as well, so that neither always finds the caches that the other left.
+    Which side goes first alternates as well, so that neither always finds the caches that the other left. Ours runs `around()`, which is
+    entered and left beside the clock.
     """
-    repeats = max(1, round(1e-3 / max(_once(ours, 1, clock), _once(peer, 1, clock), 1e-7)))
-    _once(ours, repeats, clock)
-    _once(peer, repeats, clock)
+
+    def turn(of_ours: bool, repeats: int) -> float:
+        with around() if of_ours else nullcontext():
+            if around is not nullcontext:  # what it changes is new to the interpreter's caches, too
+                _once(ours if of_ours else peer, repeats, clock)
+            return _once(ours if of_ours else peer, repeats, clock)
+
+    repeats = max(1, round(1e-3 / max(turn(True, 1), turn(False, 1), 1e-7)))
+    turn(True, repeats)
+    turn(False, repeats)
     ours_times: list[float] = []
     peer_times: list[float] = []
     collecting = gc.isenabled()
@@ -53,8 +63,8 @@ def compare(
         stop = clock() + seconds
         while len(ours_times) < least_rounds or clock() < stop:
             first_ours = len(ours_times) % 2 == 0
-            for mine in (first_ours, not first_ours):
-                (ours_times if mine else peer_times).append(_once(ours if mine else peer, repeats, clock) / repeats)
+            for of_ours in (first_ours, not first_ours):
+                (ours_times if of_ours else peer_times).append(turn(of_ours, repeats) / repeats)
     finally:
         if collecting:
             gc.enable()

@@ -113,25 +113,27 @@ def _comparable(v: Any, base: Any) -> bool:
 
 
 def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
-    source = args[0]
+    follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), "multi" if op.multi_view else "")
+
+
+def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> None:
+    """``v`` is a view of ``source``, which ``step`` takes (see :class:`View`)."""
     if type(source) not in VALUES or source._level is not v._level:
         return
     if source.is_inference():  # autograd knows nothing of these
         v._edge = None
         return
-    step = ((op.func, tuple(args[1:]), kwargs, which),)
-    creation = "multi" if op.multi_view else ""
     if not _grad_enabled():
         creation = "inference" if torch.is_inference_mode_enabled() else "no_grad"
     of = source._view
     if of is None:
-        v._view = View(source, step, creation)
+        v._view = View(source, (step,), creation)
         return
     creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
     if source._req:  # a view that was made a leaf is where history begins
-        v._view = View(source, step, creation)
+        v._view = View(source, (step,), creation)
     else:
-        v._view = View(of.base, of.path(source) + step, creation)
+        v._view = View(of.base, (*of.path(source), step), creation)
 
 
 def refuse_stale_target(target: Any) -> None:

@@ -1,0 +1,217 @@
+"""Methods of the session's tensors that run straight on what they hold, where a pass through the dispatcher would add nothing.
+
+``x[0, 1, 2]`` is three view ops to ATen, each of which would come to ``__torch_dispatch__`` on its own; ``bool(x)`` is none that a tape
+records. Here they are one call on the plain tensor inside. The tape gets the nodes that it would get from the parts. A write that no
+history can see, such as those of an optimizer under ``no_grad``, is the write and a count of it.
+
+All else goes to torch's own method: values of other classes, modes that want to see each call, and forward mode.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .autograd import views
+from .autograd.inplace import unrecorded
+from .autograd.level import GradLevel, edge_of
+from .composite import _step
+from .rules.ops import Op, op_of
+from .tensor import ROOT, Tensor
+
+aten = torch.ops.aten
+_SELECT, _SLICE = op_of(aten.select.int), op_of(aten.slice.Tensor)
+_UNSQUEEZE, _ALIAS = op_of(aten.unsqueeze.default), op_of(aten.alias.default)
+_native_getitem: Any = torch.Tensor.__getitem__
+_native_setitem: Any = torch.Tensor.__setitem__
+_scalar_tensor = torch.scalar_tensor
+_grad_enabled = torch.is_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_traced: Callable[[], Any] = torch._C._get_tracing_state  # type: ignore[attr-defined]
+_END = 2**63 - 1  # where a slice without an end ends, as ATen has it
+_NUMBERS = frozenset((bool, int, float, complex))
+
+
+def unseen() -> bool:
+    """Whether nobody but the session's tape would see a call of its tensors: no mode, no trace of torch's, no dual level."""
+    return not (_dispatch_modes() or _function_modes()) and type(ROOT) is GradLevel and _traced() is None
+
+
+def _dense(t: Any) -> bool:
+    """Whether this is a strided plain tensor, which a tensor of the session shares its memory and version counter with."""
+    return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
+
+
+def _basic(index: tuple[Any, ...]) -> bool:
+    """Whether view ops alone answer to ``index``: integers, slices of integers with positive steps, None and one Ellipsis."""
+    ellipses = 0
+    for i in index:
+        if type(i) is int or i is None:
+            continue
+        if i is Ellipsis:
+            ellipses += 1
+        elif type(i) is not slice:
+            return False
+        else:
+            for end in (i.start, i.stop):
+                if end is not None and type(end) is not int:
+                    return False
+            if i.step is not None and (type(i.step) is not int or i.step < 1):
+                return False
+    return ellipses < 2
+
+
+def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
+    """The view ops that ATen makes of an index, with their arguments after ``self``. In a tuple it leaves out a slice of everything;
+    ``lone``: the index is none."""
+    parts: list[tuple[Op, tuple[Any, ...]]] = []
+    sizes = iter(shape)
+    skipped = len(shape) - sum(i is not None and i is not Ellipsis for i in index)
+    dim = 0
+    for i in index:
+        if type(i) is int:
+            next(sizes)
+            parts.append((_SELECT, (dim, i)))
+        elif i is None:
+            parts.append((_UNSQUEEZE, (dim,)))
+            dim += 1
+        elif i is Ellipsis:
+            for _ in range(skipped):
+                next(sizes)
+            dim += skipped
+        else:
+            size = next(sizes)
+            start, stop, step = i.start or 0, _END if i.stop is None else i.stop, i.step or 1
+            if lone or start or stop < size or step != 1:
+                parts.append((_SLICE, (dim, start, stop, step)))
+            dim += 1
+    return parts or [(_ALIAS, ())]
+
+
+def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:
+    """``t[index]``, as a step of a chain of views."""
+    return t[index]
+
+
+def _getitem(self: Any, index: Any) -> Any:
+    if type(self) is Tensor and unseen():
+        inner = self._inner
+        lone = type(index) is not tuple
+        if lone:
+            index = (index,)
+        if _dense(inner) and _basic(index):
+            edge = edge_of(self) if _grad_enabled() else None
+            if edge is None:
+                inner = inner[index[0] if lone else index]
+            elif sum(i is not None and i is not Ellipsis for i in index) > inner.dim():
+                return _native_getitem(self, index)
+            else:
+                for op, rest in _parts(index, inner.shape, lone):
+                    inner, edge = _step(op, [inner, *rest], (edge,), 1)
+            part = ROOT.wrap(inner, edge)
+            views.follow(part, self, (_part, index, {}, None))
+            return part
+    return _native_getitem(self, index)
+
+
+def _setitem(self: Any, index: Any, value: Any) -> None:
+    if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
+        inner, kind = self._inner, type(value)
+        new = value._inner if kind is Tensor else value
+        plain = kind in _NUMBERS or (_dense(new) and not new.requires_grad)
+        if plain and _dense(inner) and _basic(index if type(index) is tuple else (index,)):
+            if not (_grad_enabled() and _has_history(self, value)):
+                inner[index] = new
+                unrecorded(self)
+                return
+            part = _getitem(self, index)
+            if kind in _NUMBERS:
+                new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
+            if part.shape == new.shape:
+                part.copy_(value)
+                return
+            if new.dim() == 0 and new.device.type == "cpu":
+                part.fill_(value)
+                return
+    _native_setitem(self, index, value)
+
+
+def _has_history(target: Any, value: Any) -> bool:
+    """Whether a write of ``value`` to ``target`` changes what a tape knows."""
+    return (
+        edge_of(target) is not None or views.base_edge(target) is not None or (type(value) is Tensor and edge_of(value) is not None)
+    )
+
+
+def _reading(native: Any) -> Callable[[Any], Any]:
+    """A question about the number in a tensor."""
+
+    @functools.wraps(native)
+    def answer(self: Any) -> Any:
+        return native(self._inner if type(self) is Tensor and unseen() else self)
+
+    return answer
+
+
+def _writing(native: Any) -> Callable[..., Any]:
+    """An in-place method. Where nothing is recorded, and no view could ask for its history, it writes to what the tensor holds."""
+
+    @functools.wraps(native)
+    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is Tensor and unseen() and _dense(self._inner):
+            recording = _grad_enabled()
+            if not recording or _no_history(self):
+                plain = []
+                for a in args:
+                    kind = type(a)
+                    if kind is Tensor and (not recording or _no_history(a)):
+                        a = a._inner
+                    elif isinstance(a, (torch.Tensor, list, tuple)) and not (kind is torch.Tensor and not a.requires_grad):
+                        return native(self, *args, **kwargs)
+                    plain.append(a)
+                if not (kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values())):
+                    native(self._inner, *plain, **kwargs)
+                    unrecorded(self)
+                    return self
+        return native(self, *args, **kwargs)
+
+    return write
+
+
+def _comparing(native: Any) -> Callable[..., Any]:
+    """A method whose result has no gradient."""
+
+    @functools.wraps(native)
+    def compare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is Tensor and not kwargs and unseen() and type(self._inner) is torch.Tensor:
+            plain = [a._inner if type(a) is Tensor else a for a in args]
+            if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
+                out = native(self._inner, *plain)
+                return ROOT.wrap(out, None) if type(out) is torch.Tensor else out
+        return native(self, *args, **kwargs)
+
+    return compare
+
+
+def _no_history(t: Any) -> bool:
+    """Whether ``t`` is no view and does not require grad."""
+    return t._edge is None and not t._req and t._view is None
+
+
+Tensor.__getitem__ = _getitem
+Tensor.__setitem__ = _setitem
+for _name in ("__bool__", "__float__", "__index__", "__int__", "item"):
+    setattr(Tensor, _name, _reading(getattr(torch.Tensor, _name)))
+for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all", "any"):
+    setattr(Tensor, _name, _comparing(getattr(torch.Tensor, _name)))
+for _name in (
+    *("__iadd__", "__imul__", "__isub__", "__itruediv__"),
+    *("add_", "addcdiv_", "addcmul_", "addmm_", "addmv_", "bernoulli_", "clamp_", "clamp_max_", "clamp_min_", "copy_", "div_", "exp_"),
+    *("exponential_", "fill_", "lerp_", "log_", "masked_fill_", "mul_", "neg_", "normal_", "pow_", "random_", "reciprocal_", "relu_"),
+    *("round_", "rsqrt_", "sigmoid_", "sign_", "sqrt_", "square_", "sub_", "tanh_", "tril_", "triu_", "uniform_", "zero_"),
+):  # initialization and optimizers write with these
+    setattr(Tensor, _name, _writing(getattr(torch.Tensor, _name)))

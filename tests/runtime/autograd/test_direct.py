@@ -1,0 +1,264 @@
+"""Indexing, questions and unrecorded writes run straight on what a tensor holds. Torch's engine on the same values is the oracle."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import runtime
+from runtime import direct
+from runtime.autograd import forward_ad
+
+from .view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same
+
+INDICES = {
+    "one row": (0,), "last row": (-1,), "an element": (0, 1, 2), "a column": (slice(None), 1), "the last column": (Ellipsis, -1),
+    "all": (slice(None),), "all of two": (slice(None), slice(None)), "dots": (Ellipsis,), "nothing": (), "new": (None,),
+    "new before": (None, 0), "new after": (Ellipsis, None), "between": (0, None, Ellipsis, 1), "a range": (slice(0, 3),),
+    "more than all": (slice(0, 9), 1), "from the end": (slice(-2, None), 0), "steps": (slice(None, 2), slice(None, None, 2)),
+    "dots in the middle": (0, Ellipsis, slice(1, 3)), "an empty range": (slice(2, 1),), "dots for nothing": (0, 1, Ellipsis, 2),
+}  # fmt: skip
+MODES = {"recorded": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+
+
+def nodes(t: Any) -> list[Any]:
+    """The chain behind a tensor with what each node keeps, as long as there is one edge."""
+    found, node = [], t.grad_fn
+    while node is not None:
+        kept = {a: getattr(node, a) for a in dir(node) if a.startswith("_saved_")} if node.next_functions else {}
+        found.append((node.name(), {name: tuple(v) if isinstance(v, (tuple, list)) else v % 2**64 for name, v in kept.items()}))
+        node = node.next_functions[0][0] if node.next_functions else None
+    return found
+
+
+def agree(scenario: Scenario) -> None:
+    """As :func:`same`, for a scenario that torch may refuse; of other errors than RuntimeError the type is compared."""
+
+    def found(lib: Any) -> Any:
+        try:
+            return outcome(scenario, lib)
+        except (IndexError, TypeError, ValueError) as e:
+            return type(e)
+
+    assert found(OURS) == found(TORCH)
+
+
+def facts(t: Any) -> Any:
+    return list(t.shape), list(t.stride()), t.storage_offset(), t.requires_grad, t.is_leaf, t._version, t._is_view()
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows with each call that goes on to torch's own method of indexing."""
+    seen: list[Any] = []
+    for name in ("_native_getitem", "_native_setitem"):
+        real = getattr(direct, name)
+        monkeypatch.setattr(direct, name, lambda self, *rest, real=real: (seen.append(rest), real(self, *rest))[1])
+    return seen
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_an_index_has_torchs_result_nodes_and_gradient(index: tuple[Any, ...], mode: Callable[[], Any], native: list[Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3, 4, 5)
+        with mode():
+            y = x[index]
+            alone = x[index[0]] if len(index) == 1 else y
+        if not y.requires_grad:
+            return y, facts(y), facts(alone)
+        return y, facts(y), nodes(y), nodes(alone), y._base is x, gradients(lib, (y * y).sum() + alone.sum(), x)
+
+    same(scenario)
+    assert not native
+
+
+@pytest.mark.parametrize("index", [(0, 1, 2, 3), (7,), (slice(None, None, -1),), (Ellipsis, 0, Ellipsis), ("a",), (1.0,)], ids=str)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_torch_refuses_is_refused(index: tuple[Any, ...], recorded: bool) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3, 4, 5)
+        return (x if recorded else x.detach())[index]
+
+    agree(scenario)
+
+
+@pytest.mark.parametrize(
+    "index", [torch.tensor([0, 2]), torch.tensor(1), True, [0, 1], (0, torch.tensor([1, 0])), torch.ones(3) > 0], ids=str
+)
+def test_other_indices_are_torchs(index: Any, native: list[Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3, 4, 5)
+        return x[index], gradients(lib, x[index], x)
+
+    same(scenario)
+    assert native
+
+
+@pytest.mark.parametrize("target", ["buffer", "product", "view", "view of a view"])
+@pytest.mark.parametrize("value", ["number", "element", "same shape", "broadcast", "recorded", "recorded same shape"])
+@pytest.mark.parametrize("index", [(0, 1), (slice(0, 2), 1), (0,), (Ellipsis, 2)], ids=str)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_a_write_has_torchs_values_versions_and_history(target: str, value: str, index: Any, mode: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        x, v = lib.leaf(3, 4, 3), lib.leaf()
+        base = x.detach().clone() if target == "buffer" else x * 2
+        other = base.view(12, 3)
+        written = {"view": base.view(3, 4, 3), "view of a view": other.view(3, 4, 3)}.get(target, base)
+        shape = written[index].shape
+        given: Any = {
+            "number": 2.5, "element": v.detach(), "same shape": torch.ones(shape, dtype=x.dtype), "broadcast": v.detach().view(1, 1),
+            "recorded": v, "recorded same shape": v.expand(shape),
+        }[value]  # fmt: skip
+        with mode():
+            written[index] = given
+        found = [base, written, other, base._version, other._version, written.requires_grad, base.requires_grad, other.requires_grad]
+        if not base.requires_grad:
+            return found
+        names = [t.grad_fn.name() for t in (base, written)]
+        kinds = [None if n is None else n.name() for n, _ in base.grad_fn.next_functions]
+        return *found, names, kinds, gradients(lib, base * other.view(3, 4, 3) * written, x, v)
+
+    agree(scenario)
+
+
+def test_a_write_to_a_leaf_is_refused_but_under_no_grad() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3)
+        with torch.no_grad():
+            x[0] = 1.0
+        x[0] = 2.0
+
+    same(scenario, error=True)
+
+
+def test_a_saved_tensor_that_an_index_wrote_to_is_refused() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3)
+        w = x.detach().clone()
+        y = x * w
+        w[0] = 1.0
+        return gradients(lib, y, x)
+
+    same(scenario, error=True)
+
+
+QUESTIONS = {"bool": bool, "float": float, "int": int, "item": lambda t: t.item(), "index": lambda t: [*range(4)][t]}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("make", [lambda: torch.tensor(1), lambda: torch.tensor(1.5), lambda: torch.ones(2), lambda: torch.tensor(True)])
+def test_questions_about_a_number_are_torchs(ask: Callable[[Any], Any], make: Callable[[], Any]) -> None:
+    agree(lambda lib: ask(make() if lib is TORCH else runtime.wrap(make())))
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": lambda x, y: x == y, "lt a number": lambda x, y: x < 2, "number ge": lambda x, y: 2 >= x, "ne None": lambda x, y: x != None,  # noqa: E711, SIM300
+    "eq a string": lambda x, y: x == "a", "eq another shape": lambda x, y: x == torch.ones(2), "all": lambda x, y: (x == y).all(),
+    "all of a dimension": lambda x, y: (x > y).all(0), "any by keyword": lambda x, y: (x > y).any(dim=0, keepdim=True),
+    "a plain tensor": lambda x, y: x == torch.ones(3, dtype=x.dtype),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compare", COMPARISONS.values(), ids=COMPARISONS)
+def test_comparisons_have_torchs_results_and_no_history(compare: Callable[[Any, Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        found = compare(lib.leaf(3), lib.leaf(3).detach().flip(0))
+        return (found, facts(found), isinstance(found, runtime.Tensor) or lib is TORCH) if isinstance(found, torch.Tensor) else found
+
+    agree(scenario)
+
+
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "add_": lambda x, y: x.add_(y, alpha=2), "number": lambda x, y: x.mul_(2), "+=": lambda x, y: x.__iadd__(y),
+    "copy_": lambda x, y: x.copy_(y), "addcmul_": lambda x, y: x.addcmul_(y, y, value=0.5), "addcdiv_": lambda x, y: x.addcdiv_(y, y),
+    "lerp_": lambda x, y: x.lerp_(y, 0.3), "zero_": lambda x, y: x.zero_(), "fill_": lambda x, y: x.fill_(y.sum()),
+    "lerp_ by keyword": lambda x, y: x.lerp_(end=y, weight=0.3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("target", ["leaf", "constant", "product", "view", "view of a constant"])
+@pytest.mark.parametrize("operand", ["recorded", "constant"])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_an_in_place_method_leaves_what_torchs_leaves(write: Any, target: str, operand: str, mode: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        x, y = lib.leaf(3), lib.leaf(3)
+        base = {"leaf": x, "constant": x.detach().clone(), "view of a constant": x.detach().clone()}.get(target, x * 1)
+        t = base.view(3) if target.startswith("view") else base
+        with mode():
+            out = write(t, y if operand == "recorded" else y.detach())
+        found = [t, base, out is t, t._version, base._version, t.requires_grad, base.requires_grad, t.is_leaf]
+        if not base.requires_grad or base.is_leaf:
+            return found
+        return *found, base.grad_fn.name(), t.grad_fn.name(), gradients(lib, base * t, x, y)
+
+    agree(scenario)
+
+
+def test_a_view_of_what_was_written_without_grad_asks_for_its_history_anew() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(4)
+        y = x * 2
+        row = y[0]
+        with torch.no_grad():
+            y.mul_(3)
+            y[1] = 5.0
+        return row.grad_fn.name(), gradients(lib, row * y, x)
+
+    same(scenario)
+
+
+def test_a_dispatch_mode_sees_every_part() -> None:
+    class Watch(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    x = runtime.wrap(torch.ones(2, 3))
+    with Watch() as watch, torch.no_grad():
+        x[0, 1] = x[1, 2]
+        assert bool(x[0, 0])
+        x.mul_(2)
+    wanted = {"aten::select", "aten::copy_", "aten::_local_scalar_dense", "aten::mul_"}
+    assert wanted <= set(watch.seen) or wanted - {"aten::_local_scalar_dense"} | {"aten::item"} <= set(watch.seen)
+
+
+def test_a_function_mode_sees_the_methods() -> None:
+    class Watch(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Any] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x = runtime.wrap(torch.ones(2, 3))
+    with Watch() as watch:
+        x[0, 1] = x[1, 2]
+        bool(x[0, 0])
+        x.mul_(2)
+    wanted = {torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.Tensor.__bool__, torch.Tensor.mul_}
+    assert wanted <= set(watch.seen)
+
+
+def test_tangents_go_through_an_index_and_a_write() -> None:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(OURS.leaf(3).detach(), torch.ones(3, dtype=torch.float64))
+        y = x * 2
+        part = y[1]
+        tangent: Any = forward_ad.unpack_dual(part).tangent
+        assert float(tangent) == 2.0
+        with torch.no_grad():
+            y[1] = 0.0
+            y.mul_(3)
+        written: Any = forward_ad.unpack_dual(y).tangent
+        assert written.tolist() == [6.0, 0.0, 6.0]
