@@ -70,7 +70,7 @@ def writing_recorded() -> Call:
 
 def asking(question: Callable[[torch.Tensor], object], *shape: int) -> Call:
     x = _tensor(*shape)
-    return lambda: torch.as_tensor(0) if question(x) is None else None
+    return partial(question, x)
 
 
 def constructing() -> Call:
@@ -85,7 +85,8 @@ def calling(module: nn.Module, *shape: int, grad: bool = True) -> Call:
 
     def call() -> object:
         with torch.set_grad_enabled(grad):
-            return module(x)
+            result: object = module(x)
+        return result
 
     return call
 
@@ -131,11 +132,16 @@ def transformed(layer: Callable[..., nn.Module], *shape: int, **options: Any) ->
     torch.manual_seed(0)
     module, x = layer(4, 4, **options), _tensor(*shape)
     parameters = {name: p.detach() for name, p in module.named_parameters()}
-    return partial(torch.func.grad(lambda p: _first(torch.func.functional_call(module, p, (x,))).sum()), parameters)
+
+    def loss(p: dict[str, torch.Tensor]) -> torch.Tensor:
+        return _first(torch.func.functional_call(module, p, (x,))).sum()
+
+    return partial(torch.func.grad(loss), parameters)
 
 
-def _first(results: Any) -> Any:
-    return results if isinstance(results, torch.Tensor) else results[0]
+def _first(results: Any) -> torch.Tensor:
+    found: torch.Tensor = results if isinstance(results, torch.Tensor) else results[0]
+    return found
 
 
 def resampling(mode: str, dims: int, recorded: bool) -> Call:

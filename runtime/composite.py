@@ -32,25 +32,29 @@ _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
     getattr(aten, name).default._handle.redispatch_boxed for name in ("linear", "matmul", "layer_norm")
 )  # without the frame of `OpOverload.redispatch`
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
-_BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
-_NONE: dict[str, Any] = {}
-_grad_enabled = torch.is_grad_enabled
+BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+NONE: dict[str, Any] = {}
+Part = tuple[torch.Tensor, Edge | None]  # what a tensor holds, and where its gradient goes
+_grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _active_modes = torch._C._len_torch_dispatch_stack
 _autocast = torch._C._is_any_autocast_enabled
 
 
-def _plain_case() -> bool:
-    """Whether the session records now, and nobody but its tape wants to hear of the parts."""
-    return _grad_enabled() and current_dual() is None and not (HOOKS.stack or _active_modes() or _autocast())
+def plain_case() -> bool:
+    """Whether nobody but the session's tape wants to hear of the parts."""
+    return current_dual() is None and not (HOOKS.stack or _active_modes() or _autocast()) and (_grad_enabled() or not _inference())
 
 
-def _known(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
-    """What a dense tensor of the eager session holds and where its gradient goes; a plain tensor has no gradient. None for any other."""
+def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
+    """What a dense tensor of the eager session holds and where its gradient goes, if calls are recorded; a plain tensor has no gradient.
+    None for any other."""
     kind = type(a)
     if kind is Tensor:
-        edge = a._edge
-        if edge is None or a._view is not None:
-            edge = edge_of(a)
+        edge = None
+        if _grad_enabled():
+            edge = a._edge
+            if edge is None or a._view is not None:
+                edge = edge_of(a)
         a = a._inner
         if type(a) is not torch.Tensor:
             return None
@@ -61,59 +65,88 @@ def _known(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
     return None if a.layout is not torch.strided or a.is_nested else (a, edge)
 
 
-def _step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int) -> tuple[torch.Tensor, Edge | None]:
+def step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None) -> Part:
     """Run ``op`` and record it: its result and the edge to that. ``wanted`` has a bit for each argument with one of the ``edges``; none
-    for an op that is not to be recorded."""
-    out = op.kernel(*inner)
+    for an op that is not to be recorded. ``kernel``: an in-place form of the op, for an argument whose value nobody needs any more."""
+    out = (kernel or op.kernel)(*inner)
     if not wanted:
         return out, None
     node = OpNode.of(op, ROOT, edges, ((out.shape, out.dtype),), wanted, None)
-    node.keep(inner, _NONE, out)
+    node.keep(inner, NONE, out)
     return out, (node, 0)
 
 
+def product(x: Part, weight: Part, bias: Part) -> Part:
+    """``addmm(bias, x, weight.t())``, as ATen composes ``linear`` of a matrix."""
+    of_bias, of_x = bias[1], x[1]
+    transposed, of_weight = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
+    wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
+    edges: Any = (of_bias, of_x, of_weight)
+    return step(_ADDMM, [bias[0], x[0], transposed], edges if wanted == 7 else tuple(e for e in edges if e is not None), wanted)
+
+
+def _flattened(x: Part) -> Part:
+    """A view as a matrix of the last dimension's rows."""
+    shape = x[0].shape
+    return step(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
+
+
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
-    """``addmm(bias, x, weight.t())``, as ATen composes ``linear``, between two views where ``x`` has three dimensions; None if not so."""
-    known = _known(x), _known(weight), _known(bias)
+    """:func:`product`, between two views where ``x`` is no matrix; None if ATen would do otherwise."""
+    known = known_part(x), known_part(weight), known_part(bias)
     if None in known:
         return None
-    (x, of_x), (weight, of_weight), (bias, of_bias) = known  # type: ignore[misc]
-    shape = x.shape
-    if weight.dim() != 2 or bias.dim() != 1 or not (len(shape) == 2 or (len(shape) == 3 and x.is_contiguous())):
+    x, weight, bias = known
+    shape = x[0].shape
+    if weight[0].dim() != 2 or bias[0].dim() != 1 or not shape or not (len(shape) == 2 or x[0].is_contiguous()):
         return None
-    if len(shape) == 3:
-        x, of_x = _step(_VIEW, [x, [shape[0] * shape[1], shape[2]]], (of_x,), of_x is not None)
-    weight, of_weight = _step(_T, [weight], (of_weight,), of_weight is not None)
-    edges: Any = (of_bias, of_x, of_weight)
-    wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
-    out, edge = _step(_ADDMM, [bias, x, weight], edges if wanted == 7 else tuple(e for e in edges if e is not None), wanted)
-    product = ROOT.wrap(out, edge)
     if len(shape) == 2:
-        return product
-    sizes = [shape[0], shape[1], out.shape[1]]
-    result = ROOT.wrap(*_step(_VIEW, [out, sizes], (edge,), edge is not None))
-    views.mark_view(result, _VIEW, (product, sizes), {})
+        return ROOT.wrap(*product(x, weight, bias))
+    out, edge = product(_flattened(x), weight, bias)
+    whole = ROOT.wrap(out, edge)
+    sizes = [*shape[:-1], out.shape[1]]
+    result = ROOT.wrap(*step(_VIEW, [out, sizes], (edge,), edge is not None))
+    views.mark_view(result, _VIEW, (whole, sizes), {})
     return result
+
+
+def _linear_without_bias(x: Any, weight: Any) -> Any:
+    """``mm(x, weight.t())``, as ATen composes ``linear`` of a matrix; None elsewhere."""
+    known = known_part(x), known_part(weight)
+    if None in known:
+        return None
+    x, weight = known
+    if x[0].dim() != 2 or weight[0].dim() != 2:
+        return None
+    return ROOT.wrap(*binary(_MM, x, step(_T, [weight[0]], (weight[1],), weight[1] is not None)))
+
+
+def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
+    """An op of two tensors, recorded if one of them requires grad."""
+    of_x, of_y = x[1], y[1]
+    if of_x is None:
+        return step(op, [x[0], y[0]], () if of_y is None else (of_y,), 0 if of_y is None else 2, kernel)
+    return step(op, [x[0], y[0]], (of_x,) if of_y is None else (of_x, of_y), 1 if of_y is None else 3, kernel)
 
 
 def _folded(x: Any, y: Any) -> Any:
     """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product; None if it is not that."""
-    known = _known(y)
+    known = known_part(y)
     if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
         return None
     y, of_y = known
-    known = _known(x)
+    known = known_part(x)
     if known is None or len(shape := known[0].shape) < 3:
         return None
     rows = [prod(shape[:-1]), shape[-1]]
     dense, of_x = known
-    flat = _step(_VIEW, [dense, rows], (of_x,), of_x is not None) if dense.is_contiguous() else _known(x.reshape(rows))
+    flat = step(_VIEW, [dense, rows], (of_x,), of_x is not None) if dense.is_contiguous() else known_part(x.reshape(rows))
     if flat is None:
         return None
     x, of_x = flat
     recorded: Any = ((of_x, of_y), 3) if of_x is not None else ((of_y,), 2)
-    out, edge = _step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)
-    return ROOT.wrap(*_step(_UNSAFE_VIEW, [out, [*shape[:-1], *y.shape[1:]]], (edge,), True))
+    out, edge = step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)
+    return ROOT.wrap(*step(_UNSAFE_VIEW, [out, [*shape[:-1], *y.shape[1:]]], (edge,), True))
 
 
 def _matmul(x: Any, y: Any) -> Any:
@@ -121,7 +154,7 @@ def _matmul(x: Any, y: Any) -> Any:
     be summed; None elsewhere."""
     if y.dim() <= 2:
         return _folded(x, y)
-    known = _known(x)
+    known = known_part(x)
     if known is None or known[1] is None or known[0].dim() > 2:
         return None
     if known[0].dim() < 2:
@@ -137,7 +170,7 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
     wanted = 0
     for i in (0, 2, 3):
         if inner[i] is not None:
-            known = _known(inner[i])
+            known = known_part(inner[i])
             if known is None:
                 return None
             inner[i], edge = known
@@ -148,39 +181,39 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
     if not wanted:
         return ROOT.wrap(outs[0], None)
     node = OpNode.of(_LAYER_NORM, ROOT, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None)
-    node.keep(inner, _NONE, outs)
+    node.keep(inner, NONE, outs)
     return ROOT.wrap(outs[0], (node, 0))
 
 
 def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-    if bias is not None and (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and _plain_case():
-        result = _linear(x, weight, bias)
+    if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
+        result = _linear_without_bias(x, weight) if bias is None else _linear(x, weight, bias)
         if result is not None:
             return result
-    return _pass_on_linear(keys & _BELOW, x, weight, bias)
+    return _pass_on_linear(keys & BELOW, x, weight, bias)
 
 
 def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
-    if (type(x) is Tensor or type(y) is Tensor) and _plain_case():
+    if (type(x) is Tensor or type(y) is Tensor) and plain_case():
         result = _matmul(x, y)
         if result is not None:
             return result
-    return _pass_on_matmul(keys & _BELOW, x, y)
+    return _pass_on_matmul(keys & BELOW, x, y)
 
 
 def _dispatched_layer_norm(
     keys: Any, x: Any, sizes: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
 ) -> Any:
-    if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and _plain_case():
+    if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
         result = _layer_norm(x, sizes, weight, bias, eps)
         if result is not None:
             return result
-    return _pass_on_layer_norm(keys & _BELOW, x, sizes, weight, bias, eps, cudnn_enable)
+    return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
 # Before, where nothing lies between here and `__torch_dispatch__` (inference mode, say), the dispatcher ended in an internal assertion.
 HEARD = torch.__version__ >= (2, 13)  # type: ignore[operator]
-_LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
+LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
 for _name, _handler in (("linear", _dispatched_linear), ("matmul", _dispatched_matmul), ("layer_norm", _dispatched_layer_norm)):
     if HEARD:  # of any tensor subclass that handles its own calls, ours or not
-        _LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)
+        LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)

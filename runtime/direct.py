@@ -17,8 +17,9 @@ import torch
 
 from .autograd import views
 from .autograd.inplace import unrecorded
-from .autograd.level import GradLevel, edge_of
-from .composite import _step
+from .autograd.level import edge_of
+from .autograd.running import current_dual
+from .composite import step
 from .rules.ops import Op, op_of
 from .tensor import ROOT, Tensor
 
@@ -31,14 +32,14 @@ _scalar_tensor = torch.scalar_tensor
 _grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
-_traced: Callable[[], Any] = torch._C._get_tracing_state  # type: ignore[attr-defined]
+_traced: Callable[[], Any] = torch._C._get_tracing_state
 _END = 2**63 - 1  # where a slice without an end ends, as ATen has it
 _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
     """Whether nobody but the session's tape would see a call of its tensors: no mode, no trace of torch's, no dual level."""
-    return not (_dispatch_modes() or _function_modes()) and type(ROOT) is GradLevel and _traced() is None
+    return not (_dispatch_modes() or _function_modes()) and current_dual() is None and _traced() is None
 
 
 def _dense(t: Any) -> bool:
@@ -111,7 +112,7 @@ def _getitem(self: Any, index: Any) -> Any:
                 return _native_getitem(self, index)
             else:
                 for op, rest in _parts(index, inner.shape, lone):
-                    inner, edge = _step(op, [inner, *rest], (edge,), 1)
+                    inner, edge = step(op, [inner, *rest], (edge,), 1)
             part = ROOT.wrap(inner, edge)
             views.follow(part, self, (_part, index, {}, None))
             return part
@@ -170,7 +171,7 @@ def _writing(native: Any) -> Callable[..., Any]:
                     kind = type(a)
                     if kind is Tensor and (not recording or _no_history(a)):
                         a = a._inner
-                    elif isinstance(a, (torch.Tensor, list, tuple)) and not (kind is torch.Tensor and not a.requires_grad):
+                    elif isinstance(a, (list, tuple)) or (isinstance(a, torch.Tensor) and (kind is not torch.Tensor or a.requires_grad)):
                         return native(self, *args, **kwargs)
                     plain.append(a)
                 if not (kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values())):
@@ -202,8 +203,8 @@ def _no_history(t: Any) -> bool:
     return t._edge is None and not t._req and t._view is None
 
 
-Tensor.__getitem__ = _getitem
-Tensor.__setitem__ = _setitem
+for _name, _method in (("__getitem__", _getitem), ("__setitem__", _setitem)):
+    setattr(Tensor, _name, _method)
 for _name in ("__bool__", "__float__", "__index__", "__int__", "item"):
     setattr(Tensor, _name, _reading(getattr(torch.Tensor, _name)))
 for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all", "any"):

@@ -56,7 +56,12 @@ def native(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
     for name in ("_native_getitem", "_native_setitem"):
         real = getattr(direct, name)
-        monkeypatch.setattr(direct, name, lambda self, *rest, real=real: (seen.append(rest), real(self, *rest))[1])
+
+        def watched(self: Any, *rest: Any, real: Any = real) -> Any:
+            seen.append(rest)
+            return real(self, *rest)
+
+        monkeypatch.setattr(direct, name, watched)
     return seen
 
 
@@ -232,22 +237,20 @@ def test_a_dispatch_mode_sees_every_part() -> None:
 
 
 def test_a_function_mode_sees_the_methods() -> None:
-    class Watch(TorchFunctionMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[Any] = []
+    seen: list[Any] = []
 
+    class Watch(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.seen.append(func)
+            seen.append(func)
             return func(*args, **(kwargs or {}))
 
     x = runtime.wrap(torch.ones(2, 3))
-    with Watch() as watch:
+    with Watch():
         x[0, 1] = x[1, 2]
         bool(x[0, 0])
         x.mul_(2)
     wanted = {torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.Tensor.__bool__, torch.Tensor.mul_}
-    assert wanted <= set(watch.seen)
+    assert wanted <= set(seen)
 
 
 def test_tangents_go_through_an_index_and_a_write() -> None:
