@@ -99,12 +99,7 @@ def linear(*shape: int, grad: bool = True, bias: bool = True) -> Call:
 def stepping(optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> Call:
     p = nn.Parameter(_tensor(4))
     p.grad = _tensor(4) / 100
-    step = optimizer([p], **options).step
-
-    def call() -> object:
-        step()
-
-    return call
+    return optimizer([p], **options).step
 
 
 def forward(layer: Callable[..., nn.Module], *shape: int, **options: Any) -> Call:
