@@ -1,0 +1,180 @@
+"""`python -m tests.mutation`: draw mutants, run the tests that cover each, and count those that no test notices."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from typing import TypeVar
+
+import yaml
+
+from tests.mutation.lines import Map
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.trial import Copy, Outcome
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ROOT = Path.cwd()
+CACHE = Path(".cache/mutation/lines.json")
+EQUIVALENT = Path("tests/mutation/equivalent.yaml")
+SOURCES = ["runtime/func", "runtime/autograd", "runtime/dropin", "runtime/checkpoint"]
+TESTS = ["tests/runtime", "generated_tests"]
+SLOW = ["tests/runtime/test_saved_memory.py", "tests/runtime/rules/test_bindings.py"]  # minutes each, and about rules
+OPTIONS = ["--target", "runtime", "--tier", "smoke"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    drawn = draw([m for source in args.sources for m in _of_folder(source)], args.mutants, args.seed, args.only)
+    if args.list:
+        print(*drawn, sep="\n")
+        return 0
+    test_files = [path for tests in args.tests for path in _test_files(tests) if path not in args.without]
+    reasons = _reasons(EQUIVALENT)
+    found: dict[Mutant, Outcome] = {}
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        workers = Workers([Copy(ROOT, Path(folder, str(i)), OPTIONS) for i in range(args.workers)])
+        known = Map(CACHE, ROOT, args.fresh)
+        stale = known.stale(test_files)
+        for i, (test_file, trace) in enumerate(workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1):
+            known.learn(test_file, trace, SOURCES)
+            print(f"which tests run which lines: {i} of {len(stale)}: {test_file}, {len(trace)} tests", flush=True)
+
+        def one(copy: Copy, mutant: Mutant) -> Outcome:
+            tests = within_budget(known.tests(mutant.path, mutant.lines, test_files), args.budget)
+            return copy.trial(mutant, tests) if tests else Outcome(False, "no test runs it")
+
+        start = time.monotonic()
+        asked = [mutant for mutant in drawn if identity(mutant) not in reasons]
+        for mutant, outcome in workers.map(one, asked):
+            found[mutant] = outcome
+            fate = f"killed by {outcome.by}" if outcome.killed else f"SURVIVED {outcome.by}"
+            print(f"[{len(found)}/{len(asked)} {time.monotonic() - start:.0f} s] {mutant}  {fate}", flush=True)
+    killed = sum(outcome.killed for outcome in found.values())
+    _summarise(found, [(mutant, reasons[identity(mutant)]) for mutant in drawn if identity(mutant) in reasons])
+    share = 100 * killed / len(found) if found else 100.0
+    print(f"{killed} of {len(found)} mutants killed ({share:.1f}%), {len(drawn) - len(found)} more are equivalent; seed {args.seed}")
+    if args.report:
+        rows = [{"mutant": str(m), "identity": identity(m), "killed": o.killed, "by": o.by} for m, o in found.items()]
+        args.report.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    return 0 if share >= args.at_least else 1
+
+
+def draw(mutants: Iterable[Mutant], number: int, seed: int, only: str | None = None) -> list[Mutant]:
+    """``number`` of the mutants by lot, at most one per line; or all whose text contains ``only``."""
+    if only is not None:
+        return [mutant for mutant in mutants if only in str(mutant)]
+    shuffled = sorted(mutants, key=lambda mutant: (mutant.path, mutant.start, mutant.kind, mutant.new))
+    random.Random(seed).shuffle(shuffled)
+    by_line = {(mutant.path, mutant.line): mutant for mutant in reversed(shuffled)}
+    return [mutant for mutant in shuffled if by_line[mutant.path, mutant.line] is mutant][:number]
+
+
+def identity(mutant: Mutant) -> str:
+    """What names a mutant in the file of equivalent ones, without its line, which moves."""
+    return " ".join(f"{mutant.path} {mutant.within}: {mutant.kind}: {mutant.old} → {mutant.new}".split())
+
+
+def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
+    """The quickest tests, as many as fit; at least one."""
+    total, chosen = 0.0, dict[str, float]()
+    for test, cost in tests.items():
+        total += cost
+        if chosen and total > seconds:
+            break
+        chosen[test] = cost
+    return chosen
+
+
+class Workers:
+    """Copies of the tree, and a thread for each."""
+
+    def __init__(self, copies: list[Copy]) -> None:
+        self._count, self._free = len(copies), Queue[Copy]()
+        for one in copies:
+            self._free.put(one)
+
+    def map(self, work: Callable[[Copy, T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+        """``work`` on every item, as they are done."""
+
+        def task(item: T) -> tuple[T, R]:
+            with self._borrowed() as one:
+                return item, work(one, item)
+
+        with ThreadPoolExecutor(self._count) as pool:
+            for future in as_completed([pool.submit(task, item) for item in items]):
+                yield future.result()
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[Copy]:
+        one = self._free.get()
+        try:
+            yield one
+        finally:
+            self._free.put(one)
+
+
+def _of_folder(source: str) -> Iterator[Mutant]:
+    path = ROOT / source
+    for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        yield from mutants_of(ROOT, str(file.relative_to(ROOT)))
+
+
+def _test_files(tests: str) -> list[str]:
+    path = ROOT / tests
+    return [str(file.relative_to(ROOT)) for file in ([path] if path.is_file() else sorted(path.rglob("test_*.py")))]
+
+
+def _reasons(path: Path) -> dict[str, str]:
+    return {one["mutant"]: one["reason"] for one in yaml.safe_load(path.read_text()) or []} if path.exists() else {}
+
+
+def _summarise(found: dict[Mutant, Outcome], equivalent: list[tuple[Mutant, str]]) -> None:
+    print()
+    for axis, word in (("kind", lambda m: m.kind), ("in", lambda m: str(Path(m.path).parent))):
+        planted = Counter(word(mutant) for mutant in found)
+        killed = Counter(word(mutant) for mutant, outcome in found.items() if outcome.killed)
+        for name, number in sorted(planted.items()):
+            print(f"  {axis:5} {name:22} {killed[name]:4d} of {number:4d} killed")
+    print(f"  {sum(outcome.by == 'time-out' for outcome in found.values())} killed by time-out")
+    for mutant, reason in equivalent:
+        print(f"  equivalent: {mutant}: {reason}")
+    for mutant, outcome in sorted(found.items(), key=lambda item: (item[0].path, item[0].line)):
+        if not outcome.killed:
+            print(f"  survived: {mutant}" + (f" ({outcome.by})" if outcome.by else ""))
+    print()
+
+
+def _parser() -> argparse.ArgumentParser:
+    shown = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__, formatter_class=shown)
+    parser.add_argument("sources", nargs="*", default=SOURCES, help="folders or files whose lines are changed")
+    parser.add_argument("--mutants", type=int, default=150, metavar="N", help="how many are drawn")
+    parser.add_argument("--seed", type=int, default=0, help="which are drawn")
+    parser.add_argument("--only", metavar="TEXT", help="instead: all mutants whose line of the report contains this")
+    parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
+    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="the tests that may kill")
+    parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files that are not run")
+    parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="of tests per mutant, the quickest first")
+    parser.add_argument("--workers", type=int, default=2, help="processes at a time")
+    parser.add_argument("--fresh", action="store_true", help="learn anew which tests run which lines, not only for test files that changed")
+    parser.add_argument("--at-least", type=float, default=95.0, metavar="PERCENT", help="exit 1 when fewer are killed")
+    parser.add_argument("--report", type=Path, metavar="PATH", help="write every mutant and its fate there, as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

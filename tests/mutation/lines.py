@@ -1,0 +1,112 @@
+"""Which tests run which lines: learnt once by running every test file under a tracer, and kept under `.cache/`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+__all__ = ["Map", "Tracer"]
+
+Trace = dict[str, dict[str, Any]]  # by test: "seconds" of processor time, and "lines": by source file a bit per line
+
+
+class Tracer:
+    """A pytest plugin that notes which lines of ``sources`` under ``root`` each test runs, in all threads."""
+
+    def __init__(self, root: Path, sources: list[str]) -> None:
+        self.found: Trace = {}
+        self._prefixes = tuple(f"{root / source}{os.sep}" for source in sources)
+        self._root, self._mine = root, dict[CodeType, bool]()
+        self._lines: set[tuple[CodeType, int]] = set()
+        self._failed = False
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        mine = self._mine.get(code)
+        if mine is None:
+            mine = self._mine[code] = code.co_filename.startswith(self._prefixes)
+        return self._line if mine else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        self._lines.add((frame.f_code, frame.f_lineno))
+        return self._line
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._lines, self._failed, start = set(), False, sum(os.times()[:4])
+        threading.settrace(self._called)
+        sys.settrace(self._called)
+        try:
+            result = yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+        if not self._failed:
+            lines: dict[str, int] = {}
+            for code, line in self._lines:
+                path = os.path.relpath(code.co_filename, self._root)
+                lines[path] = lines.get(path, 0) | 1 << line
+            self.found[item.nodeid] = {"seconds": round(sum(os.times()[:4]) - start, 3), "lines": {p: f"{m:x}" for p, m in lines.items()}}
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= not report.passed
+
+
+class Map:
+    """The traces of test files. When a source is edited its lines are found again by their text; an edited test file is traced again."""
+
+    def __init__(self, path: Path, root: Path, fresh: bool = False) -> None:
+        self._path, self._root = path, root
+        known = {} if fresh or not path.exists() else json.loads(path.read_text())
+        self._digests: dict[str, str] = known.get("digests", {})
+        self._sources: dict[str, list[str]] = known.get("sources", {})
+        self._traces: dict[str, Trace] = known.get("traces", {})
+        self._moved: dict[str, dict[int, int]] = {}
+
+    def stale(self, test_files: list[str]) -> list[str]:
+        return [path for path in test_files if self._digests.get(path) != self._digest(path)]
+
+    def learn(self, test_file: str, trace: Trace, sources: list[str]) -> None:
+        """Keep what a tracer found. Traces of one map must be of the same sources; those seen first count."""
+        for source in sources:
+            for path in sorted((self._root / source).rglob("*.py")):
+                self._sources.setdefault(str(path.relative_to(self._root)), path.read_text().splitlines())
+        self._digests[test_file], self._traces[test_file] = self._digest(test_file), trace
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"digests": self._digests, "sources": self._sources, "traces": self._traces})
+        self._path.with_suffix(".new").write_text(text)
+        self._path.with_suffix(".new").replace(self._path)
+
+    def tests(self, path: str, lines: tuple[int, int], test_files: list[str]) -> dict[str, float]:
+        """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first; those that run the file, if none does."""
+        then = self._then(path)
+        wanted = sum(1 << then[line] for line in range(lines[0], lines[1] + 1) if line in then)
+        found, nearby = {}, {}
+        for test_file in test_files:
+            for test, facts in self._traces.get(test_file, {}).items():
+                mask = int(facts["lines"].get(path, "0"), 16)
+                if mask:
+                    (found if mask & wanted else nearby)[test] = float(facts["seconds"])
+        return dict(sorted((found or nearby).items(), key=lambda item: item[1]))
+
+    def _then(self, path: str) -> dict[int, int]:
+        """Where a line of today's source stood when it was traced."""
+        if path not in self._moved:
+            old, new = self._sources.get(path, []), (self._root / path).read_text().splitlines()
+            blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+            self._moved[path] = {b.b + i + 1: b.a + i + 1 for b in blocks for i in range(b.size)}
+        return self._moved[path]
+
+    def _digest(self, path: str) -> str:
+        return hashlib.sha256((self._root / path).read_bytes()).hexdigest()

@@ -1,0 +1,217 @@
+"""The changes that one can make to a source file: one operator, constant, argument, condition or statement each."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Mutant", "mutants_of"]
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Add,
+    ast.BitAnd: ast.BitOr,
+    ast.LShift: ast.RShift,
+}
+REMOVED = (ast.Expr, ast.AugAssign, ast.Delete, ast.Raise, ast.Continue, ast.Break)
+TYPES_ONLY = {"cast", "TypeVar", "ParamSpec"}  # calls that do nothing when the program runs
+ASYMMETRIC = {"isinstance", "issubclass", "getattr", "setattr", "hasattr"}  # exchanged arguments can only be an error
+MESSAGES = {"warn", "warning", "debug", "info"}  # calls whose arguments are words
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Replace ``old``, the bytes from ``start`` on, by ``new``.
+
+    ``lines`` are the first and last of the statement: a test that runs none of them cannot notice the change.
+    """
+
+    path: str
+    line: int
+    kind: str
+    start: int
+    old: str
+    new: str
+    lines: tuple[int, int]
+    within: str  # the function's qualified name; "" at the level of the module or of a class
+
+    def applied(self, source: bytes) -> bytes:
+        old = self.old.encode()
+        assert source[self.start : self.start + len(old)] == old, "the source has changed since the mutant was made"
+        return source[: self.start] + self.new.encode() + source[self.start + len(old) :]
+
+    def __str__(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.path}:{self.line}: {self.kind}: {_short(old)} → {_short(new)}"
+
+
+def mutants_of(root: Path, path: str) -> list[Mutant]:
+    """Every mutant of the file ``path`` under ``root``, in the order of their places."""
+    finder = _Finder(path, (root / path).read_bytes())
+    finder.block(ast.parse(finder.source).body)
+    return sorted(finder.found, key=lambda mutant: (mutant.start, mutant.kind, mutant.new))
+
+
+class _Finder:
+    def __init__(self, path: str, source: bytes) -> None:
+        self.path, self.source, self.found = path, source, list[Mutant]()
+        self._starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+        self._names: list[tuple[str, bool]] = []  # of the functions and classes around, and whether each is a function
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self._statement(statement)
+
+    def _add(self, node: ast.expr | ast.stmt, kind: str, new: str, lines: tuple[int, int]) -> None:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        start = self._starts[node.lineno - 1] + node.col_offset
+        end = self._starts[node.end_lineno - 1] + node.end_col_offset
+        within = ".".join(name for name, _ in self._names) if any(function for _, function in self._names) else ""
+        old = self.source[start:end].decode()
+        self.found.append(Mutant(self.path, node.lineno, kind, start, old, new, lines, within))
+
+    def _statement(self, node: ast.stmt) -> None:
+        if _only_for_readers(node):
+            return
+        body = getattr(node, "body", None)
+        last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+        lines = (node.lineno, max(node.lineno, last))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for one in node.decorator_list:
+                self._expressions(one, lines)
+            if isinstance(node, ast.FunctionDef):
+                self._expressions(node.args, lines)
+            self._names.append((node.name, isinstance(node, ast.FunctionDef)))
+            self.block(node.body)
+            self._names.pop()
+            return
+        binds = isinstance(node, ast.Assign) and any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+        if isinstance(node, REMOVED) or (isinstance(node, ast.Assign) and not binds):
+            self._add(node, "statement removed", "pass", lines)
+        if isinstance(node, ast.Return) and node.value is not None and not _is_constant(node.value, None):
+            self._add(node, "returns None", "return None", lines)
+        if isinstance(node, ast.If | ast.While):
+            self._add(node.test, "condition negated", f"not ({ast.unparse(node.test)})", lines)
+        if isinstance(node, ast.If):
+            self._add(node.test, "branch never taken", f"False and ({ast.unparse(node.test)})", lines)
+        if isinstance(node, ast.With) and len(node.items) == 1 and node.items[0].optional_vars is None:
+            self._add(node.items[0].context_expr, "context dropped", "__import__('contextlib').nullcontext()", lines)
+        if not isinstance(node, ast.Raise):  # what an error says is no behaviour
+            self._expressions(node, lines)
+        for name in ("body", "orelse", "finalbody"):
+            self.block(getattr(node, name, []))
+        for part in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+            self.block(part.body)
+
+    def _expressions(self, node: ast.AST, lines: tuple[int, int]) -> None:
+        """The mutants of the expressions below ``node``, those of the statements within it excepted."""
+        for name, child in ast.iter_fields(node):
+            if name in ("annotation", "returns"):
+                continue
+            for one in child if isinstance(child, list) else [child]:
+                if isinstance(one, ast.expr):
+                    self._expression(one, lines)
+                elif isinstance(one, ast.AST) and not isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case):
+                    self._expressions(one, lines)
+
+    def _expression(self, node: ast.expr, lines: tuple[int, int]) -> None:
+        if isinstance(node, ast.JoinedStr):
+            return
+        for kind, new in _changes(node):
+            self._add(node, kind, ast.unparse(new), lines)
+        called = _called(node)
+        if called in MESSAGES | TYPES_ONLY:
+            return
+        self._expressions(node, lines)
+
+
+def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """What may stand in place of an expression, and what kind of change that is."""
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
+            yield "comparison", _with(node, ops=[COMPARISONS[type(operator)]()])
+        case ast.BoolOp(op=operator):
+            yield "and/or", _with(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not dropped", node.operand
+        case ast.UnaryOp(op=ast.USub()):
+            yield "sign", node.operand
+        case ast.BinOp(op=operator) if type(operator) in ARITHMETIC and not _is_text(node.left) and not _is_text(node.right):
+            yield "arithmetic", _with(node, op=ARITHMETIC[type(operator)]())
+        case ast.Constant(value=bool(value)):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield "constant", ast.Constant(value + 1)
+            yield "constant", ast.Constant(value - 1)
+        case ast.Slice(lower=lower, upper=upper) if lower is None or upper is None:
+            yield "slice", _with(node, **({"lower": ast.Constant(1)} if lower is None else {"upper": ast.Constant(-1)}))
+        case ast.IfExp():
+            yield "branches exchanged", _with(node, body=node.orelse, orelse=node.body)
+        case ast.Call() if _called(node) not in MESSAGES | TYPES_ONLY:
+            match node.args:
+                case [first, second, *rest] if _called(node) not in ASYMMETRIC and not isinstance(first, ast.Starred):
+                    yield "arguments exchanged", _with(node, args=[second, first, *rest])
+            for i, keyword in enumerate(node.keywords):
+                if keyword.arg is not None:
+                    yield "keyword dropped", _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
+
+
+def _with(node: ast.expr, **fields: object) -> ast.expr:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _called(node: ast.AST) -> str:
+    """The last name of the function that is called, ``""`` if it is no call of a name."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name
+    return ""
+
+
+def _is_constant(node: ast.expr, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _only_for_readers(node: ast.stmt) -> bool:
+    """Docstrings, imports, assertions (which tell the type checker), `__all__`, what stands under TYPE_CHECKING."""
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Pass() | ast.Global() | ast.Nonlocal():
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.FunctionDef(decorator_list=[ast.Name(id="overload"), *_]):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__" | "__slots__")]):
+            return True
+        case ast.Assign(value=ast.Call() as call) if _called(call) in TYPES_ONLY:
+            return True
+    return False
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 70 else text[:60] + " … " + text[-8:]
