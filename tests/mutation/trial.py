@@ -39,8 +39,9 @@ class Copy:
 
     _times = count(1)  # each mutant has a time of its own, by which Python knows that its bytecode is another
 
-    def __init__(self, root: Path, place: Path, options: list[str]) -> None:
-        self.place, self._options = place, options
+    def __init__(self, root: Path, place: Path, options: list[str], patience: float = 60) -> None:
+        """``options`` are pytest's; a trial may take ``patience`` seconds of processor time more than its tests should."""
+        self.place, self._options, self._patience = place, options, patience
         shutil.copytree(root, place, ignore=LEFT_OUT)
         compileall.compile_dir(place, quiet=2)
 
@@ -56,7 +57,7 @@ class Copy:
         """Whether one of the tests fails on the mutant, or on the tree as it is."""
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         request = {"tests": list(tests), "files": files, "sources": None}
-        limit = 60 + 3 * sum(tests.values())
+        limit = self._patience + 3 * sum(tests.values())
         if mutant is None:
             return self._run(request, limit, 10 * limit)
         path = self.place / mutant.path

@@ -1,0 +1,185 @@
+"""A mutant is killed by a test that claims something of the line, and survives one that only runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.__main__ import draw, identity, main, within_budget
+from tests.mutation.lines import Map
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.trial import Copy
+
+PRICE = '''\
+"""Prices."""
+
+
+def price(count: int, member: bool = False) -> int:
+    """In cents, from 1 on."""
+    if count > 10 and member:
+        return count * 90
+    return count * 100
+
+
+def check(count: int) -> None:
+    if count < 0:
+        raise ValueError(f"{count + 1} is no count; give {1 + 1}")
+
+
+def countdown(count: int) -> None:
+    while count:
+        count -= 1
+'''
+TESTS = """\
+from shop.price import check, countdown, price
+
+def test_claims() -> None:
+    assert price(11, True) == 990
+    assert price(10, True) == 1000
+
+def test_runs() -> None:
+    price(3)
+    check(3)
+
+def test_comes_to_an_end() -> None:
+    countdown(3)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name, text in {
+        "shop/price.py": PRICE,
+        "shop/__init__.py": "",
+        "tests/test_price.py": TESTS,
+        "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def mutant(root: Path, text: str) -> Mutant:
+    [found] = [one for one in mutants_of(root, "shop/price.py") if text in str(one)]
+    return found
+
+
+def changes(tmp_path: Path, source: str) -> set[str]:
+    (tmp_path / "module.py").write_text(source)
+    return {str(one).partition(": ")[2] for one in mutants_of(tmp_path, "module.py")}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b", {"comparison: a < b → a <= b"}),
+        ("x is None or y", {"and/or: x is None or y → x is None and y", "comparison: x is None → x is not None"}),
+        ("x[1:]", {"slice: 1: → 1:-1", "constant: 1 → 2", "constant: 1 → 0"}),
+        ("f(a, b, c=d)", {"arguments exchanged: f(a, b, c=d) → f(b, a, c=d)", "keyword dropped: f(a, b, c=d) → f(a, b)"}),
+        ("-a if b else True", {"branches exchanged: -a if b else True → True if b else -a", "sign: -a → a", "constant: True → False"}),
+    ],
+)
+def test_an_expression_is_changed_in_every_way_that_its_kind_has(tmp_path: Path, source: str, expected: set[str]) -> None:
+    assert changes(tmp_path, f"y = {source}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("f(x)", {"statement removed: f(x) → pass"}),
+        ("x.y = z", {"statement removed: x.y = z → pass"}),
+        ("def f():\n    return x\n", {"returns None: return x → return None"}),
+        ("if x:\n    y = z\n", {"condition negated: x → not (x)", "branch never taken: x → False and (x)"}),
+        ("with a():\n    y = z\n", {"context dropped: a() → __import__('contextlib').nullcontext()"}),
+    ],
+)
+def test_a_statement_is_changed_in_every_way_that_its_kind_has(tmp_path: Path, source: str, expected: set[str]) -> None:
+    assert changes(tmp_path, source + "\n") == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Docstring 1 < 2."""',
+        "__all__ = ['f', 'g'][1:]",
+        "x: Literal[1]",
+        "def f(x: Literal[1]) -> Literal[2]: ...",
+        "assert x is not None",
+        "if TYPE_CHECKING:\n    f(1)\n",
+        "y = f'{1 + 1}'",
+        "y = cast(A, b)",
+    ],
+)
+def test_what_only_readers_and_type_checkers_see_is_left_alone(tmp_path: Path, source: str) -> None:
+    assert changes(tmp_path, source + "\n") == set()
+
+
+def test_of_an_error_the_raising_is_changed_and_not_the_message(project: Path) -> None:
+    lines = PRICE.splitlines()
+    at_raise = [one for one in mutants_of(project, "shop/price.py") if "raise" in lines[one.line - 1]]
+    assert [one.kind for one in at_raise] == ["statement removed"]
+
+
+def test_every_mutant_is_a_program() -> None:
+    root = Path(__file__).parents[2]
+    for path in ("runtime/autograd/engine.py", "runtime/func/vmap.py"):
+        source = (root / path).read_bytes()
+        for one in draw(mutants_of(root, path), 100, 0):
+            compile(one.applied(source), path, "exec")
+
+
+def test_the_draw_depends_on_the_seed_alone_and_takes_a_line_once(project: Path) -> None:
+    mutants = mutants_of(project, "shop/price.py")
+    drawn = draw(mutants, 5, 0)
+    assert drawn == draw(reversed(mutants), 5, 0) != draw(mutants, 5, 1)
+    assert len({one.line for one in drawn}) == len(drawn) == 5
+
+
+def test_an_identity_survives_lines_that_are_added_above(project: Path) -> None:
+    before = identity(mutant(project, "comparison: count > 10 →"))
+    (project / "shop/price.py").write_text("# a line\n\n" + PRICE)
+    assert identity(mutant(project, "comparison: count > 10 →")) == before
+
+
+def test_the_quickest_tests_are_run_within_the_budget_and_at_least_one() -> None:
+    assert within_budget({"a": 1, "b": 2, "c": 3}, 3) == {"a": 1, "b": 2}
+    assert within_budget({"a": 5, "b": 6}, 3) == {"a": 5}
+
+
+def test_a_trial_tells_claims_from_mere_runs_and_leaves_the_tree_alone(project: Path, tmp_path: Path) -> None:
+    one = Copy(project, tmp_path / "copy", [], patience=5)
+    trace = one.trace("tests/test_price.py", ["shop"])
+    known = Map(tmp_path / "lines.json", project)
+    known.learn("tests/test_price.py", trace, ["shop"])
+    negated, ninety = mutant(project, "comparison: count > 10 →"), mutant(project, "arithmetic: count * 90 →")
+
+    def tests_of(which: Mutant) -> set[str]:
+        return {test.partition("::")[2] for test in known.tests(which.path, which.lines, ["tests/test_price.py"])}
+
+    assert tests_of(negated) == {"test_claims", "test_runs"}
+    assert tests_of(ninety) == {"test_claims"}
+    claims, runs, ends = (f"tests/test_price.py::test_{name}" for name in ("claims", "runs", "comes_to_an_end"))
+    assert not one.trial(None, {claims: 0.1, runs: 0.1}).killed
+    assert one.trial(negated, {runs: 0.1, claims: 0.1}).by == claims
+    assert not one.trial(negated, {runs: 0.1}).killed
+    assert one.trial(mutant(project, "count -= 1 → pass"), {ends: 0.1}).by == "time-out"
+    assert not one.trial(negated, {"tests/test_price.py::test_unknown": 0.1}).killed
+    assert (project / "shop/price.py").read_text() == (one.place / "shop/price.py").read_text() == PRICE
+
+
+def test_a_map_follows_lines_that_move_and_forgets_test_files_that_change(project: Path, tmp_path: Path) -> None:
+    trace = {"tests/test_price.py::test_claims": {"seconds": 0.1, "lines": {"shop/price.py": f"{1 << 7:x}"}}}
+    Map(tmp_path / "lines.json", project).learn("tests/test_price.py", trace, ["shop"])
+    (project / "shop/price.py").write_text("# a line\n\n" + PRICE)
+    known = Map(tmp_path / "lines.json", project)
+    assert known.tests("shop/price.py", (9, 9), ["tests/test_price.py"]) == {"tests/test_price.py::test_claims": 0.1}
+    assert known.stale(["tests/test_price.py"]) == []
+    (project / "tests/test_price.py").write_text(TESTS + "\n")
+    assert known.stale(["tests/test_price.py"]) == ["tests/test_price.py"]
+
+
+def test_the_mutants_are_listed_without_running_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runtime/func/trees.py", "--list", "--mutants", "3"]) == 0
+    assert capsys.readouterr().out.count("runtime/func/trees.py:") == 3
