@@ -50,7 +50,7 @@ class Tracer:
             result = yield
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         if not self._failed:
             lines: dict[str, int] = {}
             for code, line in self._lines:
@@ -92,7 +92,7 @@ class Map:
         """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first; those that run the file, if none does."""
         then = self._then(path)
         wanted = sum(1 << then[line] for line in range(lines[0], lines[1] + 1) if line in then)
-        found, nearby = {}, {}
+        found, nearby = dict[str, float](), dict[str, float]()
         for test_file in test_files:
             for test, facts in self._traces.get(test_file, {}).items():
                 mask = int(facts["lines"].get(path, "0"), 16)

@@ -56,7 +56,7 @@ class Copy:
     def trial(self, mutant: Mutant | None, tests: dict[str, float]) -> Outcome:
         """Whether one of the tests fails on the mutant, or on the tree as it is."""
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        request = {"tests": list(tests), "files": files, "sources": None}
+        request: dict[str, list[str] | None] = {"tests": list(tests), "files": files, "sources": None}
         limit = self._patience + 3 * sum(tests.values())
         if mutant is None:
             return self._run(request, limit, 10 * limit)
@@ -70,7 +70,7 @@ class Copy:
             path.write_bytes(source)
             os.utime(path, (stat.st_atime, stat.st_mtime))
 
-    def _run(self, request: dict[str, object], processor_seconds: float, seconds: float) -> Outcome:
+    def _run(self, request: dict[str, list[str] | None], processor_seconds: float, seconds: float) -> Outcome:
         failure = self.place / ".failure"
         failure.unlink(missing_ok=True)
         process = PROCESSES.Process(target=_tests, args=(str(self.place), request, self._options, int(processor_seconds)))
@@ -113,7 +113,7 @@ class _Chosen:
             self._failure.write_text(f"{report.nodeid} cannot be imported")
 
 
-def _tests(place: str, request: dict[str, object], options: list[str], processor_seconds: int) -> None:
+def _tests(place: str, request: dict[str, list[str] | None], options: list[str], processor_seconds: int) -> None:
     """The body of the process: its exit code is pytest's."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (processor_seconds, processor_seconds + 5))
@@ -126,14 +126,14 @@ def _tests(place: str, request: dict[str, object], options: list[str], processor
     output = os.open(".output", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    plugins: list[object] = [_Chosen(request["tests"], Path(place, ".failure"))]  # type: ignore[arg-type]
-    stop = ["-x"]
-    if request["sources"] is not None:
-        tracer = Tracer(Path(place), request["sources"])  # type: ignore[arg-type]
-        plugins.append(tracer)
-        stop = []
-    code = pytest.main(["-q", "-p", "no:cacheprovider", *stop, *options, *request["files"]], plugins=plugins)  # type: ignore[misc]
-    if request["sources"] is not None:
+    chosen, sources, files = request["tests"], request["sources"], request["files"] or []
+    plugins: list[object] = [_Chosen(chosen, Path(place, ".failure"))]
+    arguments = ["-q", "-p", "no:cacheprovider", *options, *files]
+    if sources is None:
+        code = pytest.main(["-x", *arguments], plugins=plugins)
+    else:
+        tracer = Tracer(Path(place), sources)
+        code = pytest.main(arguments, plugins=[*plugins, tracer])
         Path(".trace.json").write_text(json.dumps(tracer.found))
     sys.stdout.flush()
     os._exit(code)
