@@ -32,6 +32,7 @@ EQUIVALENT = Path("tests/mutation/equivalent.yaml")
 SOURCES = ["runtime/func", "runtime/autograd", "runtime/dropin", "runtime/checkpoint"]
 TESTS = ["tests/runtime", "generated_tests"]
 SLOW = ["tests/runtime/test_saved_memory.py", "tests/runtime/rules/test_bindings.py"]  # minutes each, and about rules
+FIRST = 3.0  # seconds of tests
 OPTIONS = ["--target", "runtime", "--tier", "smoke"]
 
 
@@ -54,8 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"which tests run which lines: {i} of {len(stale)}: {test_file}, {len(trace)} tests", flush=True)
 
         def one(copy: Copy, mutant: Mutant) -> Outcome:
-            tests = within_budget(known.tests(mutant.path, mutant.lines, test_files), args.budget)
-            return copy.trial(mutant, tests) if tests else Outcome(False, "no test runs it")
+            tests = known.tests(mutant.path, mutant.lines, test_files)
+            outcome = Outcome(False, "no test runs it")
+            for some in stages(within_budget(tests, args.budget), known.near(tests)):
+                outcome = copy.trial(mutant, some)
+                if outcome.killed:
+                    break
+            return outcome
 
         start = time.monotonic()
         asked = [mutant for mutant in drawn if identity(mutant) not in reasons]
@@ -97,6 +103,12 @@ def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
             break
         chosen[test] = cost
     return chosen
+
+
+def stages(tests: dict[str, float], near: set[str]) -> list[dict[str, float]]:
+    """First some seconds of the tests in the files ``near``, since importing test files takes longer than most tests; then all others."""
+    first = within_budget({test: cost for test, cost in tests.items() if test.partition("::")[0] in near}, FIRST)
+    return [some for some in (first, {test: cost for test, cost in tests.items() if test not in first}) if some]
 
 
 class Workers:

@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import CodeType, FrameType
@@ -99,6 +100,11 @@ class Map:
                 if mask:
                     (found if mask & wanted else nearby)[test] = float(facts["seconds"])
         return dict(sorted((found or nearby).items(), key=lambda item: item[1]))
+
+    def near(self, tests: Iterable[str], number: int = 3) -> set[str]:
+        """The test files of which the largest part is among ``tests``."""
+        counts = Counter(test.partition("::")[0] for test in tests)
+        return set(sorted(counts, key=lambda path: (-counts[path] / len(self._traces[path]), path))[:number])
 
     def _then(self, path: str) -> dict[int, int]:
         """Where a line of today's source stood when it was traced."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import draw, identity, main, within_budget
+from tests.mutation.__main__ import draw, identity, main, stages, within_budget
 from tests.mutation.lines import Map
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.trial import Copy
@@ -146,6 +146,17 @@ def test_an_identity_survives_lines_that_are_added_above(project: Path) -> None:
 def test_the_quickest_tests_are_run_within_the_budget_and_at_least_one() -> None:
     assert within_budget({"a": 1, "b": 2, "c": 3}, 3) == {"a": 1, "b": 2}
     assert within_budget({"a": 5, "b": 6}, 3) == {"a": 5}
+
+
+def test_tests_of_files_that_are_about_the_line_come_first(tmp_path: Path) -> None:
+    known = Map(tmp_path / "lines.json", tmp_path)
+    for path, number in (("a.py", 4), ("b.py", 1)):
+        (tmp_path / path).touch()
+        known.learn(path, {f"{path}::{i}": {"seconds": 1, "lines": {}} for i in range(number)}, [])
+    tests = {"a.py::0": 1.0, "a.py::1": 1.0, "b.py::0": 2.0}
+    assert known.near(tests, 1) == {"b.py"}
+    assert stages(tests, {"b.py"}) == [{"b.py::0": 2.0}, {"a.py::0": 1.0, "a.py::1": 1.0}]
+    assert stages({"b.py::0": 2.0}, {"b.py"}) == [{"b.py::0": 2.0}]
 
 
 def test_a_trial_tells_claims_from_mere_runs_and_leaves_the_tree_alone(project: Path, tmp_path: Path) -> None:

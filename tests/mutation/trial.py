@@ -25,7 +25,7 @@ __all__ = ["Copy", "Outcome"]
 LEFT_OUT = shutil.ignore_patterns(".*", "report", "*.egg-info", "build", "dist")
 MEMORY = 16 << 30  # bytes of address space; a mutant may append to a list for ever
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torch", "numpy", "pytest", "torch.testing"])  # imported once, for all trials
+PROCESSES.set_forkserver_preload(["pytest", "torch.testing", "torch._dynamo", "scipy.special"])  # imported once, for all trials
 
 
 @dataclass(frozen=True)
