@@ -210,8 +210,7 @@ class FunctionalLevel(Level):
         functional: Any = op.functional
         if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
             raise InplaceError(f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op")
-        with self.mode:
-            return change_geometry(functional.func, op.func, args[0], args[1:], kwargs)
+        return change_geometry(functional.func, op.func, args[0], args[1:], kwargs)
 
     def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
         names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]

@@ -129,6 +129,8 @@ class _Finder:
             if name in ("annotation", "returns"):
                 continue
             for one in child if isinstance(child, list) else [child]:
+                if isinstance(one, ast.keyword) and _asserts(node, one):
+                    continue
                 if isinstance(one, ast.expr):
                     self._expression(one, lines)
                 elif isinstance(one, ast.AST) and not isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case):
@@ -172,8 +174,13 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
                 case [first, second, *rest] if _called(node) not in ASYMMETRIC and not isinstance(first, ast.Starred):
                     yield "arguments exchanged", _with(node, args=[second, first, *rest])
             for i, keyword in enumerate(node.keywords):
-                if keyword.arg is not None:
+                if keyword.arg is not None and not _asserts(node, keyword):
                     yield "keyword dropped", _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
+
+
+def _asserts(node: ast.AST, keyword: ast.keyword) -> bool:
+    """``zip(…, strict=True)``: an assertion."""
+    return keyword.arg == "strict" and _called(node) == "zip"
 
 
 def _with(node: ast.expr, **fields: object) -> ast.expr:

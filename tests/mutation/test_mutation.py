@@ -110,6 +110,7 @@ def test_a_statement_is_changed_in_every_way_that_its_kind_has(tmp_path: Path, s
         "if TYPE_CHECKING:\n    f(1)\n",
         "y = f'{1 + 1}'",
         "y = cast(A, b)",
+        "for _ in zip(a, strict=True): pass",
     ],
 )
 def test_what_only_readers_and_type_checkers_see_is_left_alone(tmp_path: Path, source: str) -> None:

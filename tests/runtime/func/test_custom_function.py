@@ -201,6 +201,94 @@ def test_a_vmap_staticmethod_is_told_the_batch_and_may_draw() -> None:
         assert seen.pop() == (5, randomness, (0, {"y": 0, "c": None}, None))
 
 
+def test_draws_are_refused_or_made_per_element_again_after_a_vmap_staticmethod() -> None:
+    def rule(info: Any, in_dims: Any, x: Any, fails: bool) -> Any:
+        if fails:
+            raise ZeroDivisionError
+        return x + torch.rand(x.shape), 0
+
+    fn = made(forward=lambda x, fails: x, vmap=rule)
+
+    def program(x: Any, fails: bool = False) -> Any:
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                fn.apply(x, True)
+        else:
+            fn.apply(x, False)
+        return x + torch.rand(2)
+
+    for fails in (False, True):
+        with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+            runtime.func.vmap(program, (0, None))(torch.zeros(5, 2), fails)
+        assert len(runtime.func.vmap(program, (0, None), randomness="different")(torch.zeros(5, 2), fails).unique()) == 10
+        assert len(runtime.func.vmap(program, (0, None), randomness="same")(torch.zeros(5, 2), fails).unique()) == 2
+        assert torch.rand(2).shape == (2,)  # and outside as ever
+
+
+def test_a_vmap_staticmethod_says_where_the_batch_is_or_that_there_is_none() -> None:
+    fn = made(forward=lambda x: x, vmap=lambda info, d, x: ((x.movedim(0, 1), Y, "word"), (1, None, None)))
+    found = runtime.func.vmap(lambda x: fn.apply(x)[:2], out_dims=(0, None))(torch.ones(5, 2))
+    torch.testing.assert_close(found, (torch.ones(5, 2), Y))
+    same = made(forward=lambda x: x, vmap=lambda info, d, x: (x, 0))
+
+    def program(x: Any) -> Any:
+        assert same.apply(x) is x
+        return x
+
+    runtime.func.vmap(program)(torch.ones(5, 2))
+
+
+def test_a_generated_rule_of_one_output() -> None:
+    fn = made(
+        generate_vmap_rule=True,
+        forward=lambda x: x.sin(),
+        setup_context=lambda ctx, inputs, output: (ctx.save_for_backward(*inputs), ctx.save_for_forward(*inputs))[0],
+        backward=lambda ctx, g: g * ctx.saved_tensors[0].cos(),
+        jvp=lambda ctx, t: t * ctx.saved_tensors[0].cos(),
+    )
+    lib: Any = runtime.func
+    batch = torch.stack([X, Y])
+    torch.testing.assert_close(lib.vmap(fn.apply)(batch), batch.sin())
+    torch.testing.assert_close(lib.jvp(lib.vmap(fn.apply), (batch,), (batch,))[1], batch * batch.cos())
+    torch.testing.assert_close(lib.grad(lambda x: lib.vmap(fn.apply)(x).sum())(batch), batch.cos())
+    torch.testing.assert_close(lib.vmap(lib.vmap(fn.apply))(batch), batch.sin())
+    torch.testing.assert_close(lib.vmap(lib.jacfwd(fn.apply))(batch), batch.cos().diag_embed())
+
+
+def test_a_jvp_may_leave_what_it_writes_to_without_a_tangent() -> None:
+    buffer = torch.zeros(4, dtype=torch.float64)
+    fn = made(
+        forward=lambda x, b: (x * 2, b.add_(1)),
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(inputs[1]),
+        jvp=lambda ctx, t, u: (t * 2, None),
+    )
+
+    def program(x: Any) -> Any:
+        out, written = fn.apply(x, buffer)
+        assert written is buffer
+        return out
+
+    torch.testing.assert_close(runtime.func.jvp(program, (X,), (Y,)), (2 * X, 2 * Y))
+    assert type(buffer) is torch.Tensor and buffer.tolist() == [1.0] * 4
+    tells = made(
+        forward=lambda x, b: (x * 2, b.add_(x)),
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(inputs[1]),
+        jvp=lambda ctx, t, u: (t * 2, t),
+    )
+    with pytest.raises(InplaceError, match="would mutate a captured Tensor"):
+        runtime.func.jvp(lambda x: tells.apply(x, buffer)[0], (X,), (Y,))
+
+
+def test_a_jvp_must_write_to_the_tangent_of_what_forward_writes_to() -> None:
+    fn = made(
+        forward=lambda x: x.mul_(2),
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(output),
+        jvp=lambda ctx, t: t * 2,
+    )
+    with pytest.raises(RuntimeError, match="tangent|forward gradient|inplace"):
+        runtime.func.jvp(lambda x: fn.apply(x * 1), (X,), (Y,))
+
+
 def test_a_generated_rule_sums_the_gradient_of_what_the_batch_shares() -> None:
     fn = product_and_sine(Function)
     batch = torch.randn(3, 4, dtype=torch.float64)

@@ -77,6 +77,18 @@ def test_a_buffer_that_forward_replaces_is_replaced_in_the_dict() -> None:
         assert (given if isinstance(given, dict) else given[1])["count"].item() == 1
 
 
+def test_what_forward_deletes_stays_in_the_dict() -> None:
+    class Forgetful(nn.Module):
+        def forward(self, x: Any) -> Any:
+            del self.extra
+            return x
+
+    given = {"extra": X}
+    module = Forgetful()
+    runtime.func.functional_call(module, given, X)
+    assert given == {"extra": X} and not hasattr(module, "extra")
+
+
 @pytest.mark.parametrize(
     ("given", "options"),
     [

@@ -183,3 +183,95 @@ def test_a_draw_in_place_draws_by_the_probability_that_it_is_given() -> None:
     sevens = torch.full((1000,), 7.0)
     drawn = functionalize(lambda x: x.clone().bernoulli_(0.25))(sevens)
     assert 150 < drawn.sum().item() < 350
+    assert 400 < functionalize(lambda x: x.clone().bernoulli_())(sevens).sum().item() < 600  # one half
+
+
+def several_results(x: torch.Tensor) -> Any:
+    top, where = x.new_zeros(3), torch.zeros(3, dtype=torch.int64)
+    given = torch.max(x, 1, out=(top, where))
+    return top, where, given[0]
+
+
+def lists(x: torch.Tensor) -> Any:
+    a, b = x.clone(), x.clone()
+    torch._foreach_mul_([a, b[0]], 2.0)
+    torch._foreach_add_([a, b], [x, x], alpha=3.0)
+    return a, b
+
+
+def without_functional_form(x: torch.Tensor) -> Any:
+    a, b = x.clone(), x.clone()
+    torch._foreach_zero_([a[0], b])
+    return a, b
+
+
+def returned_as_given(x: torch.Tensor) -> Any:
+    y = x.clone()
+    assert y.detach_() is y and y.add_(1) is y and torch.sin(y, out=y) is y
+    return y
+
+
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+@pytest.mark.parametrize("f", [several_results, lists, without_functional_form, returned_as_given])
+def test_writes_of_every_form(f: Any, remove: str) -> None:
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(functionalize(f, remove=remove)(x), f(x))
+
+
+def test_trees_numbers_and_keywords_go_in_and_out() -> None:
+    def f(tree: Any, *, factor: float) -> Any:
+        tree["a"].mul_(factor)
+        return {"b": [tree["a"] + 1, factor, None]}
+
+    ours, theirs = {"a": torch.ones(2), "n": 3}, {"a": torch.ones(2), "n": 3}
+    torch.testing.assert_close(functionalize(f)(ours, factor=2.0), f(theirs, factor=2.0))
+    torch.testing.assert_close(ours["a"], theirs["a"])
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (lambda x: x.clone().resize_(2), "changes the storage or geometry of a tensor, which functionalize cannot follow"),
+        (lambda x: x.clone().set_(x), "changes the storage or geometry"),
+        (lambda x: CAPTURED.t_(), "changes the geometry of a tensor that the program closes over"),
+        (lambda x: torch.add(x, 1, out=x.new_zeros(1)), r"out= has shape \[1\], the result \[3, 4\]; give it that shape"),
+        (lambda x: x.new_zeros(3, 1).add_(x), r"output with shape \[3, 1\] doesn't match the broadcast shape \[3, 4\]"),
+    ],
+)
+def test_what_cannot_be_done_without_a_write_is_refused(f: Any, message: str) -> None:
+    with pytest.raises((InplaceError, RuntimeError), match=message):
+        functionalize(f)(torch.ones(3, 4))
+
+
+CAPTURED = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize("remove", ["", "views", None])
+def test_what_to_remove_must_be_known(remove: Any) -> None:
+    with pytest.raises(RuntimeError, match=f"received invalid argument for remove={remove}"):
+        functionalize(lambda x: x, remove=remove)
+
+
+def test_batch_norm_without_statistics_or_out_of_training_writes_nothing() -> None:
+    x = torch.randn(5, 4)
+    for module in (torch.nn.BatchNorm1d(4).eval(), torch.nn.BatchNorm1d(4, track_running_stats=False)):
+        before = {k: v.clone() for k, v in module.state_dict().items()}
+        torch.testing.assert_close(functionalize(module)(x), module(x))
+        torch.testing.assert_close(dict(module.state_dict()), before)
+    module = torch.nn.BatchNorm1d(4)
+    functionalize(module)(x)
+    torch.testing.assert_close(module.running_var, 0.9 + 0.1 * x.var(0))
+
+
+def test_a_value_shows_what_it_is_now() -> None:
+    seen: list[str] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        row = y[0]
+        y.zero_()
+        seen.append(repr(row))
+        return y
+
+    functionalize(f)(torch.ones(2, 2))
+    assert "FunctionalValue(level=" in seen[0] and "[0., 0.]" in seen[0]

@@ -53,6 +53,15 @@ def test_a_sequence_is_stacked_and_the_result_differentiated() -> None:
         ("b (h i) w c -> b h i w c", {"i": 4}, "a dimension of size 6 is not"),
         ("b h w c -> b h w c", {"z": 4}, r"lengths are given for \['z'\]"),
         ("b h+ w c -> b h w c", {}, "is no axis"),
+        ("b (h ...) w c -> b h ... w c", {}, r"\.\.\. on the left side of .* must not be in parentheses"),
+        ("b h w c -> b h w c -> b h w c", {}, "must have one '->'"),
+        ("b h w) c -> b h w c", {}, "unbalanced or nested parentheses"),
+        ("b h w c (d -> b h w c d", {}, "unbalanced or nested parentheses"),
+        ("b h w c d ... -> b h w c d ...", {}, "is for tensors of 6 dimensions, and this one has 4"),
+        ("b h w -> b h", {"c": 1}, r"\['w'\] stand on one side"),
+        ("b (h i) w c -> b h i w c", {"i": 0}, "a dimension of size 6 is not"),
+        ("b h w c -> b h w c", {"b": 5}, "a dimension of size 4 is not"),
+        ("b 1 w c -> b w c", {}, "a dimension of size 6 is not"),
     ],
 )
 def test_mistakes_are_named(pattern: str, lengths: Any, message: str) -> None:
