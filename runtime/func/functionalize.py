@@ -185,7 +185,7 @@ class FunctionalLevel(Level):
             news = list(results)[n_own:] if isinstance(results, tuple) else [results]
         else:
             # no functional form: mutate private copies instead
-            copies = [_cloned(self._read_one(t) if isinstance(t, torch.Tensor) else self._read_all([t])[0]) for t in targets]
+            copies = [_cloned(t) for t in self._read_all(targets)]
             swap = dict(zip(map(id, targets), copies, strict=True))
             results = op.func(
                 *(swap.get(id(a), r) for a, r in zip(args, self._read_all(args), strict=True)),

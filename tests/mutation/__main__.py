@@ -39,7 +39,7 @@ OPTIONS = ["--target", "runtime", "--tier", "smoke"]
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
-    drawn = draw([m for source in args.sources for m in _of_folder(source)], args.mutants, args.seed, args.only)
+    drawn = draw([m for source in args.sources for m in _of_folder(source)], args.mutants, args.seed, args.only or ())
     if args.list:
         print(*drawn, sep="\n")
         return 0
@@ -79,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if share >= args.at_least else 1
 
 
-def draw(mutants: Iterable[Mutant], number: int, seed: int, only: str | None = None) -> list[Mutant]:
-    """``number`` of the mutants by lot, at most one per line; or all whose text contains ``only``."""
-    if only is not None:
-        return [mutant for mutant in mutants if only in str(mutant)]
+def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
+    """``number`` of the mutants by lot, at most one per line; or all whose text contains one of ``only``."""
+    if only:
+        return [mutant for mutant in mutants if any(text in str(mutant) for text in only)]
     shuffled = sorted(mutants, key=lambda mutant: (mutant.path, mutant.start, mutant.kind, mutant.new))
     random.Random(seed).shuffle(shuffled)
     by_line = {(mutant.path, mutant.line): mutant for mutant in reversed(shuffled)}
@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("sources", nargs="*", default=SOURCES, help="folders or files whose lines are changed")
     parser.add_argument("--mutants", type=int, default=150, metavar="N", help="how many are drawn")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
-    parser.add_argument("--only", metavar="TEXT", help="instead: all mutants whose line of the report contains this")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="instead: all mutants whose line of the report contains one of these")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="the tests that may kill")
     parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files that are not run")

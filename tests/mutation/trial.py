@@ -23,6 +23,7 @@ from tests.mutation.mutants import Mutant
 __all__ = ["Copy", "Outcome"]
 
 LEFT_OUT = shutil.ignore_patterns(".*", "report", "*.egg-info", "build", "dist")
+PYTEST = 100  # added to pytest's exit codes: others are no verdict
 MEMORY = 16 << 30  # bytes of address space; a mutant may append to a list for ever
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["pytest", "torch.testing", "torch._dynamo", "scipy.special"])  # imported once, for all trials
@@ -49,8 +50,8 @@ class Copy:
         """Which lines of ``sources`` each test of the file runs that passes."""
         self._run({"tests": None, "files": [test_file], "sources": sources}, 3600, 3600)
         result = self.place / ".trace.json"
-        trace: Trace = json.loads(result.read_text()) if result.exists() else {}
-        result.unlink(missing_ok=True)
+        trace: Trace = json.loads(result.read_text())
+        result.unlink()
         return trace
 
     def trial(self, mutant: Mutant | None, tests: dict[str, float]) -> Outcome:
@@ -78,10 +79,12 @@ class Copy:
         process.join(seconds)
         if process.is_alive() or process.exitcode == -signal.SIGXCPU:
             outcome = Outcome(True, "time-out")
-        elif process.exitcode == pytest.ExitCode.OK:
+        elif process.exitcode == PYTEST + pytest.ExitCode.OK:
             outcome = Outcome(False, "")
-        elif process.exitcode == pytest.ExitCode.NO_TESTS_COLLECTED:
+        elif process.exitcode == PYTEST + pytest.ExitCode.NO_TESTS_COLLECTED:
             outcome = Outcome(False, "no test runs it")
+        elif process.exitcode is not None and 0 < process.exitcode < PYTEST:
+            raise RuntimeError(f"the tests of {self.place} could not be run: {request}")
         else:
             outcome = Outcome(True, failure.read_text() if failure.exists() else f"exit code {process.exitcode}")
         assert process.pid is not None
@@ -114,7 +117,7 @@ class _Chosen:
 
 
 def _tests(place: str, request: dict[str, list[str] | None], options: list[str], processor_seconds: int) -> None:
-    """The body of the process: its exit code is pytest's."""
+    """The body of the process: its exit code is pytest's, and 100 more."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (processor_seconds, processor_seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -136,4 +139,4 @@ def _tests(place: str, request: dict[str, list[str] | None], options: list[str],
         code = pytest.main(arguments, plugins=[*plugins, tracer])
         Path(".trace.json").write_text(json.dumps(tracer.found))
     sys.stdout.flush()
-    os._exit(code)
+    os._exit(PYTEST + code)

@@ -100,6 +100,7 @@ def test_what_forward_deletes_stays_in_the_dict() -> None:
         ({"weight": X}, {"tie_weights": False}),
         ({"tied": X}, {}),
         (({"weight": X}, {"weight": X}), {}),
+        (({"weight": X, "count": X}, {"weight": X}), {}),
         (3, {}),
         ([3], {}),
         ({"body.weight": X}, {}),

@@ -111,6 +111,13 @@ def test_its_graph_has_no_mutation_and_replays(f: Callable[..., Any]) -> None:
     torch.testing.assert_close(module(x), f(x))
 
 
+def test_a_composite_op_that_fills_a_buffer_of_its_own_mutates_nothing_either() -> None:
+    module = make_fx(functionalize(lambda x: torch.block_diag(x, x)))(torch.randn(2, 3))
+    assert mutations(module.graph) == []
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(module(x), torch.block_diag(x, x))
+
+
 def test_views_can_be_removed_too() -> None:
     module = make_fx(functionalize(write_through_a_view, remove="mutations_and_views"))(torch.randn(3, 4))
     names = [str(n.target) for n in module.graph.nodes if n.op == "call_function"]
