@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ..func.vmap import current_fallback_policy, fallback_policy
 from ..tensor import rebuild
 from .patches import Patches
 
@@ -57,6 +58,7 @@ def install() -> None:
         patch_classes(patches)
         patch_modules(patches)
         patch_distributed(patches)
+        patches.enter(fallback_policy(current_fallback_policy()))  # a program may set it by torch's function
         patches.enter(torch.serialization.safe_globals([rebuild]))  # so that torch.load takes what torch.save wrote
     except BaseException:
         patches.undo()

@@ -59,11 +59,6 @@ class _ForwardAD(ModuleType):
         return forward_ad.current_level()
 
 
-def _legacy_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
-    """``torch._vmap_internals._vmap``, with which torch batches gradients outside of ``torch.func``."""
-    return vmap(func, in_dims, out_dims)
-
-
 def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
     """``torch._vmap_internals._vmap`` for programs; torch's own callers, which let None pass through, are replaced themselves."""
     return vmap(func, in_dims, out_dims)
@@ -117,7 +112,6 @@ def switches() -> list[tuple[Any, str, Any]]:
     """Single attributes of torch that stand for a setting or for the state of ours."""
     return [
         (importlib.import_module("torch.autograd.forward_ad"), "__class__", _ForwardAD),
-        (importlib.import_module("torch._vmap_internals"), "_vmap", _legacy_vmap),
         (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),
         (torch, "is_anomaly_enabled", anomaly.is_anomaly_enabled),
         (torch, "is_anomaly_check_nan_enabled", anomaly.is_anomaly_check_nan_enabled),

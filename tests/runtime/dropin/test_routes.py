@@ -1,0 +1,192 @@
+"""Which of torch's names lead here while the drop-in is installed, and that patches undo what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import dropin
+from runtime.autograd.nodes import AccumulateGrad
+from runtime.dropin.patches import Patches
+from runtime.dropin.routes import _ROUTES, replacements
+from runtime.func.vmap import current_fallback_policy
+
+
+@pytest.fixture
+def routed() -> Iterator[None]:
+    with dropin.installed():
+        yield
+
+
+@pytest.mark.parametrize("theirs", _ROUTES)
+def test_a_public_name_of_ours_that_torchs_module_has_is_ours(theirs: str) -> None:
+    module, ours = importlib.import_module(theirs), importlib.import_module(f"runtime.{_ROUTES[theirs]}")
+    shared = [name for name in ours.__all__ if hasattr(module, name) and not isinstance(getattr(ours, name), ModuleType)]
+    before = [getattr(module, name) for name in shared]
+    assert shared
+    with dropin.installed():
+        assert [name for name in shared if getattr(module, name) is not getattr(ours, name)] == []
+    assert all(getattr(module, name) is old for name, old in zip(shared, before, strict=True))
+
+
+def test_the_table_has_pairs_that_differ_and_no_modules() -> None:
+    for old, new in replacements().values():
+        assert old is not new and not isinstance(new, ModuleType)
+
+
+@pytest.mark.usefixtures("routed")
+class TestSwitches:
+    def test_anomaly_mode_is_ours(self) -> None:
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
+            assert runtime.autograd.anomaly.is_anomaly_enabled()
+        assert not torch.is_anomaly_enabled()
+        torch.set_anomaly_enabled(True)
+        assert runtime.autograd.anomaly.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+        torch.set_anomaly_enabled(False)
+
+    def test_questions_about_the_pass_that_runs_are_answered_by_ours(self) -> None:
+        c: Any = torch._C
+        seen: list[Any] = []
+        x = torch.ones(2, requires_grad=True)
+        y = x * 2
+        z = y.sum()
+
+        def look(grad: Any) -> None:
+            node = c._current_autograd_node()
+            seen.append((c._current_graph_task_id(), node, c._will_engine_execute_node(x.grad_fn or y.grad_fn)))
+            seen.append(c._current_graph_task_execution_order())
+
+        y.register_hook(look)
+        assert c._current_graph_task_id() == -1 and c._current_autograd_node() is None
+        with torch.autograd.set_multithreading_enabled(False):
+            z.backward()
+        (task, node, will), order = seen
+        assert task >= 0 and node is y.grad_fn and will is True
+        assert order[:2] == [z.grad_fn, y.grad_fn] and [type(node) for node in order[2:]] == [c._functions.AccumulateGrad]
+        assert c._functions.AccumulateGrad is AccumulateGrad
+
+    def test_whether_hooks_on_saved_tensors_are_allowed(self) -> None:
+        allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled
+        assert allowed()
+        with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+            assert not allowed()
+        assert allowed()
+
+    @pytest.mark.parametrize("name", ["vmap", "_vmap"])
+    def test_the_old_vmap_is_ours(self, name: str) -> None:
+        vmap: Any = getattr(torch._vmap_internals, name)
+        x = torch.arange(6.0).reshape(2, 3)
+        assert vmap(lambda row: row.sum())(x).tolist() == [3.0, 12.0]
+        assert vmap(lambda column: column * 2, 1, 1)(x).tolist() == (2 * x).tolist()
+        with pytest.raises(RuntimeError, match="vmap"):
+            vmap(lambda row: bool(row.sum()))(x)
+
+    def test_the_fallback_is_switched_for_ours(self) -> None:
+        functorch: Any = torch._C._functorch
+        assert functorch._is_vmap_fallback_enabled() and functorch._is_vmap_fallback_enabled()
+        assert functorch._set_vmap_fallback_enabled(False) is None
+        assert not functorch._is_vmap_fallback_enabled() and current_fallback_policy() == "raise"
+        functorch._set_vmap_fallback_enabled(True)
+        assert functorch._is_vmap_fallback_enabled() and current_fallback_policy() == "warn"
+
+    def test_an_undefined_gradient_of_several_tensors(self) -> None:
+        functions: Any = torch._C._functions
+        x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        a, b = functions.UndefinedGrad()(x, y)
+        assert a.tolist() == b.tolist() == [1.0, 1.0] and a is not x
+        (a * b * y).sum().backward()
+        assert x.grad is None and y.grad is not None and y.grad.tolist() == [1.0, 1.0]
+
+    def test_a_delayed_error_of_one_tensor_with_a_message_of_bytes(self) -> None:
+        functions: Any = torch._C._functions
+        out = functions.DelayedError(b"not yet", 1)(torch.ones(2, requires_grad=True))
+        with pytest.raises(RuntimeError, match=r"^not yet$"):
+            out.sum().backward()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_leaving_restores_the_fallback_policy(fails: bool) -> None:
+    before = current_fallback_policy()
+    with contextlib.suppress(KeyError), dropin.installed():
+        torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
+        if fails:
+            raise KeyError
+    assert current_fallback_policy() == before == "warn"
+
+
+def test_installing_undoes_its_beginning_when_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(patches: Patches) -> None:
+        raise KeyError("in the middle")
+
+    before = torch.ones, torch.autograd.grad, vars(torch.Tensor).get("backward")
+    with monkeypatch.context() as patched, pytest.raises(KeyError, match="in the middle"):
+        patched.setattr(dropin, "patch_modules", fails)
+        dropin.install()
+    assert (torch.ones, torch.autograd.grad, vars(torch.Tensor).get("backward")) == before
+    assert not dropin.is_installed()
+    with dropin.installed():
+        assert dropin.is_installed()
+
+
+class TestPatches:
+    def test_what_was_absent_is_absent_again_and_what_was_set_twice_is_the_first(self) -> None:
+        class Owner:
+            present = 1
+
+        class Heir(Owner):
+            pass
+
+        patches = Patches()
+        patches.set(Owner, "present", 2)
+        patches.set(Owner, "present", 3)
+        patches.set(Owner, "absent", 4)
+        patches.set(Heir, "present", 5)
+        assert (Owner.present, Owner.absent, Heir.present) == (3, 4, 5)  # type: ignore[attr-defined]
+        patches.undo()
+        assert Owner.present == Heir.present == 1 and not hasattr(Owner, "absent") and "present" not in vars(Heir)
+        Owner.present = 6
+        patches.undo()
+        assert Owner.present == 6  # once is enough
+
+    def test_the_class_of_a_module_is_changed_and_restored(self) -> None:
+        class Other(ModuleType):
+            pass
+
+        module, patches = ModuleType("module"), Patches()
+        patches.set(module, "__class__", Other)
+        assert type(module) is Other
+        patches.undo()
+        assert type(module) is ModuleType
+
+    def test_contexts_are_left_on_undoing(self) -> None:
+        left: list[str] = []
+        patches = Patches()
+        patches.enter(contextlib.closing(type("Thing", (), {"close": lambda self: left.append("left")})()))
+        assert left == []
+        patches.undo()
+        assert left == ["left"]
+
+    def test_names_are_replaced_in_every_module_but_our_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        old, new, equal = [1], [2], [1]
+        outside, inside, empty = ModuleType("outside"), ModuleType("runtime.inside"), ModuleType("empty")
+        for module in (outside, inside):
+            module.taken, module.equal = old, equal  # type: ignore[attr-defined]
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(sys.modules, "missing", None)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "odd", object())  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "zzz_last", empty)
+        empty.taken = old  # type: ignore[attr-defined]
+        patches = Patches()
+        patches.replace_everywhere({id(old): (old, new)})
+        assert outside.taken is new and empty.taken is new and inside.taken is old and outside.equal is equal
+        patches.undo()
+        assert outside.taken is old
