@@ -18,6 +18,7 @@ import pytest
 
 __all__ = ["Map", "Tracer"]
 
+CALLS = 200  # of one function in one test that are traced; later ones rarely run another line
 Trace = dict[str, dict[str, Any]]  # by test: "seconds" of processor time, and "lines": by source file a bit per line
 
 
@@ -29,6 +30,7 @@ class Tracer:
         self._prefixes = tuple(f"{root / source}{os.sep}" for source in sources)
         self._root, self._mine = root, dict[CodeType, bool]()
         self._lines: set[tuple[CodeType, int]] = set()
+        self._calls: Counter[CodeType] = Counter()
         self._failed = False
 
     def _called(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -36,7 +38,10 @@ class Tracer:
         mine = self._mine.get(code)
         if mine is None:
             mine = self._mine[code] = code.co_filename.startswith(self._prefixes)
-        return self._line if mine else None
+        if not mine:
+            return None
+        self._calls[code] += 1
+        return self._line if self._calls[code] <= CALLS else None
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
         self._lines.add((frame.f_code, frame.f_lineno))
@@ -44,7 +49,7 @@ class Tracer:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._lines, self._failed, start = set(), False, sum(os.times()[:4])
+        self._lines, self._calls, self._failed, start = set(), Counter(), False, sum(os.times()[:4])
         threading.settrace(self._called)
         sys.settrace(self._called)
         try:

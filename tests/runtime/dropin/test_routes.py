@@ -75,7 +75,8 @@ class TestSwitches:
         assert c._functions.AccumulateGrad is AccumulateGrad
 
     def test_whether_hooks_on_saved_tensors_are_allowed(self) -> None:
-        allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled
+        autograd: Any = torch._C._autograd
+        allowed = autograd._saved_tensors_hooks_is_enabled
         assert allowed()
         with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
             assert not allowed()
@@ -181,8 +182,8 @@ class TestPatches:
         for module in (outside, inside):
             module.taken, module.equal = old, equal  # type: ignore[attr-defined]
             monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(sys.modules, "missing", None)  # type: ignore[arg-type]
-        monkeypatch.setitem(sys.modules, "odd", object())  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "missing", None)
+        monkeypatch.setitem(sys.modules, "odd", object())
         monkeypatch.setitem(sys.modules, "zzz_last", empty)
         empty.taken = old  # type: ignore[attr-defined]
         patches = Patches()

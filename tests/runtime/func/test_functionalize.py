@@ -193,6 +193,9 @@ def test_a_draw_in_place_draws_by_the_probability_that_it_is_given() -> None:
     assert 400 < functionalize(lambda x: x.clone().bernoulli_())(sevens).sum().item() < 600  # one half
 
 
+CAPTURED: torch.Tensor = torch.zeros(2, 3)
+
+
 def several_results(x: torch.Tensor) -> Any:
     top, where = x.new_zeros(3), torch.zeros(3, dtype=torch.int64)
     given = torch.max(x, 1, out=(top, where))
@@ -248,9 +251,6 @@ def test_trees_numbers_and_keywords_go_in_and_out() -> None:
 def test_what_cannot_be_done_without_a_write_is_refused(f: Any, message: str) -> None:
     with pytest.raises((InplaceError, RuntimeError), match=message):
         functionalize(f)(torch.ones(3, 4))
-
-
-CAPTURED = torch.zeros(2, 3)
 
 
 @pytest.mark.parametrize("remove", ["", "views", None])
