@@ -130,7 +130,7 @@ def test_installing_undoes_its_beginning_when_it_fails(monkeypatch: pytest.Monke
 
     before = torch.ones, torch.autograd.grad, vars(torch.Tensor).get("backward")
     with monkeypatch.context() as patched, pytest.raises(KeyError, match="in the middle"):
-        patched.setattr(dropin, "patch_modules", fails)
+        patched.setattr("runtime.dropin.modules.patch_modules", fails)
         dropin.install()
     assert (torch.ones, torch.autograd.grad, vars(torch.Tensor).get("backward")) == before
     assert not dropin.is_installed()
