@@ -19,9 +19,9 @@ import torch
 
 from .. import foreach
 from ..errors import InplaceError, MissingRule
-from ..func.jvp import _fit, _rule
+from ..func.jvp import _rule, fit
 from ..levels import GEOMETRY, Value
-from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from . import inplace
 from .level import GradLevel, edge_of
 from .running import computes_tangents
@@ -105,6 +105,8 @@ class DualSession:
                     f"Trying to use forward AD with {op.base_name}_out that does not support it because it is an out= function"
                 )
             return self.record(func, args, kwargs)
+        if kwargs and computes_tangents(0) and self._any_dual(kwargs.values()):
+            return written_out(op, "jvp")(*args, **kwargs)
         if op.kind is INPLACE:
             return self._write(op, args, kwargs, tangents) if found else self.record(func, args, kwargs)
         if not found:
@@ -169,7 +171,7 @@ class DualSession:
                 continue
             t = None if tangents is None else tangents[i]
             if op.kind is not VIEW:  # where the derivative vanishes, torch shows a tangent of zeros
-                t = torch.zeros_like(o.detach()) if t is None else laid_out_like(_fit(t, o), o._inner)
+                t = torch.zeros_like(o.detach()) if t is None else laid_out_like(fit(t, o), o._inner)
             if t is not None or op.kind is VIEW:
                 self.tangents.put(o._inner, t)
 
@@ -200,7 +202,7 @@ class DualSession:
         if torch.is_grad_enabled():
             after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
         t = None if functional.nondiff else _rule(functional)(functional, before, tangents, kwargs, after)
-        self.assign(target, None if t is None else _fit(t, target), tangents)
+        self.assign(target, None if t is None else fit(t, target), tangents)
         return target
 
     def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:

@@ -8,11 +8,19 @@ from typing import Any
 import torch
 
 from ..autograd.running import with_forward_mode
+from ..autograd.views import aliases
 from ..errors import NestedTensor
 from ..levels import Value
 from . import trees
 from .grad import check_outputs
-from .jvp import DualLevel, tangent_of
+from .jvp import DualLevel, fit, tangent_of
+
+
+def own_memory(t: torch.Tensor, given: list[Any], result: torch.Tensor) -> torch.Tensor:
+    """``t``, the tangent of ``result``, or a copy where writing to it would change a tangent that the caller has ``given``, or where its
+    elements share memory though those of ``result`` do not."""
+    expanded = any(a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True))
+    return t.clone(memory_format=torch.contiguous_format) if expanded else t.clone() if any(aliases(t, g) for g in given) else t
 
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
@@ -42,9 +50,11 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
                 "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
                 f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
             )
+        if t.is_complex() and not p.is_complex():
+            raise RuntimeError(f"jvp(f, primals, tangents): a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype}).")
     level = DualLevel()
     try:
-        given = trees.unflatten([level.wrap(p, t) for p, t in zip(flat, flat_t, strict=True)], spec)
+        given = trees.unflatten([level.wrap(p, fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
         outs = with_forward_mode(level.number, func, given)
         aux = None
         if has_aux:
@@ -64,7 +74,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
                     "With strict=False its tangent is zero."
                 )
             results.append(inner)
-            result_tangents.append(torch.zeros_like(inner) if t is None else t)
+            result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
         lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
     finally:
         level.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from .. import foreach
 from ..autograd.running import computes_tangents
 from ..autograd.views import STALE, WRITTEN, View, aliases, refuse_rebase
 from ..errors import MissingRule
@@ -23,6 +24,9 @@ class DualValue(Value):
 
     def tolist(self) -> Any:
         return self._inner.tolist()
+
+    def detach_(self) -> Any:
+        return self._level.call(torch.ops.aten.detach_.default, (self,), {})
 
     @property
     def data(self) -> Any:
@@ -66,15 +70,14 @@ class DualLevel(Level):
             return func.decompose(*args, **kwargs)
         if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
             return self._constant(op, args, kwargs)
-        if op.kind is INPLACE:
-            return self._inplace(op, args, kwargs)
         if op.kind is OUT:
             return self._out(op, args, kwargs)
+        if kwargs and self._any_dual(kwargs.values()):
+            return written_out(op, "jvp")(*args, **kwargs)
+        if op.kind is INPLACE:
+            return self._inplace(op, args, kwargs)
         primals, tangents, any_tangent = self._split(op, args)
-        if kwargs:
-            if any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in kwargs.values()):
-                return written_out(op, "jvp")(*args, **kwargs)
-            kwargs = unwrap_kwargs(self, kwargs)
+        kwargs = unwrap_kwargs(self, kwargs)
         if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
             return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
         record = op.record
@@ -97,6 +100,9 @@ class DualLevel(Level):
         if op.kind is INPLACE:
             return args[0] if op.n_results else None
         return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
+
+    def _any_dual(self, args: Iterable[Any]) -> bool:
+        return any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
         primals = list(args)
@@ -129,7 +135,7 @@ class DualLevel(Level):
             view = op.kind is VIEW
             if not view and not (result.is_floating_point() or result.is_complex()):
                 return result
-            v = self.wrap(result, _fit(tangents, result))
+            v = self.wrap(result, fit(tangents, result))
             if view and not op.nondiff:
                 self._mark(v, op, args, kwargs, None)
             return v
@@ -138,7 +144,7 @@ class DualLevel(Level):
             out = []
             for i, (r, t) in enumerate(zip(result, ts, strict=True)):
                 if isinstance(r, torch.Tensor) and (op.kind is VIEW or r.is_floating_point() or r.is_complex()):
-                    r = self.wrap(r, None if i in op.nondiff else _fit(t, r))
+                    r = self.wrap(r, None if i in op.nondiff else fit(t, r))
                     if op.kind is VIEW:
                         self._mark(r, op, args, kwargs, i)
                 out.append(r)
@@ -155,7 +161,7 @@ class DualLevel(Level):
     def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
-            raise MissingRule(str(op.func), "jvp")
+            return foreach.run(op, args, kwargs)
         if not (isinstance(target, Value) and target._level is self):
             return self._write_to_foreign(op, args, kwargs)
         if op.base_name in GEOMETRY and op.functional is not None:
@@ -163,15 +169,21 @@ class DualLevel(Level):
         primals, tangents, found = self._split(op, args)
         kwargs = unwrap_kwargs(self, kwargs)
         v: Any = target
+        if op.base_name == "detach_":
+            return self._detach(v)
         if not found:
             op.func(*primals, **kwargs)
             return target
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
+        if functional.nondiff:  # draws, comparisons: what is written does not move
+            op.func(*primals, **kwargs)
+            self._set_tangent(v, None)
+            return target
         before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
         op.func(*primals, **kwargs)
-        t = _fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
+        t = fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
         was = tangents[0]
         if not torch.is_grad_enabled() and was is not None and t is not None:
             # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
@@ -180,6 +192,13 @@ class DualLevel(Level):
             t = kept.copy_(t)
         self._set_tangent(v, t)
         return target
+
+    def _detach(self, v: Any) -> Any:
+        if v._view is not None:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
+        v._tangent = None
+        v._generation += 1
+        return v
 
     def _write_to_foreign(self, op: Op, args: Any, kwargs: Any) -> Any:
         """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
@@ -216,14 +235,14 @@ class DualLevel(Level):
 
     def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
         _, _, found = self._split(op, args)
-        if found:
+        if found or self._any_dual(kwargs.values()):
             raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
         op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
         return kwargs.get("out")
 
 
-def _fit(t: Any, result: torch.Tensor) -> Any:
-    """A tangent of the result's shape, dtype and own storage layout."""
+def fit(t: Any, result: torch.Tensor) -> Any:
+    """A tangent of the result's shape and dtype."""
     if t is None:
         return None
     if t.shape != result.shape:
@@ -238,18 +257,36 @@ def _rule(op: Op) -> Any:
     """``rule(op, primals, tangents, kwargs, result) -> tangent(s)``, compiled from the record once."""
     if op.jvp is None:
         jvp = op.record.jvp  # type: ignore[union-attr]
+        known = op.vjp_args
         if jvp == "linear":
-            op.jvp = _linear
+            rule: Any = _linear
         elif jvp == "multilinear":
-            op.jvp = _multilinear
+            rule = _multilinear
         elif isinstance(jvp, dict):
-            op.jvp = _summed(op, jvp)
+            rule, known = _summed(op, jvp), frozenset(op.positions[name] for name in jvp if name in op.positions)
         elif callable(jvp):
             call = _caller(op, jvp)
-            op.jvp = lambda op, p, t, k, r: call(p, t, k, r)
+            rule = lambda op, p, t, k, r: call(p, t, k, r)  # noqa: E731
+            known = frozenset(op.positions[p[:-2]] for p in parameters(jvp) if p.endswith("_t") and p[:-2] in op.positions)
         else:
-            op.jvp = transposed_twice
+            rule = transposed_twice
+        op.jvp = _complete(op, rule, known)
     return op.jvp
+
+
+def _complete(op: Op, rule: Any, known: frozenset[int]) -> Any:
+    """``rule``, which has formulas for the ``known`` arguments, with an error for a tangent of any other: it would be dropped."""
+    unknown = [i for i in op.tensor_args if i not in known]
+    if not unknown:
+        return rule
+
+    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
+        if lacking:
+            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
+        return rule(op, primals, tangents, kwargs, result)
+
+    return checked
 
 
 def _caller(op: Op, formula: Any) -> Callable[..., Any]:
@@ -273,13 +310,9 @@ def _caller(op: Op, formula: Any) -> Callable[..., Any]:
 
 def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
     calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
-    known = {i for i, _ in calls}
 
     def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
         total = None
-        for i, t in enumerate(tangents):
-            if t is not None and i not in known:
-                raise MissingRule(str(op.func), "jvp", [op.arg_names[i]], [op.arg_names[k] for k in known])
         for i, call in calls:
             if i < len(tangents) and tangents[i] is not None:
                 part = call(primals, tangents, kwargs, result)
@@ -339,9 +372,6 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: An
                     flat.extend(t)
                 else:
                     flat.append(t)
-        missing = [op.arg_names[i] for i in wanted if i not in op.vjp_args]
-        if missing:
-            raise MissingRule(str(op.func), "jvp", missing, [op.arg_names[i] for i in op.vjp_args])
         node: Any = OpNode.of(op, level, (None,) * len(flat), (), sum(1 << i for i in wanted), spans)
         node.save(primals, kwargs, result)
         grads = node.apply(us, None, False)
@@ -363,4 +393,4 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: An
     return found[0] if isinstance(result, torch.Tensor) else found
 
 
-__all__ = ["DualLevel", "DualValue", "tangent_of", "transposed_twice"]
+__all__ = ["DualLevel", "DualValue", "fit", "tangent_of", "transposed_twice"]

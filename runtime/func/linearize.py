@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from ..autograd.running import with_forward_mode
 from ..autograd.saved import Saved
 from ..levels import Value
+from .forward import own_memory
 from .jvp import DualLevel, tangent_of
 
 
@@ -90,7 +91,8 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
     def push(tangents: list[Any]) -> Any:
         found = iter(linear_part(*tangents, *(_detached(saved.check(None)) for saved in kept)))
         return pytree.tree_unflatten(
-            [next(found) if moves else torch.zeros_like(o) for o, moves in zip(results, moving, strict=True)], out_spec
+            [own_memory(next(found), tangents, o) if moves else torch.zeros_like(o) for o, moves in zip(results, moving, strict=True)],
+            out_spec,
         )
 
     return pytree.tree_unflatten(results, out_spec), push

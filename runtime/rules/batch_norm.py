@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import BatchingError
+from ..errors import BatchingError, MissingRule
 from ..levels import uncounted
 from . import derive_batch as batch
 from .normalization import projected, scaled
@@ -64,7 +64,12 @@ def _jvp(
     running_var: Any,
     training: bool,
     eps: float,
+    running_mean_t: Any,
+    running_var_t: Any,
 ) -> tuple[Any, None, None]:
+    moving = [name for name, t in (("running_mean", running_mean_t), ("running_var", running_var_t)) if t is not None]
+    if moving and not training:  # the batch's own statistics do not depend on them
+        raise MissingRule("aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias"))
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, training, eps)
     unit_t = None if input_t is None else projected(input_t, unit, rstd, _others(rank)) if training else input_t * rstd

@@ -49,7 +49,8 @@ def _vjp(g: Tensor, A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: 
     return by_a, None, by_b
 
 
-def _jvp(A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: bool, A_t: Any, B_t: Any, result: Tensor) -> Any:
+def _jvp(A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: bool, A_t: Any, LU_t: Any, B_t: Any, result: Tensor) -> Any:
+    """``LU`` is a function of ``A``, whose tangent says how it moves."""
     change = None
     if A_t is not None:
         a_t = A_t.mH if adjoint else A_t

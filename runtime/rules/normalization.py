@@ -140,8 +140,9 @@ def _layer_backward_vjp(
 
 def _layer_backward_jvp(
     grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor,
-    weight: Any, output_mask: Any,
+    weight: Any, output_mask: Any, mean_t: Any, rstd_t: Any, bias_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
+    """``mean`` and ``rstd`` are functions of ``input``, whose tangent says how they move; ``bias`` gives a shape alone."""
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = (input - mean) * rstd
     by_x = None if input_t is None else _layer_projected(input_t, input, normalized_shape, mean, rstd)
@@ -308,8 +309,9 @@ def _group_backward_vjp(
 
 def _group_backward_jvp(
     grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, N: int, C: int,
-    HxW: int, group: int, output_mask: Any,
+    HxW: int, group: int, output_mask: Any, mean_t: Any, rstd_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
+    """``mean`` and ``rstd`` are functions of ``input``, whose tangent says how they move."""
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
     x_t = None if input_t is None else s.view(input_t)
