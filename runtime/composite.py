@@ -18,6 +18,7 @@ import torch
 from torch._C import DispatchKey
 
 from .autograd import views
+from .autograd.foreign import recorded_by_torch
 from .autograd.level import edge_of
 from .autograd.nodes import Edge, OpNode
 from .autograd.running import current_dual
@@ -52,6 +53,8 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
     if kind is Tensor:
         edge = None
         if _grad_enabled():
+            if recorded_by_torch(a):
+                return None
             edge = a._edge
             if edge is None or a._view is not None:
                 edge = edge_of(a)

@@ -25,7 +25,7 @@ from runtime.autograd.level import GradValue
 from runtime.autograd.nodes import Node
 from runtime.errors import BatchingError, MissingRule
 from runtime.expanded_weights.weight import HANDLED
-from runtime.func.jvp import DualValue, _fit, _rule
+from runtime.func.jvp import DualValue, _rule, fit
 from runtime.func.vmap import BatchedValue, BatchLevel
 from runtime.levels import Value, innermost
 from runtime.rules.ops import INPLACE, op_of
@@ -228,10 +228,10 @@ def _jvp(hook: Hook, name: str, rule: Any, elementwise: bool, op: Any, primals: 
         with _at_once(elementwise, (*inputs[1], *inputs[2])):
             found = rule(*inputs)  # as the level takes it: expanded to the result's shape, in its dtype
         if isinstance(result, torch.Tensor):
-            return _fit(found[0] if isinstance(found, (tuple, list)) else found, result)
+            return fit(found[0] if isinstance(found, (tuple, list)) else found, result)
         if found is None or not isinstance(result, (tuple, list)):
             return found
-        return tuple(_fit(t, r) if isinstance(r, torch.Tensor) else t for t, r in zip(found, result, strict=True))
+        return tuple(fit(t, r) if isinstance(r, torch.Tensor) else t for t, r in zip(found, result, strict=True))
 
     given = [place for place, t in enumerate(tangents) if t is not None]
     others: dict[str, Callable[[], Any]] = {}

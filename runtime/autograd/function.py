@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..errors import EscapedValue
 from ..levels import Level, Value
 from . import inplace, views
+from .foreign import pass_mark_on
 from .function_node import FunctionCtx, FunctionNode
 from .level import GradLevel, edge_of
 from .nodes import AccumulateGrad, Edge, Input
@@ -180,7 +181,9 @@ def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from ..leaf import as_leaf
 
         args = tuple(as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args)
-    return dispatch(cls, args)[0]
+    output = dispatch(cls, args)[0]
+    pass_mark_on(args, output)
+    return output
 
 
 def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:

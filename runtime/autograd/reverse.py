@@ -12,6 +12,7 @@ from ..levels import VALUES, Value
 from ..rules.record import NestedMeta, extent
 from .edges import GradientEdge
 from .engine import execute
+from .foreign import refuse_lost_gradients
 from .hooks import show
 from .level import edge_of
 from .nodes import AccumulateGrad, Edge, Node, Nowhere
@@ -187,6 +188,8 @@ def backward(
             if not isinstance(t, GradientEdge):
                 t.retain_grad()
     outputs = _listed(tensors)
+    if captures is None:
+        refuse_lost_gradients(outputs)
     edges = [_edge(t) for t in outputs]
     cotangents = _cotangents(outputs, edges, grad_tensors)
     if create_graph:

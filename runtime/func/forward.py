@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..autograd.foreign import pass_mark_on
 from ..autograd.running import with_forward_mode
 from ..autograd.views import aliases
 from ..errors import NestedTensor
@@ -75,6 +76,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
                 )
             results.append(inner)
             result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
+        pass_mark_on(flat_out, (*results, *result_tangents))
         lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
     finally:
         level.close()

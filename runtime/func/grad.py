@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..autograd.engine import execute
+from ..autograd.foreign import pass_mark_on
 from ..autograd.level import GradLevel, edge_of
 from ..errors import NestedTensor
 from ..levels import Value, _set_excluded
@@ -98,6 +99,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                     f"vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype {o.dtype}"
                 )
         results = trees.unflatten([v._inner if isinstance(v, Value) and v._level is level else v for v in flat], spec)
+        pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(given)
         edges, ends = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]
     finally:
@@ -125,7 +127,9 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                     "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
                     f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
                 )
-        return trees.unflatten(_pull(level, edges, flat_ct, inputs, ends, retain_graph), in_spec)
+        found = _pull(level, edges, flat_ct, inputs, ends, retain_graph)
+        pass_mark_on(flat, tuple(found))
+        return trees.unflatten(found, in_spec)
 
     return (results, pullback, aux) if has_aux else (results, pullback)
 
@@ -162,6 +166,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             grads = trees.unflatten(
                 _pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, [_edge(level, x) for x in inputs], False), spec
             )
+            pass_mark_on((out,), (value, *trees.flatten(grads)[0]))
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
             level.close()

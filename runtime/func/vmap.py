@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .. import foreach
+from ..autograd.foreign import pass_mark_on
 from ..autograd.registered import VMAP, registered
 from ..errors import BatchingError, MissingRule, NestedTensor, called_from, users_frame
 from ..levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
@@ -476,6 +477,7 @@ def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
         results.append(inner.movedim(0, int(d)) if d else inner)
+    pass_mark_on(flat, tuple(results))
     return trees.unflatten(results, spec)
 
 
