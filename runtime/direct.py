@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .autograd import views
+from .autograd.foreign import recorded_by_torch
 from .autograd.inplace import unrecorded
 from .autograd.level import edge_of
 from .autograd.running import current_dual
@@ -99,7 +100,7 @@ def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:
 
 
 def _getitem(self: Any, index: Any) -> Any:
-    if type(self) is Tensor and unseen():
+    if type(self) is Tensor and unseen() and not recorded_by_torch(self):
         inner = self._inner
         lone = type(index) is not tuple
         if lone:
@@ -124,6 +125,8 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
         inner, kind = self._inner, type(value)
         new = value._inner if kind is Tensor else value
         plain = kind in _NUMBERS or (_dense(new) and not new.requires_grad)
+        if _grad_enabled() and (recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))):
+            plain = False  # torch hands its mark on, if it sees the write
         if plain and _dense(inner) and _basic(index if type(index) is tuple else (index,)):
             if not (_grad_enabled() and _has_history(self, value)):
                 inner[index] = new
@@ -199,8 +202,8 @@ def _comparing(native: Any) -> Callable[..., Any]:
 
 
 def _no_history(t: Any) -> bool:
-    """Whether ``t`` is no view and does not require grad."""
-    return t._edge is None and not t._req and t._view is None
+    """Whether ``t`` is no view and does not require grad, by torch's engine neither."""
+    return t._edge is None and not t._req and t._view is None and not recorded_by_torch(t)
 
 
 for _name, _method in (("__getitem__", _getitem), ("__setitem__", _setitem)):

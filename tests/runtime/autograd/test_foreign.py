@@ -29,6 +29,12 @@ class Square(runtime.autograd.Function):
         return 2 * g * ctx.saved_tensors[0]
 
 
+def _written(x: Any, value: Any) -> Any:
+    y = x * 1
+    y[0] = value[1]
+    return y
+
+
 MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
     "mul": lambda x, w: x * w,
     "the other way": lambda x, w: w @ x,
@@ -40,6 +46,9 @@ MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
     "through layer_norm": lambda x, w: F.layer_norm(x * w, (2,), torch.tensor([1.0, 2.0])),
     "through matmul": lambda x, w: torch.stack([x * w, x]) @ ours(),
     "through a view": lambda x, w: (x * w).t()[0].clone(),
+    "through a write": lambda x, w: _written(x, x * w),
+    "through a write of what only torch records": lambda x, w: _written(x, x.detach() * w) * x,
+    "through an in-place method": lambda x, w: x.detach().clone().mul_(x.detach() * w) * x,
     "through a Function": lambda x, w: Square.apply(x * w) + x,
     "recorded by torch": lambda x, w: x * (w * 2),
     "grad": lambda x, w: runtime.func.grad(lambda x: (x * x * w).sum())(x),
