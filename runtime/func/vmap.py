@@ -15,7 +15,7 @@ import torch
 from .. import foreach
 from ..autograd.foreign import pass_mark_on
 from ..autograd.registered import VMAP, registered
-from ..errors import BatchingError, MissingRule, NestedTensor, called_from, users_frame
+from ..errors import BatchingError, EscapedValue, MissingRule, NestedTensor, called_from, users_frame
 from ..levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
@@ -284,9 +284,6 @@ class BatchLevel(Level):
                 stacklevel=users_frame()[1],
             )
 
-    def _stacked(self, results: Any) -> torch.Tensor:
-        return torch.stack(results) if self.size else results[0].new_empty((0, *results[0].shape))
-
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
         """The last resort: run the op once per element and stack."""
         if torch.Tag.dynamic_output_shape in op.func.tags:
@@ -300,33 +297,51 @@ class BatchLevel(Level):
         self._announce(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
-        if self.size == 0:  # the shapes of results are those of an element of zeros
-            physical, named = (_zeros_for_batches(a, b) for a, b in ((physical, batched), (named, named_batched)))
         calls = [
             (self.element(physical, batched, b), dict(zip(kwargs, self.element(named, named_batched, b), strict=True)))
-            for b in range(max(self.size, 1))
+            for b in range(self.size)
         ]
         if random and self.randomness == "same":
             results = draws.alike(op, calls)
         else:
             results = [op.func(*element, **options) for element, options in calls]
         if isinstance(results[0], torch.Tensor):
-            return self._stacked(results)
+            return torch.stack(results)
         if not isinstance(results[0], (tuple, list)):
             return self._agreed(op, results)
-        return tuple(self._stacked(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+        return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
 
 
-def _zeros_for_batches(physical: list[Any], batched: Any) -> list[Any]:
-    """``physical`` with an element of zeros in the place of each empty batch."""
+class EmptyBatch(BatchLevel):
+    """A batch of no elements. Where a kernel takes no empty tensors, or ``-1`` could be any size, one element of zeros tells the shapes."""
 
-    def filled(a: torch.Tensor) -> torch.Tensor:
-        return a.new_zeros((1, *a.shape[1:]))
+    __slots__ = ()
 
-    return [
-        filled(a) if f is True else [filled(x) if g else x for x, g in zip(a, f, strict=True)] if f else a
-        for a, f in zip(physical, batched, strict=True)
-    ]
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call(func, args, kwargs)
+        except (BatchingError, MissingRule, EscapedValue, NestedTensor):
+            raise
+        except Exception:
+            op = op_of(func)
+            if draws.is_random(op, args, kwargs):
+                raise
+            result = self._loop(op, args, kwargs)
+            return args[0] if op.kind is INPLACE else self._wrapped(result)
+
+    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+        result = op.func(*self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True)))
+        if not isinstance(result, (torch.Tensor, tuple, list)):
+            raise BatchingError(f"vmap: {op.func} asks for the elements of a batch that has none{called_from()}")
+        return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
+
+    def _zeros(self, args: Any) -> list[Any]:
+        """``args`` with an element of zeros in the place of each batch."""
+        physical, batched = self.physical(args)
+        one = [a.new_zeros((1, *a.shape[1:])) if f is True else a for a, f in zip(physical, batched, strict=True)]
+        one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x, g in zip(a, f, strict=True)] if type(f) is tuple else a
+               for a, f in zip(one, batched, strict=True)]  # fmt: skip
+        return self.element(one, batched, 0)
 
 
 def _straight(op: Op) -> Any:
@@ -425,7 +440,7 @@ def vmap(
 
 
 def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
-    level = BatchLevel(size, randomness)
+    level = BatchLevel(size, randomness) if size else EmptyBatch(size, randomness)
     try:
         inputs = [a if d is None else level.wrap(a.movedim(d, 0) if d else a) for a, d in zip(flat, dims, strict=True)]
         args = trees.unflatten(inputs, spec)

@@ -327,3 +327,38 @@ def test_what_is_not_batched_is_returned_as_it_is_or_repeated(chunk: int | None)
         vmap(lambda x: (x, c), out_dims=(None, None), **options)(x)
     with pytest.raises(ValueError, match="must only return Tensors, got type <class 'int'>"):
         vmap(lambda x: (x, 5), **options)(x)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.reshape(-1),
+        lambda x: x.view(3, -1).sin(),
+        lambda x: torch.fft.rfft(x),
+        lambda x: torch.cov(x),
+        lambda x: x.index_select(1, torch.tensor([0, 1])),
+        lambda x: torch.bucketize(x, torch.tensor([0.0, 1.0])),
+        lambda x: run_sum(x[0], start=x[0, 0]),
+        lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
+        lambda x: torch.nn.functional.cross_entropy(x, x.softmax(1)),
+        lambda x: x.clone().index_add_(0, torch.tensor([1]), x[:1]),
+        lambda x: torch.linalg.inv(x @ x.mT),
+        grad(lambda x: x.reshape(-1).sin().sum()),
+    ],
+)
+def test_a_batch_of_no_elements_has_the_shapes_of_one(f: Any) -> None:
+    one, found = f(torch.randn(3, 4)), vmap(f)(torch.empty(0, 3, 4))
+    for a, b in zip(one if isinstance(one, tuple) else [one], found if isinstance(found, tuple) else [found], strict=True):
+        assert (b.shape, b.dtype) == ((0, *a.shape), a.dtype)
+    nested = vmap(vmap(f))(torch.empty(2, 0, 3, 4))
+    assert (nested[0] if isinstance(nested, tuple) else nested).shape[:2] == (2, 0)
+
+
+def test_what_fails_for_one_element_fails_for_none() -> None:
+    x = torch.empty(0, 3, 4)
+    with pytest.raises(RuntimeError, match=r"shape .\[5, -1\]. is invalid"):
+        vmap(lambda x: x.reshape(5, -1))(x)
+    with pytest.raises(BatchingError, match=r"equal\.default asks for the elements of a batch that has none"):
+        vmap(lambda x: x if torch.equal(x, x + 1) else -x)(x)
+    with pytest.raises(RuntimeError, match="random"):
+        vmap(lambda x: torch.bernoulli(x.reshape(-1)))(x)
