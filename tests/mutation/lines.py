@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 from collections import Counter
@@ -18,7 +19,9 @@ import pytest
 
 __all__ = ["Map", "Tracer"]
 
-CALLS = 200  # of one function in one test that are traced; later ones rarely run another line
+# How much of a test is traced; what comes later rarely runs another line.
+CALLS = 200  # of one function
+SECONDS = 10.0  # of processor time
 Trace = dict[str, dict[str, Any]]  # by test: "seconds" of processor time, and "lines": by source file a bit per line
 
 
@@ -51,10 +54,13 @@ class Tracer:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._lines, self._calls, self._failed, start = set(), Counter(), False, sum(os.times()[:4])
         threading.settrace(self._called)
+        signal.signal(signal.SIGVTALRM, lambda *_: sys.settrace(None))
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
         sys.settrace(self._called)
         try:
             result = yield
         finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             sys.settrace(None)
             threading.settrace(None)
         if not self._failed:
