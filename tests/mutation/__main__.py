@@ -31,7 +31,12 @@ CACHE = Path(".cache/mutation/lines.json")
 EQUIVALENT = Path("tests/mutation/equivalent.yaml")
 SOURCES = ["runtime/func", "runtime/autograd", "runtime/dropin", "runtime/checkpoint"]
 TESTS = ["tests/runtime", "generated_tests"]
-SLOW = ["tests/runtime/test_saved_memory.py", "tests/runtime/rules/test_bindings.py"]  # minutes each, and about rules
+SLOW = [  # half a minute and more each, and other tests run the same lines
+    "tests/runtime/test_saved_memory.py",
+    "tests/runtime/rules/test_bindings.py",
+    "tests/runtime/dropin/test_compiling.py",
+    "tests/runtime/test_autograd.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
+]
 FIRST = 3.0  # seconds of tests
 OPTIONS = ["--target", "runtime", "--tier", "smoke"]
 
@@ -47,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     reasons = _reasons(EQUIVALENT)
     found: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        workers = Workers([Copy(ROOT, Path(folder, str(i)), OPTIONS) for i in range(args.workers)])
+        options = [*OPTIONS, *(f"--deselect={one}" for one in args.without)]
+        workers = Workers([Copy(ROOT, Path(folder, str(i)), options) for i in range(args.workers)])
         known = Map(CACHE, ROOT, args.fresh)
         stale = known.stale(test_files)
         for i, (test_file, trace) in enumerate(workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1):
@@ -179,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="instead: all mutants whose line of the report contains one of these")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="the tests that may kill")
-    parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files that are not run")
+    parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files, and tests, that are not run")
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="of tests per mutant, the quickest first")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
     parser.add_argument("--fresh", action="store_true", help="learn anew which tests run which lines, not only for test files that changed")
