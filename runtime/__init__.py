@@ -5,6 +5,7 @@ from .tensor import Tensor, tensor, unwrap, wrap
 
 from . import autograd, func  # isort: skip
 from . import nested as nested  # isort: skip
+from . import subclasses as subclasses  # isort: skip
 from . import composite as composite  # isort: skip
 from . import direct as direct  # isort: skip
 from .dropin.meeting import meet  # isort: skip

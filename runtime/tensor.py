@@ -5,7 +5,6 @@ It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
 
 from __future__ import annotations
 
-import copy
 import functools
 import warnings
 from collections import OrderedDict
@@ -13,15 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._tensor_str import _add_suffixes
+from torch._tensor_str import _add_suffixes, _str
 from torch.utils.hooks import RemovableHandle
 
+from . import pickling
 from .autograd import hooks
 from .autograd.level import GradLevel, GradValue, edge_of, follows_base
 from .autograd.nested import meta_of
 from .autograd.nodes import AccumulateGrad, Node
 from .autograd.reverse import backward
-from .levels import Value
+from .levels import Value, _make_subclass
 from .rules.record import extent
 
 _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ class Tensor(GradValue):
     def requires_grad(self) -> bool:
         view = self._view
         if view is not None and view.generation != view.base._generation:
-            return bool(view.base.requires_grad)  # it will take its history from there, or refuse to when asked for it
+            return self._req or bool(view.base.requires_grad)  # it will take its history from there, or refuse to when asked for it
         return self._req or edge_of(self) is not None or follows_base(self)
 
     @requires_grad.setter
@@ -247,6 +247,10 @@ class Tensor(GradValue):
     ) -> None:
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
+    def as_subclass(self, cls: type[torch.Tensor]) -> Tensor:  # type: ignore[override]
+        """As ``torch.Tensor.as_subclass``: the same memory and history, seen as an instance of ``cls``."""
+        return as_kind(torch.ops.aten.alias.default(self), cls)
+
     def numpy(self, *, force: bool = False) -> Any:
         if not force and torch.is_grad_enabled() and self.requires_grad:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
@@ -256,40 +260,42 @@ class Tensor(GradValue):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
+    def __copy__(self) -> Tensor:
+        return pickling.shallow_copied(self, self._inner.detach(), self.__getstate__())  # type: ignore[no-any-return]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         if isinstance(self, torch.nn.Parameter):  # by its flag; as there, a copy takes the numbers and neither gradient nor attributes
             memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
             return copied  # type: ignore[return-value]
-        if not self.is_leaf:
-            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
-        new = wrap(copy.deepcopy(self._inner, memo), self.requires_grad)
-        memo[id(self)] = new
-        new._grad = copy.deepcopy(self._grad, memo)
-        new.__dict__.update(copy.deepcopy(self._attributes(), memo))
-        return new
+        return pickling.deep_copied(self, memo)  # type: ignore[no-any-return]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return rebuild, (self._inner, self.requires_grad, self._attributes())
+        return pickling.reduced(self, torch.Tensor, protocol)
 
-    def _attributes(self) -> dict[str, Any]:
+    def __getstate__(self) -> Any:
         """What users and ``nn.Parameter`` have set on this tensor."""
-        return {name: value for name, value in self.__dict__.items() if name not in _STATE}
+        return pickling.state_of(self, _STATE)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        text = repr(self._inner)
+        kind = getattr(type(self), "_kind", torch.Tensor)
+        suffixes = []
         try:
             fn = self.grad_fn
-            suffixes = [] if fn is None else [f"grad_fn=<{type(fn).__name__}>"]
+            if fn is not None:
+                suffixes.append(f"grad_fn=<{type(fn).__name__}>")
         except RuntimeError:  # a view whose history cannot be known
-            suffixes = ["grad_fn=<Invalid>"]
-        if not suffixes and self.requires_grad:
-            suffixes.append("requires_grad=True")
+            suffixes.append("grad_fn=<Invalid>")
+        with torch._C.DisableTorchFunctionSubclass():
+            shown = pickling.plain_leaf(self, not suffixes and self.requires_grad)
+            text = _str(shown if kind in (torch.Tensor, type(shown)) else _make_subclass(kind, shown, shown.requires_grad))
         tangent = ROOT.tangent_of(self)
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")
-        return _add_suffixes(text[:-1], suffixes, len("tensor("), force_newline=self._inner.is_sparse) if suffixes else text
+        if suffixes:
+            text = _add_suffixes(text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse)
+        return f"Parameter containing:\n{text}" if kind is torch.Tensor and isinstance(self, torch.nn.Parameter) else text
 
 
 def _new(name: str) -> Callable[..., Any]:
@@ -306,33 +312,51 @@ def _new(name: str) -> Callable[..., Any]:
 for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"):
     setattr(Tensor, _name, _new(_name))
 
-_STATE = frozenset(
-    (
-        *("_inner", "_level", "_geometry", "_view"),
-        *("_born", "_edge", "_req", "_accumulator", "_generation", "_grad", "_grad_dtype", "_retains"),
-        *("_hooks", "_lock", "_post_accumulate"),
-    )
-)
+_STATE = frozenset(name for c in Tensor.__mro__ if issubclass(c, Value) for name in c.__annotations__)
 ROOT = GradLevel(Tensor, root=True)
 Tensor._level = Tensor._home = ROOT
+ROOT.class_of = lambda kind: Tensor
 
 
 def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
     """``t`` as a runtime tensor that shares its storage."""
     if not isinstance(t, Value):
-        if t.requires_grad or type(t) is not torch.Tensor:
-            t = t.detach()
-            if type(t) is not torch.Tensor and isinstance(t, torch.nn.Parameter):
-                t = t.as_subclass(torch.Tensor)
+        kind = type(t)
+        if t.requires_grad or kind is not torch.Tensor:
+            t = _without_history(t)
         t = ROOT.wrap(t, None)
+        if kind is not torch.Tensor:
+            t = as_kind(t, kind)
     return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
 
 
-def rebuild(inner: torch.Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
-    """A pickled tensor."""
-    new = wrap(inner, requires_grad)
-    new.__dict__.update(attributes)
-    return new
+def _without_history(t: torch.Tensor) -> torch.Tensor:
+    """``t`` detached; plain, unless its class handles its own ATen calls."""
+    if not t.requires_grad and dispatches(type(t)):
+        return t  # perhaps one that is being made, which takes no calls yet
+    with torch._C.DisableTorchFunctionSubclass():
+        t = t.detach()
+        return t if type(t) is torch.Tensor or dispatches(type(t)) else t.as_subclass(torch.Tensor)
+
+
+def dispatches(kind: type[torch.Tensor]) -> bool:
+    """Whether a class of tensors handles its own ATen calls."""
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[comparison-overlap]
+
+
+def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
+    """``v``, which nobody else holds, as a tensor of the session that users see as a ``kind``."""
+    kind = getattr(kind, "_kind", kind)
+    cls = ROOT.class_of(kind)
+    if cls is type(v):
+        return v  # type: ignore[no-any-return]
+    if type(v._inner) is not torch.Tensor or dispatches(kind):
+        with torch._C.DisableTorchFunctionSubclass():
+            new = ROOT.wrap(v._inner.as_subclass(kind), None)
+    else:
+        new = _make_subclass(cls, v._inner)
+    new.__dict__.update({**v.__dict__, "_inner": new.__dict__.get("_inner", v._inner)})
+    return new  # type: ignore[no-any-return]
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:

@@ -23,7 +23,7 @@ _set_grad_enabled = torch._C._set_grad_enabled
 class GradLevel(Level):
     """One tape. ``outer_mode``: the grad mode that the levels further out shall see (None: there are none)."""
 
-    __slots__ = ("is_root", "nested_class", "outer_mode", "value_class")
+    __slots__ = ("class_of", "is_root", "nested_class", "outer_mode", "value_class")
     what = "grad, vjp or jacrev"
 
     def __init__(self, value_class: type[Value] | None = None, root: bool = False) -> None:
@@ -31,6 +31,7 @@ class GradLevel(Level):
         self.outer_mode: bool | None = None if root else _grad_enabled()
         self.value_class = value_class or GradValue
         self.nested_class: type[Value] | None = None  # the session has one
+        self.class_of: Any = None  # by the class of a tensor, that of values which hold it; the session has such classes, too
         self.is_root = root
         if root:
             self.number = 0
@@ -44,7 +45,7 @@ class GradLevel(Level):
             v = _make_subclass(self.nested_class, inner)
             v._inner = inner
         else:
-            v = same_shape(self.value_class, inner)
+            v = same_shape(self.value_class if self.class_of is None else self.class_of(type(inner)), inner)
         if not self.is_root:
             v._level = self
         v._edge = edge
@@ -303,6 +304,7 @@ class GradValue(Value):
     _accumulator: Any = None
     _generation: int = 0
     _retains: bool = False
+    _adopted_by: int  # see ``runtime.autograd.adopt``
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]

@@ -18,10 +18,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from ..func.vmap import current_fallback_policy, fallback_policy
-from ..tensor import rebuild
 from .patches import Patches
 
 __all__ = ["install", "installed", "is_installed", "uninstall"]
@@ -46,11 +43,12 @@ def install() -> None:
     from .classes import patch_classes
     from .compiling import compiler
     from .distributed import patch_distributed
-    from .factories import wrapped_factories
+    from .factories import forget_tables, wrapped_factories
     from .modules import patch_modules
     from .routes import replacements, switches
 
     patches = Patches()
+    forget_tables()
     try:
         patches.replace_everywhere(replacements() | wrapped_factories() | captures(patches) | compiler(patches))
         for owner, name, value in switches():
@@ -59,7 +57,6 @@ def install() -> None:
         patch_modules(patches)
         patch_distributed(patches)
         patches.enter(fallback_policy(current_fallback_policy()))  # a program may set it by torch's function
-        patches.enter(torch.serialization.safe_globals([rebuild]))  # so that torch.load takes what torch.save wrote
     except BaseException:
         patches.undo()
         raise
@@ -72,7 +69,10 @@ def uninstall() -> None:
     if _patches is None:
         raise RuntimeError("the drop-in is not installed")
     patches, _patches = _patches, None
+    from .factories import forget_tables
+
     patches.undo()
+    forget_tables()
 
 
 @contextlib.contextmanager

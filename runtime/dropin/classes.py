@@ -8,7 +8,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..autograd import function
-from ..tensor import wrap
+from ..tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .factories import adopted, inside_dispatch
 from .patches import Patches
 
@@ -16,6 +16,9 @@ _requires_grad: Any = torch._C.TensorBase.requires_grad
 _Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
+_make_subclass: Any = torch.Tensor._make_subclass
+_make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
+_set_tensor_metadata = torch._utils.set_tensor_metadata
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
@@ -42,17 +45,20 @@ class _RequiresGrad:
 
 def _require(t: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
     """``requires_grad_`` of a tensor that is not a value."""
-    if (type(t) in (torch.Tensor, torch.nn.Parameter) or t.is_nested) and not inside_dispatch():
-        if not requires_grad and not t.requires_grad:
-            return t
-        return become_runtime(t).requires_grad_(requires_grad)
-    _requires_grad.__set__(t, requires_grad)
-    return t
+    if inside_dispatch() or isinstance(t, (UninitializedParameter, UninitializedBuffer)):
+        _requires_grad.__set__(t, requires_grad)
+        return t
+    if not requires_grad and not t.requires_grad:
+        return t
+    return become_runtime(t).requires_grad_(requires_grad)
 
 
 def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    made = _new_tensor(cls, *args, **kwargs)
-    return made if inside_dispatch() else adopted(made)
+    if inside_dispatch():
+        return _new_tensor(cls, *args, **kwargs)
+    if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:
+        return args[0].as_subclass(cls)
+    return as_kind(adopted(_new_tensor(torch.Tensor, *args, **kwargs)), cls)
 
 
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
@@ -60,7 +66,49 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
         data = torch.empty(0)
     if type(data) in (torch.Tensor, torch.nn.Parameter):
         data = wrap(data.detach())
+    if cls is not torch.nn.Parameter and type(data) is Tensor:
+        return torch.Tensor._make_subclass(cls, data, requires_grad)
     return _new_parameter(cls, data, requires_grad)
+
+
+def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, *, dispatch_sizes_strides_policy: Any = None, **options: Any) -> Any:
+    """``torch.Tensor._make_subclass``: a leaf of that class in the memory of ``data``."""
+    if dispatch_sizes_strides_policy is not None:
+        options["dispatch_sizes_strides_policy"] = dispatch_sizes_strides_policy
+    if inside_dispatch() or options or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
+        return _make_subclass(cls, unwrap(data), require_grad, **options)
+    kind = getattr(cls, "_kind", cls)
+    if dispatches(kind):
+        return wrap(_make_subclass(kind, unwrap(data)), require_grad)
+    made = as_kind(wrap(data.detach()), kind)
+    return made.requires_grad_(require_grad)
+
+
+def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.Tensor._make_wrapper_subclass``: what takes part in ATen calls below the tape, held by a tensor of the session."""
+    if inside_dispatch():
+        return _make_wrapper_subclass(cls, *args, **kwargs)
+    requires_grad = kwargs.pop("requires_grad", False)
+    return wrap(_make_wrapper_subclass(getattr(cls, "_kind", cls), *args, **kwargs), requires_grad)
+
+
+def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any:
+    """``torch._tensor._rebuild_from_type_v2``: a pickled tensor with attributes, or of a user's class."""
+    made = rebuild(*args)
+    if kind is not torch.Tensor and not isinstance(made, kind):
+        made = made.as_subclass(kind)
+    if type(made).__setstate__ is not torch.Tensor.__setstate__:
+        made.__setstate__(state)
+        return made
+    return torch._utils._set_obj_state(made, state)
+
+
+_rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle looks a function up where it says it is
+
+
+def _set_metadata(t: torch.Tensor, metadata: Any) -> None:
+    """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily conjugated or negative."""
+    _set_tensor_metadata(unwrap(t), metadata)
 
 
 def _backward(t: torch.Tensor, *args: Any, **kwargs: Any) -> None:
@@ -72,6 +120,10 @@ def _backward(t: torch.Tensor, *args: Any, **kwargs: Any) -> None:
 def patch_classes(patches: Patches) -> None:
     patches.set(torch.Tensor, "__new__", staticmethod(_construct))
     patches.set(torch.nn.Parameter, "__new__", staticmethod(_construct_parameter))
+    patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass))
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_subclass))
+    patches.set(torch._tensor, "_rebuild_from_type_v2", _rebuild_from_type_v2)
+    patches.set(torch._utils, "set_tensor_metadata", _set_metadata)
     patches.set(torch.Tensor, "requires_grad", _RequiresGrad())
     patches.set(torch.Tensor, "requires_grad_", _require)
     patches.set(torch.Tensor, "backward", _backward)

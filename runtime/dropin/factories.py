@@ -13,11 +13,12 @@ from typing import Any
 import torch
 import torch.nested
 import torch.signal.windows
+import torch.utils._device
 from torch._C import DispatchKey
 from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..levels import Value
+from ..levels import VALUES, Value
 from ..tensor import Tensor, unwrap, wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -36,7 +37,10 @@ _NAMES = {
     torch.fft: "fftfreq rfftfreq",
     torch.nested: "as_nested_tensor nested_tensor",
     torch.signal.windows: "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",
-    torch._utils: "_rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter",
+    torch._utils: (
+        "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_parameter_with_state _rebuild_qtensor "
+        "_rebuild_sparse_tensor _rebuild_tensor_v2 _rebuild_tensor_v3"
+    ),
 }
 
 
@@ -46,11 +50,12 @@ def inside_dispatch() -> bool:
 
 
 def adopted(result: Any, requires_grad: bool = False) -> Any:
-    """A plain tensor as a runtime tensor; values and tensors of other subclasses stay what they are."""
-    if type(result) is torch.Tensor or result.is_nested:
-        result = wrap(result)  # which refuses nested tensors of the jagged layout
-    elif type(result) is torch.nn.Parameter:
+    """What a factory of torch's made as a runtime tensor; a value stays what it is."""
+    kind = type(result)
+    if kind is torch.nn.Parameter:
         result = torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
+    elif kind not in VALUES:
+        result = wrap(result)  # which refuses nested tensors of the jagged layout
     return result.requires_grad_() if requires_grad else result
 
 
@@ -95,6 +100,13 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
 def wrapped_factories() -> dict[int, tuple[Any, Any]]:
     """``{id of a factory: (factory, the same returning runtime tensors)}``."""
     return {id(f): (f, made) for f, made in _WRAPPED}
+
+
+def forget_tables() -> None:
+    """torch makes tables of its own functions when they are first asked for. Those of ``torch.device(...)`` as a context are looked up by
+    what ``torch.empty`` calls, so they are made of torch's; those of ``torch.load`` name what it calls, so they are made anew."""
+    torch.utils._device._device_constructors()
+    torch._weights_only_unpickler._get_allowed_globals.cache_clear()
 
 
 def _wrap_all() -> list[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ from .patches import Patches
 
 _pad_sequence: Any = torch._C._nn.pad_sequence
 _pad_packed_sequence = torch._VF._pad_packed_sequence
+_make_subclass = torch.Tensor._make_subclass
 _Uninitialized: Any = UninitializedParameter.__mro__[1]  # the mixin, which torch's stubs leave out
 
 
@@ -44,7 +45,7 @@ def _padded_packed(data: Any, batch_sizes: Any, batch_first: bool, padding_value
 
 
 def _uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> Any:
-    return torch.Tensor._make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
+    return _make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
 
 
 def _new_parameter(cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:

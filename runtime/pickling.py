@@ -1,0 +1,62 @@
+"""How tensors of the session are copied and pickled: as torch's own are, so that files hold nothing of this package and any torch reads
+them. Under the drop-in, torch's rebuilding functions make tensors of the session of them again."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch.utils.hooks import warn_if_has_hooks
+
+_set_requires_grad: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
+
+
+def state_of(t: Any, own: frozenset[str]) -> Any:
+    """As ``object.__getstate__``, without the names ``own``, in which the session keeps what it knows of the tensor."""
+    state = object.__getstate__(t)  # type: ignore[attr-defined]
+    found, slots = state if isinstance(state, tuple) else (state, None)
+    found = {name: value for name, value in (found or {}).items() if name not in own}
+    return (found or None, slots) if slots else found or None
+
+
+def reduced(t: Any, kind: type, protocol: Any) -> Any:
+    """What pickle notes of ``t``, which users know as a ``kind``: torch's functions, and the storage that the tensor lies in."""
+    warn_if_has_hooks(t)
+    state = t.__getstate__()
+    if kind is torch.Tensor and state and state.pop("_is_param", False):
+        rest: Any = (state,) if state else ()
+        rebuild = torch._utils._rebuild_parameter_with_state if state else torch._utils._rebuild_parameter
+        return rebuild, (t.data, t.requires_grad, OrderedDict(), *rest)
+    plain = plain_leaf(t, t.requires_grad)
+    made = plain._reduce_ex_internal(protocol)
+    return made if kind is torch.Tensor and not state else (torch._tensor._rebuild_from_type_v2, (made[0], kind, made[1], state))
+
+
+def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
+    """What ``t`` holds; with that flag, if it is a tensor of torch's own."""
+    inner: torch.Tensor = t._inner
+    if requires_grad and type(inner) is torch.Tensor:
+        inner = inner.detach()
+        _set_requires_grad(inner, True)
+    return inner
+
+
+def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
+    """``copy.deepcopy``: of leaves alone. Copies of tensors that share memory share it, too."""
+    if not t.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
+    new = shallow_copied(t, copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))
+    memo[id(t)] = new
+    new._grad = copy.deepcopy(t._grad, memo)
+    return new
+
+
+def shallow_copied(t: Any, inner: torch.Tensor, state: Any) -> Any:
+    """A leaf of the kind of ``t`` that holds ``inner``, with its flag and the attributes ``state``."""
+    new = t._level.wrap(inner, None)
+    if type(new) is not type(t):
+        new.__class__ = type(t)
+    new._req = t.requires_grad
+    return torch._utils._set_obj_state(new, state)

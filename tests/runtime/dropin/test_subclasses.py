@@ -1,0 +1,309 @@
+"""Subclasses of ``Tensor`` and ``Parameter`` that a program defines. The same program on plain torch is the oracle."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import runtime
+from runtime import dropin
+
+from .compare import Program, both
+
+CASES: dict[str, Program] = {}
+
+
+def case(program: Program) -> Program:
+    CASES[program.__name__] = program
+    return program
+
+
+class Length(torch.Tensor):
+    unit = "m"
+
+    def doubled(self) -> Any:
+        return self * 2
+
+
+class Tagged(torch.Tensor):
+    tag: str
+
+    def __new__(cls, data: Any, tag: str = "") -> Any:
+        made = torch.Tensor._make_subclass(cls, data)
+        made.tag = tag
+        return made
+
+
+class Held(torch.Tensor):
+    """Unwraps and wraps in ``__torch_function__``."""
+
+    _data: Any
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self._data = data
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = tuple(a._data if isinstance(a, cls) else a for a in args)
+        out = func(*args, **(kwargs or {}))
+        return cls(out) if isinstance(out, torch.Tensor) else out
+
+
+CALLED: list[str] = []
+
+
+class Listening(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        CALLED.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Logging(torch.Tensor):
+    """Sees ATen calls."""
+
+    elem: torch.Tensor
+
+    @staticmethod
+    def __new__(cls: Any, elem: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, elem.size(), dtype=elem.dtype, requires_grad=elem.requires_grad)  # type: ignore[attr-defined]
+        made.elem = elem.detach()
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"Logging({self.elem})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        CALLED.append(str(func))
+        args, kwargs = torch.utils._pytree.tree_map_only(cls, lambda t: t.elem, (args, kwargs or {}))
+        return torch.utils._pytree.tree_map_only(torch.Tensor, cls, func(*args, **kwargs))
+
+
+class Scaled(nn.Parameter):
+    def __new__(cls, data: Any, requires_grad: bool = True) -> Any:
+        return super().__new__(cls, data, requires_grad=requires_grad)
+
+    def hello(self) -> str:
+        return "hello"
+
+
+@case
+def an_existing_tensor_as_an_instance_of_a_class() -> Any:
+    x = torch.ones(3, requires_grad=True)
+    y = x.as_subclass(Length)
+    z = y.doubled() + 1
+    z.sum().backward()
+    back = y.as_subclass(torch.Tensor)
+    return y, z, isinstance(y, Length), y.unit, x.grad, type(y.grad_fn).__name__, type(z.grad_fn).__name__, back
+
+
+@case
+def what_is_computed_from_an_instance_is_one() -> Any:
+    x = torch.arange(6.0).reshape(2, 3).as_subclass(Length)
+    parts = [x.T, x[0], x.data, x.detach(), x.clone(), x.new_zeros(2), x.split(1), x.max(0), torch.stack([x, x]), torch.zeros_like(x)]
+    return parts, x.shape, x.tolist(), x.sum().item(), [type(row).__name__ for row in x], 2 * x, torch.ones(2, 3) + x, x == x
+
+
+@case
+def an_instance_that_requires_grad_gets_a_gradient() -> Any:
+    x = torch.ones(2).as_subclass(Length).requires_grad_()
+    (x * x).sum().backward()
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    optimizer.step()
+    return x, x.grad, x.is_leaf
+
+
+@case
+def an_instance_is_written_in_place() -> Any:
+    x = torch.zeros(3).as_subclass(Length)
+    y = x.add_(1)
+    x[0] = 5
+    return y is x, x, x._version
+
+
+@case
+def attributes_and_own_constructors() -> Any:
+    x = Tagged(torch.ones(2), "a")
+    return x, x.tag, hasattr(x * 2, "tag"), Tagged(torch.zeros(2)).tag
+
+
+@case
+def the_default_constructor() -> Any:
+    made = [Length(), Length([1.0, 2.0]), Length([[1, 2]]), Length(torch.ones(2)), torch.Tensor.__new__(Length, torch.ones(1))]
+    return Length(2, 3).shape, made
+
+
+@case
+def a_class_that_wraps_what_functions_return() -> Any:
+    x = Held(torch.ones(2, 3))
+    y = torch.sum(x * 2, 0)
+    return isinstance(y, Held), y._data, type(x).__name__
+
+
+@case
+def a_custom_function_that_returns_an_instance_as_it_is() -> Any:
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g
+
+    x = Held(torch.ones(2, 3))
+    y = Same.apply(x)  # type: ignore[no-untyped-call]
+    return isinstance(y, Held), y._data is x._data
+
+
+@case
+def a_class_hears_of_functions_and_methods() -> Any:
+    CALLED.clear()
+    x = torch.ones(2).as_subclass(Listening)
+    y = torch.add(x, 1).exp()
+    z = x.new_zeros(2)
+    x.requires_grad_()
+    (x * y).sum().backward()
+    return list(CALLED), y, z, x.grad
+
+
+@case
+def a_class_may_leave_functions_alone() -> Any:
+    class Quiet(torch.Tensor):
+        __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    x = torch.ones(2).as_subclass(Quiet)
+    return type(x).__name__, type(x * 2) is type(torch.ones(1)), (x * 2).tolist()
+
+
+@case
+def a_subclass_of_a_subclass() -> Any:
+    class Longer(Length):
+        unit = "km"
+
+    x = torch.ones(2).as_subclass(Longer)
+    y = torch.ones(2).as_subclass(Length)
+    return x * 2, isinstance(x, Length), x.unit, type(x + y).__name__, type(y + x).__name__
+
+
+@case
+def a_wrapper_sees_the_calls_below_the_tape() -> Any:
+    CALLED.clear()
+    w = torch.ones(2, requires_grad=True)
+    x = Logging(torch.tensor([1.0, 2.0], requires_grad=True))
+    y = (x * w).exp()
+    seen = [name for name in CALLED if "detach" not in name]  # torch saves results detached
+    y.sum().backward()
+    grads: list[Any] = [x.grad, w.grad]
+    return type(y).__name__, seen, type(y.grad_fn).__name__, [(type(g).__name__, g.elem) for g in grads], len(CALLED) > len(seen)
+
+
+@case
+def a_wrapper_shares_its_attributes() -> Any:
+    x = Logging(torch.ones(2))
+    x.extra = 3  # type: ignore[attr-defined]
+    x.elem = torch.zeros(2)
+    return x.extra, (x + 1).elem, repr(x), x.shape, x.requires_grad, hasattr(x, "absent")  # type: ignore[attr-defined]
+
+
+@case
+def a_wrapper_as_a_parameter_of_a_module() -> Any:
+    layer = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        layer.weight = nn.Parameter(Logging(torch.tensor([[1.0, 2.0]])))
+    out = layer(torch.ones(3, 2)).sum()
+    out.backward()
+    return isinstance(layer.weight, nn.Parameter), isinstance(layer.weight, Logging), len(list(layer.parameters())), layer.weight.grad.elem  # type: ignore[union-attr]
+
+
+@case
+def a_subclass_of_parameter() -> Any:
+    layer = nn.Linear(2, 2)
+    layer.weight = Scaled(torch.ones(2, 2))
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    w: Any = layer.weight
+    kinds = [type(p).__name__ for p in (w, w * 2, w.data, w.detach(), copy.deepcopy(layer).weight, layer.state_dict()["weight"])]
+    return w.hello(), w, w.grad, kinds, isinstance(w, nn.Parameter), isinstance(w, Scaled), repr(w), copy.deepcopy(w).hello()
+
+
+@case
+def a_subclass_of_parameter_with_attributes_like_those_of_weight_loaders() -> Any:
+    class Loaded(nn.Parameter):
+        def __new__(cls, data: Any, **kwargs: Any) -> Any:
+            return super().__new__(cls, data=data, requires_grad=False)
+
+        def __init__(self, data: Any, loader: Any) -> None:
+            self._loader = loader
+
+        @property
+        def loader(self) -> Any:
+            return self._loader
+
+    p = Loaded(torch.zeros(2), loader="by column")
+    p.data.copy_(torch.ones(2))
+    return p.loader, p, p.requires_grad
+
+
+@case
+def copies_and_pickles_of_instances() -> Any:
+    x = Tagged(torch.ones(2), "a")
+    file = io.BytesIO()
+    torch.save({"x": x, "p": Scaled(torch.ones(1))}, file)
+    loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    same = [copy.copy(x), pickle.loads(pickle.dumps(x)), loaded["x"]]
+    return [(type(s).__name__, s.tag, s.tolist()) for s in same], loaded["p"]
+
+
+@case
+def copies_of_wrappers() -> Any:
+    x = Logging(torch.ones(2))
+    y = copy.deepcopy(x)
+    return type(y).__name__, y.elem, y.elem is not x.elem, pickle.loads(pickle.dumps(x)).elem
+
+
+@case
+def printing_instances() -> Any:
+    x = torch.ones(2).as_subclass(Length)
+    return repr(x), repr(x.requires_grad_() * 2), str(Tagged(torch.zeros(1)))
+
+
+@case
+def a_buffer() -> Any:
+    module = nn.Module()
+    module.b = nn.Buffer(torch.ones(2), persistent=False)
+    module.c = nn.Buffer(torch.ones(1))
+    return list(module.state_dict()), [n for n, _ in module.named_buffers()], isinstance(module.b, nn.Buffer), repr(module.b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_subclass_does_as_on_torch(name: str) -> None:
+    found, expected = both(CASES[name])
+    assert found == expected
+
+
+def test_an_instance_from_before_takes_part_once_it_requires_grad() -> None:
+    x = torch.ones(2).as_subclass(Length)
+    with dropin.installed():
+        x.requires_grad_()
+        (x * x).sum().backward()
+        assert isinstance(x, Length) and isinstance(x, runtime.Tensor) and x.grad is not None and x.grad.tolist() == [2.0, 2.0]
+
+
+def test_without_the_drop_in_a_tensor_of_the_session_is_seen_as_an_instance_too() -> None:
+    x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    y = x.as_subclass(Length).doubled()
+    assert isinstance(y, Length) and isinstance(y, runtime.Tensor) and type(y).__name__ == "Length"
+    y.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0, 2.0]
+
+
