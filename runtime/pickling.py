@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils.hooks import warn_if_has_hooks
 
-_set_requires_grad: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
+_requires_grad: Any = torch._C.TensorBase.requires_grad
 
 
 def state_of(t: Any, own: frozenset[str]) -> Any:
     """As ``object.__getstate__``, without the names ``own``, in which the session keeps what it knows of the tensor."""
-    state = object.__getstate__(t)  # type: ignore[attr-defined]
+    state = object.__getstate__(t)
     found, slots = state if isinstance(state, tuple) else (state, None)
     found = {name: value for name, value in (found or {}).items() if name not in own}
     return (found or None, slots) if slots else found or None
@@ -39,7 +39,7 @@ def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
     inner: torch.Tensor = t._inner
     if requires_grad and type(inner) is torch.Tensor:
         inner = inner.detach()
-        _set_requires_grad(inner, True)
+        _requires_grad.__set__(inner, True)
     return inner
 
 

@@ -3,9 +3,9 @@
     class Length(torch.Tensor): ...
     runtime.tensor([1.0]).as_subclass(Length)        # isinstance(…, Length), isinstance(…, runtime.Tensor)
 
-PyTorch does not let one object become an instance of two classes. So a class is made for each class of the user's: a subclass of it and of
-the session's. A user's class that handles its own ATen calls (``__torch_dispatch__``) stays below the tape, as it does below torch's: the value
-holds an instance of it, calls reach that with the history taken off, and the attributes of the two are one.
+PyTorch does not let one object become an instance of two classes. So each class of the user's gets a subclass of it and of the session's.
+A user's class that handles its own ATen calls (``__torch_dispatch__``) works below the tape, as it does below torch's: a value holds an
+instance of it, which sees the calls after they are recorded. The two share the attributes that users set.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from . import pickling
 from .levels import VALUES, Value
 from .tensor import _STATE, ROOT, Tensor, dispatches
 
+_handle: Any = handle_torch_function
+
 
 class Subclassed(Tensor):
     """Stands behind the user's class where ``torch.Tensor`` stood: its calls of ``super()`` come here. ``_kind`` is the user's class."""
@@ -32,7 +34,7 @@ class Subclassed(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if has_torch_function_unary(self):
-            return handle_torch_function(Tensor.__repr__, (self,), self)  # type: ignore[no-any-return]
+            return _handle(Tensor.__repr__, (self,), self)  # type: ignore[no-any-return]
         return super().__repr__()
 
 
@@ -46,7 +48,7 @@ def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if has_torch_function_unary(self):
-            return handle_torch_function(method, (self,), self, *args, **kwargs)
+            return _handle(method, (self,), self, *args, **kwargs)
         return method(self, *args, **kwargs)
 
     return asked
@@ -76,7 +78,7 @@ class _Wrapper(Subclassed):
             setattr(self._inner, name, value)
 
     def __getstate__(self) -> Any:
-        return self._inner.__getstate__()  # type: ignore[attr-defined]
+        return self._inner.__getstate__()
 
 
 @functools.cache
@@ -94,11 +96,11 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
             body[name] = next(vars(c)[name] for c in base.__mro__ if name in vars(c))
     of_bases = (session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor))
     bases = dict.fromkeys((kind, *(b for b in of_bases if issubclass(b, Subclassed)), base))
-    made = types.new_class(kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body))
+    made: Any = types.new_class(kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body))
     if "__torch_function__" in vars(made):
         del made.__torch_function__
     VALUES.add(made)  # a user's ``__init_subclass__`` may not have passed the call on
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 ROOT.class_of = session_class

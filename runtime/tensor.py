@@ -341,7 +341,7 @@ def _without_history(t: torch.Tensor) -> torch.Tensor:
 
 def dispatches(kind: type[torch.Tensor]) -> bool:
     """Whether a class of tensors handles its own ATen calls."""
-    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[comparison-overlap]
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:

@@ -71,6 +71,7 @@ def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
 
 
 VARIATIONS = range(len(_VARIATIONS))
+REFUSALS = (RuntimeError, ValueError, IndexError)  # how ops refuse entries that they do not accept; any other error is a mistake of ours
 
 
 def grow(program: Program, in_dims: InDims, size: int, evaluate: Callable[[Program], Sequence[Tensor]]) -> Program:
@@ -90,7 +91,7 @@ def grow(program: Program, in_dims: InDims, size: int, evaluate: Callable[[Progr
         candidate = batched(program, inputs, in_dims)
         try:
             outputs = evaluate(candidate)
-        except Exception as error:  # whatever the op raises on entries that it does not accept
+        except REFUSALS as error:
             why = f"{type(error).__name__}: {error}"
             continue
         if had_nan or not any(_has_nan(output) for output in outputs):

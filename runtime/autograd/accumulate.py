@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..levels import VALUES, run_elementwise
+from ..rules.sparse import in_layout
 from . import hooks
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
@@ -81,6 +82,8 @@ def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_gr
         old = variable._grad
         if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
             create_graph, g = False, g._inner.detach()
+        if variable._inner.layout is not _STRIDED:
+            g = in_layout(g, variable._inner)
         if create_graph:
             if old is None:
                 variable._grad = _laid_out(g, variable)

@@ -36,7 +36,7 @@ class GradLevel(Level):
         if root:
             self.number = 0
 
-    def wrap(self, inner: torch.Tensor, edge: Edge | None) -> Any:
+    def wrap(self, inner: Any, edge: Edge | None) -> Any:
         v: Any
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
             v = _make_subclass(self.value_class, inner)
@@ -44,6 +44,8 @@ class GradLevel(Level):
         elif self.nested_class is not None and type(inner) is torch.Tensor:
             v = _make_subclass(self.nested_class, inner)
             v._inner = inner
+        elif type(inner) in VALUES and inner._level is self:  # a rule that runs in a backward pass made constants in the session
+            return self.wrap(inner._inner, edge)
         else:
             v = same_shape(self.value_class if self.class_of is None else self.class_of(type(inner)), inner)
         if not self.is_root:

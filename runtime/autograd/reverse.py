@@ -10,6 +10,7 @@ import torch
 
 from ..levels import VALUES, Value
 from ..rules.record import NestedMeta, extent
+from ..rules.sparse import in_layout
 from .edges import GradientEdge
 from .engine import execute
 from .foreign import refuse_lost_gradients
@@ -238,6 +239,9 @@ def grad(
         found = tuple(show(level, at[i]) if i in at else None for i in range(len(wanted)))
     else:
         found = _grads(edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
+        sparse = [isinstance(t, Value) and t.layout is not torch.strided for t in wanted]
+        if any(sparse):
+            found = tuple(in_layout(g, t._inner) if g is not None and s else g for g, t, s in zip(found, wanted, sparse, strict=True))
     return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
 
 

@@ -18,7 +18,7 @@ _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
 _make_subclass: Any = torch.Tensor._make_subclass
 _make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
-_set_tensor_metadata = torch._utils.set_tensor_metadata
+_set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
@@ -71,17 +71,14 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
     return _new_parameter(cls, data, requires_grad)
 
 
-def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, *, dispatch_sizes_strides_policy: Any = None, **options: Any) -> Any:
+def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
     """``torch.Tensor._make_subclass``: a leaf of that class in the memory of ``data``."""
-    if dispatch_sizes_strides_policy is not None:
-        options["dispatch_sizes_strides_policy"] = dispatch_sizes_strides_policy
     if inside_dispatch() or options or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
     if dispatches(kind):
         return wrap(_make_subclass(kind, unwrap(data)), require_grad)
-    made = as_kind(wrap(data.detach()), kind)
-    return made.requires_grad_(require_grad)
+    return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
 
 
 def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Sparse tensors: conversions and products. The gradient of a sparse tensor is a dense one, zero where the tensor specifies nothing."""
+"""Sparse tensors: conversions and products. The cotangent of a sparse tensor is a dense one, zero where it specifies nothing; a leaf
+gets it in its own layout (:func:`in_layout`)."""
 
 from __future__ import annotations
 
@@ -14,12 +15,24 @@ from .record import Meta, register
 
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
     """A dense mask of the elements that a sparse tensor specifies."""
-    return torch.ones(pattern.shape, dtype=pattern.dtype, device=pattern.device).sparse_mask(pattern.detach()).to_dense() != 0
+    pattern = pattern.detach()
+    return pattern.to_dense().new_ones(pattern.shape).sparse_mask(pattern).to_dense() != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     """The part of a dense cotangent that a sparse tensor specifies."""
     return torch.where(_specified(pattern), g, 0)
+
+
+def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """A dense gradient as a sparse leaf gets it: with the elements that the leaf specifies, or with all that are not zero if there are
+    others. The layouts of which torch gives no gradient stay dense."""
+    if g.layout is not torch.strided or leaf.layout not in (torch.sparse_coo, torch.sparse_csr):
+        return g
+    pattern = leaf.coalesce() if leaf.layout is torch.sparse_coo else leaf
+    if bool(torch.where(_specified(pattern), 0, g.detach()).any()):
+        return g.to_sparse(layout=leaf.layout) if leaf.layout is torch.sparse_csr else g.to_sparse(leaf.sparse_dim())
+    return g.sparse_mask(pattern)
 
 
 def _dense(t: torch.Tensor) -> torch.Tensor:

@@ -96,3 +96,15 @@ def test_an_op_that_fails_on_its_own_sample_says_so_itself() -> None:
 
     with pytest.raises(RuntimeError, match="no such kernel"):
         grow(program(broken, X), (0,), 2, lambda p: p.on_reference())
+
+
+def test_an_unexpected_error_while_a_batch_grows_is_no_reason() -> None:
+    calls = itertools.count()
+
+    def mistaken(x: Any) -> Any:
+        if next(calls):
+            raise AttributeError("a mistake of the harness")
+        return (x,)
+
+    with pytest.raises(AttributeError, match="a mistake of the harness"):
+        grow(program(mistaken, X), (0,), 2, lambda p: p.on_reference())

@@ -425,6 +425,23 @@ class TestSelective:
                 assert y.grad_fn._saved_self.shape == x.shape
                 assert len(calls) == runs and forward == 2
 
+    def test_views_run_again_whatever_the_policy_says(self) -> None:
+        contexts = functools.partial(create_selective_checkpoint_contexts, lambda *args, **kwargs: CheckpointPolicy.MUST_SAVE)
+        x = runtime.wrap(torch.rand(3), True)
+        for op, runs in ((torch.ops.aten.unsqueeze.default, 2), (torch.ops.aten.sin.default, 1)):
+            with counting(op) as calls:
+                once(lambda x: x.sin().unsqueeze(0).exp(), x, context_fn=contexts).sum().backward()
+            assert len(calls) == runs
+
+    def test_a_view_written_in_place_has_the_gradient_of_the_second_run(self) -> None:
+        def g(x: Any) -> Any:
+            y = x.sin()
+            y.view(3, 1).mul_(2)
+            return y.exp()
+
+        contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.view.default])
+        equal_gradients(lambda x: once(g, x, context_fn=contexts), g)
+
     def test_the_policy_sees_op_arguments_and_result_of_the_first_run(self) -> None:
         seen = []
 

@@ -63,6 +63,19 @@ def test_a_layer_gives_the_gradients_of_the_samples_own_losses(kind: str, reduct
     torch.testing.assert_close(per_sample(module, x, reduction), by_loop(module, x))
 
 
+@pytest.mark.parametrize("kind", [kind for kind, (_, shape) in LAYERS.items() if kind.startswith(("conv2d", "instance")) and len(shape) == 4])
+def test_a_cotangent_may_lie_in_memory_with_the_channels_last(kind: str) -> None:
+    make, shape = LAYERS[kind]
+    module = make().double()
+    x = torch.randn(shape, dtype=torch.double)
+    out = call_for_per_sample_grads(module, loss_reduction="sum")(x)
+    arrived: list[torch.Tensor] = []
+    out.register_hook(arrived.append)
+    (out.permute(0, 2, 3, 1).contiguous() ** 2).sum().backward()
+    assert arrived[0].is_contiguous(memory_format=torch.channels_last) and not arrived[0].is_contiguous()
+    torch.testing.assert_close(samples(module), by_loop(module, x))
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_the_input_gets_its_gradient_too(kind: str) -> None:
     make, shape = LAYERS[kind]
