@@ -405,7 +405,7 @@ def gradgradcheck(
         # forward mode detaches its inputs, and the backward pass needs the tape of them
         xs = tuple(x.requires_grad_() if i in at and not x.requires_grad else x for i, x in enumerate(xs))
         found = grad(_differentiable(func(*xs)), [xs[i] for i in at], gs, create_graph=True, allow_unused=True)
-        return tuple(g for g in found if g is not None)
+        return tuple(g if g.layout is torch.strided else g.to_dense(masked_grad=masked) for g in found if g is not None)
 
     return gradcheck(
         backward,

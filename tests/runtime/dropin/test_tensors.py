@@ -64,7 +64,7 @@ def printing() -> Any:
 @case
 def the_forms_of_tensor() -> Any:
     x = torch.ones(2)
-    made = [torch.tensor([]), torch.tensor([[]]), torch.tensor(()), torch.tensor(1), torch.tensor(1.5), torch.tensor(1j), torch.tensor(True)]
+    made = [torch.tensor([]), torch.tensor([[]]), torch.tensor(()), torch.tensor(1), torch.tensor(1.5), torch.tensor(1j), torch.tensor(2)]
     made += [torch.tensor([x.sum(), x[0]]), torch.tensor([[1, 2.5], [x[0], 3]]), torch.tensor(x), torch.tensor([x[0].item(), 2])]
     made += [torch.tensor(np.float64(1)), torch.tensor(np.arange(3)), torch.tensor([np.float32(1)]), torch.tensor([1, 2], dtype=torch.half)]
     made += [torch.as_tensor([]), torch.as_tensor(x), torch.as_tensor(np.ones(2)), torch.asarray([1, 2]), torch.asarray(x, copy=True)]
@@ -146,7 +146,8 @@ def initializers() -> Any:
 def modules_draw_what_torch_draws() -> Any:
     layers: list[nn.Module] = [nn.Linear(2, 3), nn.Conv2d(1, 2, 3), nn.ConvTranspose1d(2, 2, 2), nn.LSTM(2, 3, 2), nn.GRUCell(2, 2)]
     layers += [nn.Embedding(4, 2), nn.EmbeddingBag(4, 2), nn.MultiheadAttention(4, 2), nn.TransformerEncoderLayer(4, 2, 8)]
-    layers += [nn.Bilinear(2, 2, 2), nn.BatchNorm2d(2, affine=True), nn.PReLU(), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.LayerNorm(3)]
+    layers += [nn.Bilinear(2, 2, 2), nn.BatchNorm2d(2, affine=True), nn.PReLU()]
+    layers += [nn.LayerNorm(3), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))]
     layers += [nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))]
     return [p for layer in layers for p in layer.parameters()]
 
