@@ -250,6 +250,22 @@ def test_a_backward_that_differs_from_call_to_call_is_caught(fast_mode: bool) ->
 
 
 @FAST
+def test_a_second_backward_may_differ_by_nondet_tol(fast_mode: bool) -> None:
+    calls = iter(range(10000))
+
+    def differs(g: Any) -> Any:
+        if g.requires_grad:
+            g = g.clone()
+            g.register_hook(lambda gg: gg * (1 + 1e-6 * next(calls)))
+        return g
+
+    f = hooked(lambda x: x * x, differs)
+    with pytest.raises(GradcheckError, match="Backward is not reentrant"):
+        gradgradcheck(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False)
+    assert gradgradcheck(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False, nondet_tol=1e-3)
+
+
+@FAST
 def test_a_backward_that_is_not_linear_is_caught(fast_mode: bool) -> None:
     f = hooked(lambda x: x * 2, lambda g: g + 1e-6)
     with pytest.raises(GradcheckError, match="backward not multiplied by grad_output"):
