@@ -8,6 +8,7 @@ from . import nested as nested  # isort: skip
 from . import subclasses as subclasses  # isort: skip
 from . import composite as composite  # isort: skip
 from . import direct as direct  # isort: skip
+from . import recurrent as recurrent  # isort: skip
 from .dropin.meeting import meet  # isort: skip
 
 meet()

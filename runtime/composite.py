@@ -88,7 +88,7 @@ def product(x: Part, weight: Part, bias: Part) -> Part:
     return step(_ADDMM, [bias[0], x[0], transposed], edges if wanted == 7 else tuple(e for e in edges if e is not None), wanted)
 
 
-def _flattened(x: Part) -> Part:
+def flattened(x: Part) -> Part:
     """A view as a matrix of the last dimension's rows."""
     shape = x[0].shape
     return step(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
@@ -105,7 +105,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
         return None
     if len(shape) == 2:
         return ROOT.wrap(*product(x, weight, bias))
-    out, edge = product(_flattened(x), weight, bias)
+    out, edge = product(flattened(x), weight, bias)
     whole = ROOT.wrap(out, edge)
     sizes = [*shape[:-1], out.shape[1]]
     result = ROOT.wrap(*step(_VIEW, [out, sizes], (edge,), edge is not None))

@@ -1,0 +1,182 @@
+"""Recurrent layers and cells are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import composite, recurrent
+
+from .view_scenarios import OURS, Scenario, gradients, outcome
+from .view_scenarios import TORCH as THEIRS
+
+pytestmark = pytest.mark.skipif(not composite.HEARD, reason="torch before 2.13 has nobody but ATen hear of recurrent layers")
+KINDS = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "lstm": 4}
+FEATURES, HIDDEN, STEPS, BATCH = 3, 2, 3, 2
+
+
+def agree(scenario: Scenario) -> None:
+    """As ``same``, but to rounding: memory of another layout may be added up in another order."""
+    expected, found = outcome(scenario, THEIRS), outcome(scenario, OURS)
+    assert _rounded(found) == _rounded(expected)
+
+
+def _rounded(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_rounded(y) for y in x]
+    return round(x, 9) if isinstance(x, float) else x
+
+
+def values(lib: Any, number: int, *shape: int, wanted: bool = True) -> Any:
+    t = lib.leaf(*shape) if shape else lib.leaf()
+    t = ((t.detach() * (7 + number)) % 5 - 2) / 4
+    return t.requires_grad_() if wanted else t
+
+
+def weights(lib: Any, kind: str, layers: int, directions: int, wanted: bool = True) -> list[Any]:
+    gates, found = KINDS[kind] * HIDDEN, []
+    for i in range(layers * directions):
+        features = FEATURES if i < directions else HIDDEN * directions
+        for shape in ((gates, features), (gates, HIDDEN), (gates,), (gates,)):
+            found.append(values(lib, len(found), *shape, wanted=wanted))
+    return found
+
+
+def graph(t: Any) -> list[Any]:
+    """Every node behind a tensor once, oldest first, with its name and the places and outputs that its edges lead to."""
+    order: list[Any] = []
+    stack = [t.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in order:
+            order.append(node)
+            stack += [following for following, _ in node.next_functions]
+    order.sort(key=lambda n: (n._sequence_nr(), list(getattr(getattr(n, "variable", None), "shape", ()))))
+    inner = [n for n in order if n.next_functions]
+
+    def place(node: Any) -> Any:
+        return inner.index(node) if node in inner else None if node is None else list(node.variable.shape)
+
+    return [(n.name().replace("ReshapeAlias", "View"), [(place(m), i) for m, i in n.next_functions]) for n in inner]
+
+
+def layer(lib: Any, kind: str, *, layers: int = 1, both: bool = False, batch_first: bool = False, of_x: bool = False, of_h: bool = False,
+          of_w: bool = True, dropout: float = 0.0) -> Any:  # fmt: skip
+    directions = 1 + both
+    x = values(lib, 50, *((BATCH, STEPS) if batch_first else (STEPS, BATCH)), FEATURES, wanted=of_x)
+    states = [values(lib, 60 + i, layers * directions, BATCH, HIDDEN, wanted=of_h) for i in range(1 + (kind == "lstm"))]
+    given = weights(lib, kind, layers, directions, of_w)
+    outs = getattr(torch, kind)(x, states if kind == "lstm" else states[0], given, True, layers, dropout, dropout > 0, both, batch_first)
+    return outs, [t for t in (x, *states, *given) if t.requires_grad]
+
+
+@pytest.fixture
+def in_one(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows by one with each layer or cell: whether it was recorded in one go."""
+    seen: list[bool] = []
+    for name in ("_layer", "_single"):
+        real = getattr(recurrent, name)
+
+        def watched(*args: Any, real: Callable[..., Any] = real) -> Any:
+            result = real(*args)
+            seen.append(result is not None)
+            return result
+
+        monkeypatch.setattr(recurrent, name, watched)
+    return seen
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {}, "two layers": {"layers": 2}, "both ways": {"both": True}, "two layers both ways": {"layers": 2, "both": True},
+    "by input": {"of_x": True}, "by state": {"of_h": True}, "by all": {"of_x": True, "of_h": True},
+    "by input alone": {"of_x": True, "of_w": False}, "by state alone": {"of_h": True, "of_w": False},
+    "batch first": {"batch_first": True}, "batch first, by state": {"batch_first": True, "of_h": True},
+    "batch first, two layers both ways": {"batch_first": True, "layers": 2, "both": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_a_layer_has_torchs_results_graph_and_gradients(kind: str, options: dict[str, Any], in_one: list[bool]) -> None:
+    def scenario(lib: Any) -> Any:
+        outs, leaves = layer(lib, kind, **options)
+        facts = [(list(o.stride()), o._version, o._is_view(), o.requires_grad) for o in outs]
+        total = sum((o * o).sum() for o in outs)
+        return outs, facts, [graph(o) for o in outs], gradients(lib, total, *leaves)
+
+    agree(scenario)
+    assert in_one == [True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_input_that_aten_copies_goes_the_long_way(kind: str, in_one: list[bool]) -> None:
+    def scenario(lib: Any) -> Any:
+        outs, leaves = layer(lib, kind, batch_first=True, of_x=True)
+        return outs, gradients(lib, outs[0] * outs[0], *leaves)
+
+    agree(scenario)
+    assert in_one == [False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_without_a_history_torchs_kernels_run_whole(kind: str, mode: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        with mode():
+            outs, _ = layer(lib, kind, of_w=mode is not torch.enable_grad, batch_first=True)
+        return outs, [(o._version if not o.is_inference() else None, o.requires_grad, o.is_inference()) for o in outs]
+
+    agree(scenario)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("of_x", [True, False])
+@pytest.mark.parametrize("of_h", [True, False])
+def test_a_cell_has_torchs_results_graph_and_gradients(kind: str, of_x: bool, of_h: bool, in_one: list[bool]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = values(lib, 50, BATCH, FEATURES, wanted=of_x)
+        states = [values(lib, 60 + i, BATCH, HIDDEN, wanted=of_h) for i in range(1 + (kind == "lstm"))]
+        given = weights(lib, kind, 1, 1)
+        outs = getattr(torch, f"{kind}_cell")(x, states if kind == "lstm" else states[0], *given)
+        outs = outs if isinstance(outs, tuple) else (outs,)
+        total = sum((o * o).sum() for o in outs)
+        leaves = [t for t in (x, *states, *given) if t.requires_grad]
+        return outs, [o._version for o in outs], [graph(o) for o in outs], gradients(lib, total, *leaves)
+
+    agree(scenario)
+    assert in_one == [True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives_are_those_of_the_parts(kind: str) -> None:
+    def scenario(lib: Any) -> Any:
+        outs, leaves = layer(lib, kind, of_x=True, of_h=True)
+        first = lib.grad((outs[0] ** 3).sum(), leaves, create_graph=True)
+        return lib.grad(sum((g * g).sum() for g in first), leaves, allow_unused=True)
+
+    agree(scenario)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_layer_of_float32_agrees_too(kind: str) -> None:
+    def run(lib: Any) -> Any:
+        torch.manual_seed(0)
+        shapes = [(STEPS, BATCH, FEATURES), (1, BATCH, HIDDEN), *((KINDS[kind] * HIDDEN, n) for n in (FEATURES, HIDDEN))]
+        x, h, w, u = (torch.randn(s) for s in shapes)
+        leaves = [t if lib is THEIRS else runtime.wrap(t) for t in (x, h, w, u, torch.randn(len(w)), torch.randn(len(w)))]
+        leaves = [t.requires_grad_() for t in leaves]
+        x, h, *rest = leaves
+        outs = getattr(torch, kind)(x, [h, h] if kind == "lstm" else h, rest, True, 1, 0.0, True, False, False)
+        return [runtime.unwrap(g).detach() for g in lib.grad(outs[0].square().sum(), leaves)]
+
+    torch.testing.assert_close(run(OURS), run(THEIRS))
+
+
+def test_a_saved_state_that_was_written_to_is_refused() -> None:
+    outs, leaves = layer(OURS, "gru")
+    with torch.no_grad():
+        leaves[1].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outs[0].sum().backward()
