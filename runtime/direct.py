@@ -17,7 +17,7 @@ import torch
 
 from .autograd import views
 from .autograd.foreign import recorded_by_torch
-from .autograd.inplace import unrecorded
+from .autograd.inplace import run, unrecorded
 from .autograd.level import edge_of
 from .autograd.running import current_dual
 from .composite import step
@@ -26,9 +26,11 @@ from .tensor import ROOT, Tensor
 
 aten = torch.ops.aten
 _SELECT, _SLICE = op_of(aten.select.int), op_of(aten.slice.Tensor)
+_COPY, _FILL = op_of(aten.copy_.default), op_of(aten.fill_.Tensor)
 _UNSQUEEZE, _ALIAS = op_of(aten.unsqueeze.default), op_of(aten.alias.default)
 _native_getitem: Any = torch.Tensor.__getitem__
 _native_setitem: Any = torch.Tensor.__setitem__
+_increment_version: Any = torch._C._increment_version
 _scalar_tensor = torch.scalar_tensor
 _grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -135,11 +137,9 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
             part = _getitem(self, index)
             if kind in _NUMBERS:
                 new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
-            if part.shape == new.shape:
-                part.copy_(value)
-                return
-            if new.dim() == 0 and new.device.type == "cpu":
-                part.fill_(value)
+            if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):
+                run(ROOT, _COPY if part.shape == new.shape else _FILL, (part, value), {})
+                _increment_version([inner])  # as the dispatcher does on the way out
                 return
     _native_setitem(self, index, value)
 

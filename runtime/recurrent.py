@@ -29,7 +29,7 @@ _T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of
 _TRANSPOSE, _TRANSPOSE_ = op_of(aten.transpose.int), op_of(aten.transpose_.default)
 _base: Any = torch.Tensor
 _add_, _mul_ = _base.add_, _base.mul_
-_increment_version: Any = torch._C._increment_version  # type: ignore[attr-defined]
+_increment_version: Any = torch._C._increment_version
 
 Weights = list[Part]  # of the input, of the state, and their biases
 Cell = Callable[[Part, Any, Weights, bool], Any]  # (input or its gates, state, weights, which it is) -> the next state

@@ -36,7 +36,8 @@ def values(lib: Any, number: int, *shape: int, wanted: bool = True) -> Any:
 
 
 def weights(lib: Any, kind: str, layers: int, directions: int, wanted: bool = True) -> list[Any]:
-    gates, found = KINDS[kind] * HIDDEN, []
+    gates = KINDS[kind] * HIDDEN
+    found: list[Any] = []
     for i in range(layers * directions):
         features = FEATURES if i < directions else HIDDEN * directions
         for shape in ((gates, features), (gates, HIDDEN), (gates,), (gates,)):
