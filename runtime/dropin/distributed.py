@@ -7,8 +7,13 @@ the pass, and ``gradient_as_bucket_view`` saves no memory.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import weakref
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -218,14 +223,52 @@ def _register_builtin(reducer: Reducer, kind: Any) -> None:
         )
 
 
-def _refused(name: str) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+# Wrappers that keep parameters in pieces or graphs in several processes: module, class, what users call it.
+_REFUSED = (
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "FullyShardedDataParallel"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState", "fully_shard"),
+    ("torch.distributed.pipelining.stage", "_PipelineStageBase", "PipelineStage"),
+)
+
+
+def _refuse(name: str) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(
-            f"runtime.dropin: {name} keeps parameters in pieces on torch's own tape and does not run on the runtime's engine. Use "
-            "DistributedDataParallel, or run on plain torch."
+            f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on the runtime's engine. Use "
+            "DistributedDataParallel, or run the program on plain torch."
         )
 
-    return refuse
+    return __init__
+
+
+class _WhenImported(MetaPathFinder):
+    """Refuses the wrappers of a module as soon as it is imported: importing them all takes seconds."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if not any(name == module for module, _, _ in _REFUSED):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _refuse_in(self._patches, module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def close(self) -> None:
+        sys.meta_path.remove(self)
+
+
+def _refuse_in(patches: Patches, module: ModuleType) -> None:
+    for owner, cls, name in _REFUSED:
+        if owner == module.__name__:
+            patches.set(getattr(module, cls), "__init__", _refuse(name))
 
 
 def patch_distributed(patches: Patches) -> None:
@@ -235,3 +278,9 @@ def patch_distributed(patches: Patches) -> None:
     patches.set(dist, "Logger", Logger)
     patches.set(dist, "_register_comm_hook", lambda reducer, state, hook: reducer.set_communication(state, hook))
     patches.set(dist, "_register_builtin_comm_hook", _register_builtin)
+    finder = _WhenImported(patches)
+    sys.meta_path.insert(0, finder)
+    patches.enter(contextlib.closing(finder))
+    for owner, _, _ in _REFUSED:
+        if owner in sys.modules:
+            _refuse_in(patches, sys.modules[owner])

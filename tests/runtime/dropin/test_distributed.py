@@ -1,0 +1,95 @@
+"""DistributedDataParallel under the drop-in, and what of torch.distributed is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import runtime
+from runtime import dropin
+
+ROOT = Path(runtime.__file__).parent.parent
+
+pytestmark = [
+    pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="this torch has no gloo"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
+
+
+def test_two_processes_train_to_torchs_numbers(tmp_path: Path) -> None:
+    kinds = ["plain", "unused", "static", "view", "no_sync", "hook"]
+    command = [sys.executable, "-m", "tests.runtime.dropin.ddp_program", str(tmp_path), *kinds]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.stdout == f"the same: {' '.join(kinds)}\n", done.stderr
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """The drop-in, in a process group of one."""
+    with dropin.installed():
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        yield
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_parameter_without_gradient_is_named() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.used(x)
+
+    model = nn.parallel.DistributedDataParallel(Half())
+    with pytest.raises(RuntimeError, match=r"got no gradient: .*find_unused_parameters=True"):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_sparse_gradient_is_reduced() -> None:
+    model = nn.parallel.DistributedDataParallel(nn.Embedding(5, 2, sparse=True))
+    model(torch.tensor([1, 1, 3])).sum().backward()
+    (weight,) = model.parameters()
+    assert weight.grad is not None and weight.grad.is_sparse
+    assert weight.grad.to_dense().tolist() == [[0, 0], [2, 2], [0, 0], [1, 1], [0, 0]]
+
+
+@pytest.mark.usefixtures("alone")
+def test_sharded_wrappers_are_refused_by_name() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    with pytest.raises(NotImplementedError, match=r"runtime\.dropin: FullyShardedDataParallel .* Use DistributedDataParallel"):
+        FullyShardedDataParallel(nn.Linear(2, 2))
+    with pytest.raises(NotImplementedError, match=r"runtime\.dropin: fully_shard"):
+        fully_shard(nn.Linear(2, 2))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_communication_hook_that_is_not_offered_is_refused() -> None:
+    model: Any = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    with pytest.raises(NotImplementedError, match="built-in communication hook"):
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+
+
+def test_leaving_gives_the_reducer_back() -> None:
+    before = dist.Reducer
+    with dropin.installed():
+        assert dist.Reducer is not before
+    assert dist.Reducer is before
+
+
+def test_data_parallel_on_one_processor_passes_through() -> None:
+    with dropin.installed():
+        layer = nn.Linear(2, 1)
+        nn.DataParallel(layer)(torch.ones(3, 2)).sum().backward()
+        assert layer.weight.grad is not None and layer.weight.grad.tolist() == [[3.0, 3.0]]
