@@ -8,11 +8,13 @@ python -m runtime -m module ARGS …
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -56,9 +58,23 @@ def _run(program: Callable[[], Any], argv: list[str], folder: str) -> int:
 
     sys.argv = argv
     sys.path.insert(0, folder)
-    with dropin.installed():
-        program()
+    try:
+        with dropin.installed():
+            program()
+    except Exception as error:
+        sys.excepthook(type(error), error, _from_the_users_frame(error.__traceback__))
+        return 1
     return 0
+
+
+def _from_the_users_frame(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this file and of runpy at its beginning."""
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename not in (__file__, contextlib.__file__) and frame.f_globals.get("__name__") != "runpy":
+            break
+        trace = trace.tb_next
+    return trace
 
 
 def _coverage(arguments: list[str]) -> int:

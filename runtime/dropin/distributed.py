@@ -216,7 +216,7 @@ class Logger:
 
 
 def _register_builtin(reducer: Reducer, kind: Any) -> None:
-    if kind != dist.BuiltinCommHookType.ALLREDUCE:
+    if kind.name != "ALLREDUCE":
         raise NotImplementedError(
             f"runtime.dropin: the built-in communication hook {kind} is not offered. Use the hook of the same name in "
             "torch.distributed.algorithms.ddp_comm_hooks.default_hooks."

@@ -1,20 +1,24 @@
 """The programs. Each uses torch's own names and one library, builds its model from random weights, and returns what can be compared.
 
-A program's parameter names are the packages that it needs. Nothing is downloaded.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-PROGRAMS: dict[str, tuple[tuple[str, ...], Any]] = {}
+Program = Callable[[], Any]
+PROGRAMS: dict[str, tuple[tuple[str, ...], Program]] = {}
 
 
-def program(*packages: str) -> Any:
-    def enter(f: Any) -> Any:
+def program(*packages: str) -> Callable[[Program], Program]:
+    """Enter a program that needs ``packages``."""
+
+    def enter(f: Program) -> Program:
         PROGRAMS[f.__name__] = packages, f
         return f
 
@@ -89,7 +93,7 @@ def lora_adapts_a_model() -> Any:
 def an_exact_gaussian_process_is_fitted() -> Any:
     import gpytorch
 
-    class Model(gpytorch.models.ExactGP):  # type: ignore[misc, unused-ignore]
+    class Model(gpytorch.models.ExactGP):
         def __init__(self, x: Any, y: Any, likelihood: Any) -> None:
             super().__init__(x, y, likelihood)
             self.mean_module = gpytorch.means.ConstantMean()
@@ -201,10 +205,11 @@ def a_trainer_fits_a_module() -> Any:
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-    class Module(lightning.LightningModule):  # type: ignore[misc, unused-ignore]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.seen = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), []
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+            self.seen: list[Any] = []
 
         def training_step(self, batch: Any, number: int) -> Any:
             x, y = batch

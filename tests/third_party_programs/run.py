@@ -15,5 +15,5 @@ if __name__ == "__main__":
     results = PROGRAMS[name][1]()
     installed = sys.modules.get("runtime")
     if installed is not None:  # the file is for a process without the drop-in
-        results = [installed.unwrap(t.detach()) if isinstance(t, torch.Tensor) else t for t in results]
+        results = [installed.unwrap(t.detach().clone()) if isinstance(t, torch.Tensor) else t for t in results]
     torch.save(list(results), file)

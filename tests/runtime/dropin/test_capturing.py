@@ -92,6 +92,16 @@ def exported_saved_and_loaded() -> Any:
     return loaded.module()(torch.full((4, 2), 0.5)), loaded.run_decompositions().module()(torch.full((4, 2), 0.5))
 
 
+def written_as_onnx() -> Any:
+    pytest.importorskip("onnx")
+    import onnx
+
+    file = io.BytesIO()
+    torch.onnx.export(model(), (torch.ones(4, 2),), file, dynamo=False)  # type: ignore[arg-type]
+    graph = onnx.load_from_string(file.getvalue()).graph
+    return [n.op_type for n in graph.node], {i.name: torch.tensor(onnx.numpy_helper.to_array(i)) for i in graph.initializer}
+
+
 def symbolically_traced() -> Any:
     m = model()
     return trained(torch.fx.symbolic_trace(m), list(m.parameters()))
@@ -112,6 +122,7 @@ def scripted() -> Any:
         exported_module,
         exported_with_a_dynamic_batch,
         exported_saved_and_loaded,
+        written_as_onnx,
         symbolically_traced,
         scripted,
     ],

@@ -26,7 +26,7 @@ class Writing(nn.Module):
 
     def forward(self, x: Any) -> Any:
         y = self.norm(x @ self.w)
-        self.seen.add_(y.detach().sum(0))  # type: ignore[operator]
+        self.seen.add_(y.detach().sum(0))
         z = y.view(-1) * 2
         z[0] = 5.0
         return y.t(), z, self.seen

@@ -299,6 +299,62 @@ def test_a_script_or_module_runs_from_the_command_line(how: str, tmp_path: Path)
     assert done.stdout == "runtime.tensor ['a', '--b'] __main__\n", done.stderr
 
 
+def run_script(folder: Path, text: str, *arguments: str, beside: str = "") -> subprocess.CompletedProcess[str]:
+    """``python -m runtime FOLDER/program/main.py`` from another folder, with a module ``sibling`` beside the script."""
+    (folder / "program").mkdir()
+    (folder / "program" / "main.py").write_text(text)
+    (folder / "program" / "sibling.py").write_text(beside)
+    root = str(Path(runtime.__file__).parent.parent)
+    command = [sys.executable, "-m", "runtime", str(folder / "program" / "main.py"), *arguments]
+    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": root}, capture_output=True, text=True)
+
+
+def test_a_script_imports_the_module_beside_it(tmp_path: Path) -> None:
+    sibling = "import torch\nfrom torch.func import grad\ncube = lambda x: x**3\n"
+    script = """
+import sys, torch, runtime
+from sibling import cube, grad
+print(grad(cube)(torch.tensor(2.0)).item(), grad is runtime.func.grad, sys.argv[1:])
+"""
+    done = run_script(tmp_path, script, "-m", "x", beside=sibling)
+    assert done.stdout == "12.0 True ['-m', 'x']\n", done.stderr
+
+
+def test_a_script_pickles_its_own_classes(tmp_path: Path) -> None:
+    script = """
+import pickle, torch
+class Model(torch.nn.Linear):
+    pass
+if __name__ == "__main__":
+    same = pickle.loads(pickle.dumps(Model(2, 1)))
+    print(type(same) is Model, isinstance(same.weight, torch.nn.Parameter))
+"""
+    assert run_script(tmp_path, script).stdout == "True True\n"
+
+
+@pytest.mark.parametrize(("leave", "status"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("raise SystemExit('sorry')", 1), ("1 / 0", 1)])
+def test_a_script_gives_its_exit_status(leave: str, status: int, tmp_path: Path) -> None:
+    done = run_script(tmp_path, f"import sys\n{leave}\n")
+    assert done.returncode == status
+    assert ("sorry" in done.stderr) == ("sorry" in leave)
+
+
+def test_a_traceback_begins_at_the_users_script(tmp_path: Path) -> None:
+    done = run_script(tmp_path, "def f():\n    raise ValueError('mine')\nf()\n")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):" and "program/main.py" in lines[1] and lines[-1] == "ValueError: mine"
+
+
+def test_installing_that_fails_halfway_restores_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime.dropin import modules
+
+    before = {name: find() for name, find in TORCHS.items()}
+    monkeypatch.setattr(modules, "patch_modules", lambda patches: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        dropin.install()
+    assert not dropin.is_installed() and all(find() is before[name] for name, find in TORCHS.items())
+
+
 def test_an_unknown_script_is_an_error_that_says_so(tmp_path: Path) -> None:
     root = str(Path(runtime.__file__).parent.parent)
     done = subprocess.run(
