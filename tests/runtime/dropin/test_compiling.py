@@ -18,6 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 class Writing(nn.Module):
     """Writes to a buffer and to a view of an intermediate result, and returns a view and a buffer."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.randn(3, 3))
@@ -45,7 +47,7 @@ def steps(backend: str | None) -> list[torch.Tensor]:
         outs = f(x)
         sum(o.pow(2).sum() for o in outs[:2]).backward()
         optimizer.step()
-        seen += [t.detach().clone() for t in (*outs, *m.parameters(), *m.buffers(), x.grad)]  # type: ignore[list-item]
+        seen += [t.detach().clone() for t in (*outs, *m.parameters(), *m.buffers(), x.grad)]
     return seen
 
 

@@ -16,6 +16,7 @@ from torch import nn
 import runtime
 from runtime import dropin
 
+c10d: Any = dist  # torch exports some of its names without saying so
 ROOT = Path(runtime.__file__).parent.parent
 
 pytestmark = [
@@ -78,14 +79,14 @@ def test_sharded_wrappers_are_refused_by_name() -> None:
 def test_a_communication_hook_that_is_not_offered_is_refused() -> None:
     model: Any = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
     with pytest.raises(NotImplementedError, match="built-in communication hook"):
-        model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        model._register_builtin_comm_hook(c10d.BuiltinCommHookType.FP16_COMPRESS)
 
 
 def test_leaving_gives_the_reducer_back() -> None:
-    before = dist.Reducer
+    before = c10d.Reducer
     with dropin.installed():
-        assert dist.Reducer is not before
-    assert dist.Reducer is before
+        assert c10d.Reducer is not before
+    assert c10d.Reducer is before
 
 
 def test_data_parallel_on_one_processor_passes_through() -> None:

@@ -13,7 +13,7 @@ import runtime
 
 
 def applied(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-    return function.apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+    return function.apply(*args, **kwargs)
 
 
 class Tripled(torch.autograd.Function):
