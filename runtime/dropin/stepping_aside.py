@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..autograd import function
+from ..autograd.function import INTERFACES, Function
 from ..levels import Value
 from ..tensor import Tensor, wrap
 from .patches import Patches
@@ -30,10 +32,33 @@ def standing_aside() -> bool:
     return getattr(_thread, "captures", 0) > 0
 
 
+@functools.cache
+def _torchs_twin(cls: type) -> Any:
+    """The class of torch's with the staticmethods of a Function of ours, as a program makes them under the drop-in."""
+    own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
+    members = {name: value for c in own for name, value in vars(c).items() if name not in ("__dict__", "__weakref__", "_definition")}
+    return type(torch.autograd.Function)(cls.__name__, (torch.autograd.Function,), members)
+
+
+@contextlib.contextmanager
+def _functions_are_torchs() -> Iterator[None]:
+    """Functions of ours record plain tensors on torch's tape."""
+    ours = vars(Function)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return _torchs_twin(cls).apply(*args, **kwargs) if standing_aside() else function.apply(cls, args, kwargs)
+
+    Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        Function.apply = ours  # type: ignore[method-assign]
+
+
 @contextlib.contextmanager
 def aside(patches: Patches) -> Iterator[None]:
     """torch's own names for the length of a ``with`` block, whatever happens in it."""
-    with patches.suspended():
+    with patches.suspended(), _functions_are_torchs():
         _thread.captures = getattr(_thread, "captures", 0) + 1
         try:
             yield

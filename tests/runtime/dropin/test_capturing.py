@@ -99,7 +99,31 @@ def written_as_onnx() -> Any:
     file = io.BytesIO()
     torch.onnx.export(model(), (torch.ones(4, 2),), file, dynamo=False)  # type: ignore[arg-type]
     graph = onnx.load_from_string(file.getvalue()).graph
-    return [n.op_type for n in graph.node], {i.name: torch.tensor(onnx.numpy_helper.to_array(i)) for i in graph.initializer}
+    assert [n.op_type for n in graph.node] == ["Gemm", "Relu", "BatchNormalization", "Gemm"]
+    return {i.name: torch.tensor(onnx.numpy_helper.to_array(i)) for i in graph.initializer}
+
+
+def with_a_function_of_the_users() -> Any:
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 3 * g * ctx.saved_tensors[0]
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([2.0, 5.0]))
+
+        def forward(self, x: Any) -> Any:
+            return Tripled.apply(self.w * x)  # type: ignore[no-untyped-call]
+
+    x = torch.tensor([1.0, 3.0])
+    return torch.jit.trace(Module(), torch.ones(2))(x), torch.export.export(Module(), (torch.ones(2),)).module()(x)
 
 
 def symbolically_traced() -> Any:
@@ -123,6 +147,7 @@ def scripted() -> Any:
         exported_with_a_dynamic_batch,
         exported_saved_and_loaded,
         written_as_onnx,
+        with_a_function_of_the_users,
         symbolically_traced,
         scripted,
     ],
