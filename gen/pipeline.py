@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 
 NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
+EAGER = "backward"  # in the eager session, so that nothing but itself may stand around it
 WHOLE = ("trace", "aot.joint", "aot.export", "per_sample")
 FORWARD = "forward"
-STAGES = (*NESTING, *WHOLE, FORWARD)
+STAGES = (*NESTING, EAGER, *WHOLE, FORWARD)
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
-DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "aot.joint", "per_sample"))
+DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample"))
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 
@@ -87,4 +88,7 @@ def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
             raise PipelineError(f'"{FORWARD}" in pipeline "{text}" stands for no transform at all', offset, f"`{FORWARD}` alone")
         if stage in WHOLE and index:
             raise PipelineError(f'"{stage}" in pipeline "{text}" takes a whole program', offset, f'"{stage}" as the outermost transform')
+        if stage == EAGER and index and stages[index - 1][0] != EAGER:
+            what = f'"{EAGER}" in pipeline "{text}" runs in the eager session'
+            raise PipelineError(what, offset, f'only "{EAGER}" around it, not "{stages[index - 1][0]}"')
     return Pipeline(tuple(stage for stage, _ in stages if stage != FORWARD))

@@ -82,7 +82,15 @@ class Planted:
         return self._function("", self.inner.forward(f))
 
     def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
-        outputs, pullback = self._outermost(lambda: self.inner.vjp(f, *primals), shown=lambda result: result[0])
+        return self._reverse(self.inner.vjp, f, *primals)
+
+    def backward(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        return self._reverse(self.inner.backward, f, *primals)
+
+    def _reverse(
+        self, run: Callable[..., Any], f: Flat, *primals: Any
+    ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        outputs, pullback = self._outermost(lambda: run(f, *primals), shown=lambda result: result[0])
 
         def corrupted(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
             with self._inside(honest=False):  # the pullback is run once: a second run may not be allowed

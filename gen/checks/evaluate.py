@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
 _PLAIN = frozenset({"loop", "upstream", "eager"})
 _OF_KERNELS = r"(.*is deprecated in favor of|.*this will lower the performance|An output with one or more elements was resized)"
-_LINEAR = frozenset({"vjp", "grad"})  # stages whose results are gradients: large ones are compared in random directions
+_LINEAR = frozenset({"vjp", "backward", "grad"})  # stages whose results are gradients: large ones are compared in random directions
 
 
 def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample) -> Outputs:
@@ -207,7 +207,7 @@ def _on_meta(x: Tensor) -> Tensor:
     return x.to("meta")
 
 
-_DERIVATIVE = frozenset({"vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian"})
+_DERIVATIVE = frozenset({"vjp", "backward", "jvp", "grad", "jacrev", "jacfwd", "hessian"})
 
 
 def _eps(dtype: torch.dtype) -> float:

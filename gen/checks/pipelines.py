@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -127,7 +127,8 @@ def batched(program: Program, inputs: tuple[Tensor, ...], in_dims: tuple[int | N
     return Program(lambda target: target.vmap(over(target), in_dims), inputs, program.differentiable, program.seed, label)
 
 
-def _vjp(program: Program) -> Program:
+def _reverse(name: str, program: Program) -> Program:
+    """``vjp`` or ``backward``: the cotangents become inputs, the gradients are the outputs."""
     active, kept, count = program.active, program.kept, len(program.inputs)
     cotangents = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
 
@@ -136,13 +137,13 @@ def _vjp(program: Program) -> Program:
 
         def g(*values: Any) -> tuple[Any, ...]:
             primals = values[:count]
-            _, pullback = target.vjp(restricted(f, primals, active, kept), *[primals[place] for place in active])
+            _, pullback = getattr(target, name)(restricted(f, primals, active, kept), *[primals[place] for place in active])
             return tuple(pullback(tuple(values[count:])))
 
         return g
 
     flags = (*program.differentiable, *(True for _ in cotangents))
-    return Program(over, (*program.inputs, *cotangents), flags, program.seed, f"vjp({program.label})")
+    return Program(over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})")
 
 
 def _jvp(program: Program) -> Program:
@@ -239,7 +240,8 @@ def _leaves(blocks: Any) -> tuple[Any, ...]:
 
 
 _STAGES: dict[str, Callable[[Program], Program]] = {
-    "vjp": _vjp,
+    "vjp": partial(_reverse, "vjp"),
+    "backward": partial(_reverse, "backward"),
     "jvp": _jvp,
     "grad": _grad,
     "jacrev": _jacobian("jacrev"),

@@ -42,6 +42,9 @@ class Loop:
 
         return self._released(outputs), pullback
 
+    def backward(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+        return self.vjp(f, *primals)
+
     def jvp(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         outputs, push = self._linearized(f, primals)
         return self._released(outputs), push(tangents)

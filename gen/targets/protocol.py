@@ -39,6 +39,13 @@ class Target(Protocol):
         """
         ...
 
+    def backward(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        """As :meth:`vjp`, by the engine of the eager session instead of a transform: `f` runs on leaves that require grad.
+
+        Within the function of another `backward` the primals are that one's tensors, and the pullback is recorded (``create_graph``).
+        """
+        ...
+
     def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Outputs of ``f(*primals)`` and their tangents."""
         ...

@@ -38,6 +38,17 @@ class RuntimeTarget:
     def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
         return func.vjp(f, *primals)
 
+    def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
+        nested = any(isinstance(p, runtime.Tensor) for p in primals)
+        xs = primals if nested else tuple(runtime.wrap(p.detach(), True) for p in primals)
+        outputs = f(*xs)
+
+        def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+            found = _gradients(outputs, xs, cotangents, create_graph=nested)
+            return found if nested else tuple(runtime.unwrap(x) for x in found)
+
+        return outputs, pullback
+
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return func.jvp(f, primals, tangents)
 
@@ -77,13 +88,8 @@ class RuntimeTarget:
             inputs = [runtime.wrap(v.detach(), v.requires_grad) for v in values]
             outputs = compiled(*inputs)
             wanted = [x for x in inputs if x.requires_grad]
-            pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
             plain = tuple(runtime.unwrap(o) for o in outputs)
-            if not pairs:
-                return plain, tuple(torch.zeros_like(runtime.unwrap(x)) for x in wanted)
-            tracked, seeds = zip(*pairs, strict=True)
-            found = runtime.autograd.grad(tracked, wanted, seeds, allow_unused=True, materialize_grads=True)
-            return plain, tuple(runtime.unwrap(x) for x in found)
+            return plain, tuple(runtime.unwrap(x) for x in _gradients(outputs, wanted, cotangents))
 
         return g
 
@@ -113,3 +119,15 @@ class RuntimeTarget:
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
         return runtime_rules.planted(rule, kind)
+
+
+def _gradients(outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False) -> tuple[Any, ...]:
+    """By the session's engine; zeros where nothing leads to an input."""
+    pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    if not pairs:
+        return tuple(torch.zeros_like(x) for x in xs)
+    tracked, seeds = zip(*pairs, strict=True)
+    found: tuple[Any, ...] = runtime.autograd.grad(
+        tracked, tuple(xs), seeds, create_graph=create_graph, allow_unused=True, materialize_grads=True
+    )
+    return found

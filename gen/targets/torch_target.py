@@ -69,6 +69,12 @@ class TorchTarget:
     def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
         return torch.func.vjp(f, *primals)
 
+    def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
+        nested = any(p.requires_grad for p in primals)
+        xs = primals if nested else tuple(p.detach().requires_grad_() for p in primals)
+        outputs = f(*xs)
+        return outputs, lambda cotangents: _gradients(outputs, xs, cotangents, create_graph=nested)
+
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
@@ -116,11 +122,7 @@ class TorchTarget:
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             outputs = compiled(*values)
             wanted = [value for value in values if value.requires_grad]
-            pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
-            if not pairs:
-                return outputs, tuple(torch.zeros_like(value) for value in wanted)
-            tracked, seeds = zip(*pairs, strict=True)
-            return outputs, torch.autograd.grad(tracked, wanted, seeds, allow_unused=True, materialize_grads=True)
+            return outputs, _gradients(outputs, wanted, cotangents)
 
         return g
 
@@ -150,3 +152,14 @@ def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
             return f(*args)
 
     return g
+
+
+def _gradients(
+    outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], create_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """By torch's engine; zeros where nothing leads to an input."""
+    pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    if not pairs:
+        return tuple(torch.zeros_like(x) for x in xs)
+    tracked, seeds = zip(*pairs, strict=True)
+    return torch.autograd.grad(tracked, tuple(xs), seeds, create_graph=create_graph, allow_unused=True, materialize_grads=True)

@@ -87,7 +87,7 @@ class GradLevel(Level):
                 return decomposed(*args, **kwargs)
         node = None
         packed = HOOKS.stack
-        if packed and not op.nondiff:  # before the kernel runs: a pack hook may find that it need not
+        if packed and not op.nondiff and not op.fills_argument:  # before the kernel runs: a pack hook may find that it need not
             node = OpNode.of(op, self, edges, (), wanted, spans)
             if type(node) is not Undifferentiable:
                 node.save(inner, kwargs, None)

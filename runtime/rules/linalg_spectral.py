@@ -83,6 +83,14 @@ def _thin(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch.Ten
     return u[..., :k], vh[..., :k, :].mH
 
 
+def _gaps(s: torch.Tensor) -> torch.Tensor:
+    """``s[j] / (s[j]² - s[i]²)`` at (i, j), without squares that overflow."""
+    size = s.detach().amax(-1, keepdim=True) if s.shape[-1] else s
+    size = torch.where(size == 0, 1.0, size)
+    relative = s / size
+    return differences(relative * relative) * relative.unsqueeze(-2) / size.unsqueeze(-1)
+
+
 def _svd_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool) -> Any:
     """With ``full_matrices`` the columns beyond the thin ones are arbitrary and take no part."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
@@ -93,19 +101,19 @@ def _svd_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: tor
     gv = None if gs[2] is None else gs[2][..., :k, :].mH
     if gu is None and gv is None:
         return None if gs[1] is None else (u * gs[1].unsqueeze(-2)) @ v.mH
-    column, row = s.unsqueeze(-1), s.unsqueeze(-2)
+    row = s.unsqueeze(-2)
     inside = None if gs[1] is None else matrix_of(gs[1]).to(u.dtype)
-    gaps = differences(s * s)
+    gaps = _gaps(s)
     phases = outside = None
     if gu is not None:
         m = u.mH @ gu
-        inside = added(inside, (gaps * _skew(m)) * row)
+        inside = added(inside, gaps * _skew(m))
         phases = _imaginary(m) if m.is_complex() else None
         if u.shape[-2] > k:
             outside = ((gu - u @ m) / row) @ v.mH
     if gv is not None:
         m = v.mH @ gv
-        inside = added(inside, column * (gaps * _skew(m)))
+        inside = added(inside, -gaps.mT * _skew(m))
         phases = added(phases, -_imaginary(m)) if m.is_complex() else None
         if v.shape[-2] > k:
             outside = added(outside, u @ ((gv - v @ m) / row).mH)
@@ -119,13 +127,10 @@ def _svd_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, re
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)
-    row, gaps = s.unsqueeze(-2), differences(s * s)
+    row, gaps = s.unsqueeze(-2), _gaps(s)
     uh_t, t_v = u.mH @ A_t, A_t @ v
     p = uh_t @ v
-    scaled = p * row
-    left = gaps * (scaled + scaled.mH)
-    scaled = p.mH * row
-    right = gaps * (scaled + scaled.mH)
+    left, right = gaps * p - gaps.mT * p.mH, gaps * p.mH - gaps.mT * p
     if p.is_complex():
         phases = matrix_of(_imaginary(p) / (2 * s))
         left, right = left + phases, right - phases

@@ -137,6 +137,7 @@ class Op:
         "decomposed",
         "defaults",
         "fills",
+        "fills_argument",
         "func",
         "functional",
         "jvp",
@@ -169,8 +170,9 @@ class Op:
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
         self.functional: Op | None = None
+        self.fills_argument = bool(written and not returned and schema.returns)  # what it computes there is saved after the call
         self.multi_view = False
-        if written and not returned and schema.returns:
+        if self.fills_argument:
             self.kind = FUNCTIONAL  # updates a buffer on the side, like running statistics; results are new tensors
         elif written:
             self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE

@@ -11,6 +11,7 @@ import torch
 from .derive import conj, diagonal, elementwise, flat, linear, nondifferentiable, pointwise
 from .derive_batch import elementwise as broadcast
 from .record import register
+from .series import SINC_SLOPE, polynomial
 
 LN2 = math.log(2.0)
 
@@ -83,7 +84,7 @@ pointwise(
     "addcdiv",
     self=lambda: 1,
     tensor1=lambda tensor2, value: value / tensor2,
-    tensor2=lambda tensor1, tensor2, value: -value * tensor1 / (tensor2 * tensor2),
+    tensor2=lambda tensor1, tensor2, value: -value * (tensor1 / tensor2) / tensor2,
 )
 pointwise("lerp.Scalar", self=lambda weight: 1 - weight, end=lambda weight: weight)
 pointwise("lerp.Tensor", self=lambda weight: 1 - weight, end=lambda weight: weight, weight=lambda self, end: end - self)
@@ -122,21 +123,34 @@ pointwise("pow.Scalar", exponent=_power_by_exponent)
 elementwise("sqrt", {"self": lambda g, result: g / (2 * conj(result))}, {"self": lambda self_t, result: self_t / (2 * result)})
 pointwise("rsqrt", self=lambda result: -0.5 * result.pow(3))
 pointwise("exp", self=lambda result: result)
-pointwise("exp2", self=lambda result: result * LN2)
-pointwise("expm1", self=lambda result: result + 1)
+
+
+def _exp2_slope(self: torch.Tensor) -> torch.Tensor:
+    """ln 2 · 2^x. As ln 4 · 2^(x-1), where that difference is exact, so that it overflows no sooner than it must: 2^128.2 is infinite in
+    single precision, its derivative is not."""
+    real = self.real if self.is_complex() else self
+    high = (real >= 2).to(real.dtype)
+    return (self - high).exp2() * ((1 + high) * LN2)
+
+
+pointwise("exp2", self=_exp2_slope)
+pointwise("expm1", self=lambda self: self.exp())  # result + 1 has no digits left where the result is almost -1
 elementwise("log", {"self": lambda g, self: g / conj(self)}, {"self": lambda self_t, self: self_t / self})
 pointwise("log2", self=lambda self: 1 / (self * LN2))
 pointwise("log10", self=lambda self: 1 / (self * math.log(10)))
 pointwise("log1p", self=lambda self: 1 / (self + 1))
+
+
+def _share_of_sum(self: torch.Tensor, other: torch.Tensor, log: float = 1.0) -> torch.Tensor:
+    """``e^x / (e^x + e^y)`` as a sigmoid, which saturates where quotients overflow. Of two +inf each has one half, of two -inf none."""
+    same = (self == other) & self.isinf()
+    apart = torch.where(same, 0.0, self) - torch.where(same, 0.0, other)
+    return torch.where(same & (self.real < 0), 0.0, times(apart, log).sigmoid())
+
+
+pointwise("logaddexp", self=lambda self, other: _share_of_sum(self, other), other=lambda self, other: _share_of_sum(other, self))
 pointwise(
-    "logaddexp",
-    self=lambda self, other: (1 + (other - self).exp()).reciprocal(),
-    other=lambda self, other: (1 + (self - other).exp()).reciprocal(),
-)
-pointwise(
-    "logaddexp2",
-    self=lambda self, other: (1 + (other - self).exp2()).reciprocal(),
-    other=lambda self, other: (1 + (self - other).exp2()).reciprocal(),
+    "logaddexp2", self=lambda self, other: _share_of_sum(self, other, LN2), other=lambda self, other: _share_of_sum(other, self, LN2)
 )
 pointwise("ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda result: result * LN2)
 
@@ -144,34 +158,51 @@ pointwise("ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda
 pointwise("sin", self=lambda self: self.cos())
 pointwise("cos", self=lambda self: -self.sin())
 pointwise("tan", self=lambda result: 1 + result.square())
-pointwise("asin", self=lambda self: (1 - self * self).rsqrt())
-pointwise("acos", self=lambda self: -(1 - self * self).rsqrt())
+def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
+    """``1 - x²``, as (1 - x)(1 + x) where that difference would cancel."""
+    near = x.abs() < 0.5
+    low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
+    return (1 - low * low) * ((1 - high) * (1 + high))
+
+
+pointwise("asin", self=lambda self: _one_minus_square(self).rsqrt())
+pointwise("acos", self=lambda self: -_one_minus_square(self).rsqrt())
 pointwise("atan", self=lambda self: 1 / (self * self + 1))
 pointwise("sinh", self=lambda self: self.cosh())
 pointwise("cosh", self=lambda self: self.sinh())
-pointwise("asinh", self=lambda self: (self * self + 1).rsqrt())
+# roots of each factor, and hypot, do not overflow as squares do
 pointwise(
-    "acosh", self=lambda self: (self + 1).rsqrt() * (self - 1).rsqrt() if self.is_complex() else (self * self - 1).rsqrt()
-)  # the product keeps to the principal branch
-pointwise("atanh", self=lambda self: 1 / (1 - self * self))
+    "asinh", self=lambda self: (self * self + 1).rsqrt() if self.is_complex() else torch.hypot(self, torch.ones_like(self)).reciprocal()
+)
+
+
+def _acosh_slope(self: torch.Tensor) -> torch.Tensor:
+    size = self if self.is_complex() else self.abs()  # the product of two roots is on the principal branch
+    return (size + 1).rsqrt() * (size - 1).rsqrt()
+
+
+pointwise("acosh", self=_acosh_slope)
+pointwise("atanh", self=lambda self: 1 / _one_minus_square(self))
 
 
 def _over_square(t: torch.Tensor, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``t / |z|²`` for z = other + i·self; 0 where the square is, be it by underflow."""
-    square = self * self + other * other
-    zero = square == 0
-    return torch.where(zero, 0.0, t / torch.where(zero, 1.0, square))
+    """``t / |z|²`` for z = other + i·self, without squares, which overflow; 0 where z is."""
+    zero = (self == 0) & (other == 0)
+    size = torch.hypot(torch.where(zero, 1.0, self), other)
+    return torch.where(zero, 0.0, t / size / size)
 
 
 pointwise("atan2", self=lambda self, other: _over_square(other, self, other), other=lambda self, other: _over_square(-self, self, other))
 
 
 def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
-    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²), 0 where the square is; the masked denominator keeps NaN out of higher derivatives."""
-    zero = self * self == 0
-    x = torch.where(zero, 1.0, self)
+    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²), near 0 by its series, as the difference cancels there."""
+    near = self.abs() < 0.5
+    x = torch.where(near, 1.0, self)
     angle = x * math.pi
-    return torch.where(zero, 0.0, (angle * angle.cos() - angle.sin()) / (angle * x))
+    small = torch.where(near, self, 0.0)
+    series = small * polynomial(small * small, SINC_SLOPE)
+    return torch.where(near, series, (angle * angle.cos() - angle.sin()) / (angle * x))
 
 
 pointwise("sinc", self=_sinc_slope)
@@ -185,8 +216,10 @@ def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     """By x: -y/|z|², by y: x/|z|²; together i·z/|z|². Real arguments have constant phase."""
     if not self.is_complex():
         return torch.zeros_like(g)
-    square = self.real.square() + self.imag.square()
-    return g * torch.where(square == 0, 0.0, 1j * self / square)
+    size = self.abs()
+    zero = size == 0
+    size = torch.where(zero, 1.0, size)
+    return g * torch.where(zero, 0.0, 1j * self / size / size)
 
 
 elementwise(

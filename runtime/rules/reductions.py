@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from . import derive_batch as batch
+from .annihilating import product_of_others
 from .derive import conj, linear, nondifferentiable
 from .derive_linalg import leading
 from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
 from .record import asking, parameters, register
-from .scans import exclusive_product
 
 aten = torch.ops.aten
 
@@ -36,18 +37,17 @@ reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype),
 # ---- products
 
 
-def _others(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """For each element the product of all others along ``dim``: right where elements are zero, unlike ``result / x``."""
-    return exclusive_product(x, dim) * exclusive_product(x.flip(dim), dim).flip(dim)
-
-
 reduction(
     "prod",
-    lambda self, result_dtype: _others(self.to(result_dtype).reshape(-1), 0).reshape(self.shape),
+    lambda self, result_dtype: product_of_others(self.to(result_dtype).reshape(-1), 0).reshape(self.shape),
     whole(lambda r, **kw: r.prod(1, **kw)),
     dim=False,
 )
-reduction("prod.dim_int", lambda self, dim, result_dtype: _others(self.to(result_dtype), dim) if self.dim() else 1, batch.along(1))
+reduction(
+    "prod.dim_int",
+    lambda self, dim, result_dtype: product_of_others(self.to(result_dtype), dim) if self.dim() else 1,
+    batch.along(1),
+)
 
 
 # ---- extrema: those without an index share the gradient equally between ties, as torch does
@@ -92,7 +92,16 @@ selecting("kthvalue", along_default(2))
 
 # ---- logsumexp and norms
 
-reduction("logsumexp", lambda self, result: (self - result).exp(), batch.along(1))
+
+def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+    """``exp(x - logsumexp(x))``; equal shares of the elements that are +inf, zero where all are -inf. torch has NaN at both."""
+    infinite = result.isinf()
+    ties = (self == result) & (result.real == math.inf)
+    equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
+    return torch.where(infinite, equal, (torch.where(infinite, 0.0, self) - torch.where(infinite, 0.0, result)).exp())
+
+
+reduction("logsumexp", _share_of_sum, batch.along(1))
 
 
 def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
@@ -109,12 +118,15 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     if p in (float("inf"), float("-inf")):
         mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
         return sgn * (mask.to(result.dtype) / summed(mask, dim, True))
-    if p < 1:  # |x|^(p-1) is infinite at zero, where the subgradient taken is zero
-        return sgn * magnitude.pow(p - 1).masked_fill(self == 0, 0) * result.pow(1 - p)
+    # Powers of the quotient, as those of its parts overflow. At zero |x|^(p-1) or a derivative of it may be infinite; zero is taken.
+    zero = self == 0
+    size = torch.where(result == 0, 1.0, result)
+    ratio = torch.where(zero, 1.0, magnitude) / size
     if p < 2:
-        return sgn * (magnitude.pow(p - 1) / result.pow(p - 1)).masked_fill(result == 0, 0)
-    # not sgn·|x|^(p-1): its own derivative at zero would be infinite times zero
-    return conj(self) * (magnitude.pow(p - 2) / result.pow(p - 1)).masked_fill(result == 0, 0)
+        return sgn * torch.where(zero, 0.0, ratio.pow(p - 1))
+    if p < 4:  # not sgn·|x|^(p-1): its own derivative at zero would be infinite times zero
+        return conj(self) / size * torch.where(zero, 0.0, ratio.pow(p - 2))
+    return conj(self) / size * (magnitude / size).pow(p - 2)
 
 
 def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:

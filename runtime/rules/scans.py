@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from . import derive_batch as batch
-from .derive import linear
+from .annihilating import recurrence, reversed_recurrence, running_product_jvp, running_product_vjp
+from .derive import conj, linear
 from .record import register
-
-
-def recurrence(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
-    """``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps that each double the reach (Hillis and Steele 1986).
-
-    Every step is a product and a sum, so the derivatives of a recurrence need no rule, and zeros in ``a`` are nothing special.
-    """
-    n = b.shape[dim]
-    step = 1
-    while step < n:
-        head, tail = b.narrow(dim, 0, step), b.narrow(dim, step, n - step)
-        reach = a.narrow(dim, step, n - step)
-        b_next = torch.cat([head, tail + reach * b.narrow(dim, 0, n - step)], dim)
-        if 2 * step < n:
-            a = torch.cat([a.narrow(dim, 0, step), reach * a.narrow(dim, 0, n - step)], dim)
-        b = b_next
-        step *= 2
-    return b
-
-
-def reversed_recurrence(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
-    """``h[n-1] = b[n-1]``, ``h[i] = a[i+1]·h[i+1] + b[i]``: the transpose of :func:`recurrence` for the same ``a``."""
-    return recurrence(later(a, dim).flip(dim), b.flip(dim), dim).flip(dim)
-
-
-def later(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """``x[i+1]`` at ``i``; the last element, which no caller reads, repeats."""
-    n = x.shape[dim]
-    return torch.cat([x.narrow(dim, 1, n - 1), x.narrow(dim, n - 1, 1)], dim) if n else x
-
-
-def exclusive_product(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """The product of the elements before each along ``dim``."""
-    if x.dim() == 0:
-        return torch.ones_like(x)
-    n = x.shape[dim]
-    if n == 0:
-        return x
-    return torch.cat([torch.ones_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, n - 1).cumprod(dim)], dim)
 
 
 def _lifted(rule: Any) -> Any:
@@ -61,49 +24,44 @@ def _lifted(rule: Any) -> Any:
     return lifted
 
 
-def _cumprod_vjp(g: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-    """``grad[i] = (product before i) · sum over k >= i of g[k] · (product from i+1 to k)``, conjugated."""
-    x = x.to(g.dtype)
-    if x.is_complex():
-        x = x.conj()
-    return exclusive_product(x, dim) * reversed_recurrence(x, g, dim)
-
-
 def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torch.Tensor:
-    """From ``y[k] = x[k]·y[k-1]``."""
     if dtype is not None:
         x, t = x.to(dtype), t.to(dtype)
-    return recurrence(x, t * exclusive_product(x, dim), dim)
+    tangent: torch.Tensor = running_product_jvp(t, x, dim)
+    return tangent
 
 
-def _decay(result: torch.Tensor, dim: int) -> torch.Tensor:
-    """``exp(y[i-1] - y[i])`` at ``i``, for ``y = logcumsumexp(x)``: never more than one for real ``y``. Zero where nothing came before."""
+def _weights(self: torch.Tensor, result: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of ``y = logcumsumexp(x)`` at ``i``: the decay ``exp(y[i-1] - y[i])`` of what came before, and the share ``exp(x[i] - y[i])`` of the
+    element itself. Neither is more than one for real ``y``. Of +inf all that are so have equal shares, -inf has none."""
     n = result.shape[dim]
     if n == 0:
-        return result
+        return result, result
     before, after = result.narrow(dim, 0, n - 1), result.narrow(dim, 1, n - 1)
-    ratio = (before - after).exp()
-    if not result.is_complex():
-        ratio = torch.where(before == float("-inf"), 0, ratio)
-    return torch.cat([torch.ones_like(result.narrow(dim, 0, 1)), ratio], dim)
-
-
-def _share(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``exp(x[i] - y[i])``: the part of element ``i`` in its own sum."""
-    share = (self - result).exp()
-    return share if self.is_complex() else torch.where(self == float("-inf"), 0, share)
+    first = torch.ones_like(result.narrow(dim, 0, 1))
+    if self.is_complex():
+        return torch.cat([first, (before - after).exp()], dim), (self - result).exp()
+    infinite = result.isinf()
+    top = self == math.inf
+    part = top.to(result.dtype) / top.cumsum(dim).clamp(min=1)
+    finite = torch.where(infinite, 0.0, result)
+    share = torch.where(infinite, part, (torch.where(infinite, 0.0, self) - finite).exp())
+    unchanged, changed = (before == math.inf) & (after == math.inf), before.isinf() | after.isinf()
+    ratio = (finite.narrow(dim, 0, n - 1) - finite.narrow(dim, 1, n - 1)).exp()
+    decay = torch.where(unchanged, 1 - part.narrow(dim, 1, n - 1), torch.where(changed, 0.0, ratio))
+    return torch.cat([first, decay], dim), share
 
 
 def _logcumsumexp_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
     """``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``; no exponent is positive, so nothing overflows."""
-    decay, share = _decay(result, dim), _share(self, result)
-    if self.is_complex():
-        decay, share = decay.conj(), share.conj()
-    return share * reversed_recurrence(decay, g, dim)
+    decay, share = _weights(self, result, dim)
+    grad: torch.Tensor = conj(share) * reversed_recurrence(conj(decay), g, dim)
+    return grad
 
 
 def _logcumsumexp_jvp(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
-    return recurrence(_decay(result, dim), t * _share(self, result), dim)
+    decay, share = _weights(self, result, dim)
+    return recurrence(decay, t * share, dim)
 
 
 linear(
@@ -114,7 +72,7 @@ linear(
 )
 register(
     "cumprod",
-    vjp={"self": lambda g, self, dim: _lifted(_cumprod_vjp)(g, self, dim)},
+    vjp={"self": lambda g, self, dim: _lifted(running_product_vjp)(g, self, dim)},
     jvp={"self": lambda self_t, self, dim, dtype: _lifted(_cumprod_jvp)(self_t, self, dim, dtype)},
     batch=batch.along(1),
     family="scan",

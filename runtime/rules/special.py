@@ -8,13 +8,25 @@ from typing import Any
 import torch
 
 from .derive import diagonal, nondifferentiable, pointwise
+from .series import ERFCX_SLOPE_FAR, I0E_SLOPE_FAR, I1_OVER_X, I1E_SLOPE_FAR, polynomial
 
 special = torch.special
 SQRT_PI = math.sqrt(math.pi)
 
 pointwise("erf", self=lambda self: 2 / SQRT_PI * (-self * self).exp())
 pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
-pointwise("special_erfcx", self=lambda self, result: 2 * self * result - 2 / SQRT_PI)
+
+
+def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``2x·erfcx(x) - 2/√π``, far out by its asymptotic series: there the two terms cancel."""
+    far = self > 10
+    inverse = torch.where(far, self, 1.0).reciprocal()
+    square = inverse * inverse
+    series = -square * polynomial(square, ERFCX_SLOPE_FAR) / SQRT_PI
+    return torch.where(far, series, 2 * torch.where(far, 0.0, self) * torch.where(far, 0.0, result) - 2 / SQRT_PI)
+
+
+pointwise("special_erfcx", self=_erfcx_slope)
 pointwise("erfinv", self=lambda result: 0.5 * SQRT_PI * result.square().exp())
 pointwise("lgamma", self=lambda self: self.digamma())
 pointwise("digamma", self=lambda self: torch.polygamma(1, self))
@@ -28,19 +40,45 @@ def _mvlgamma_slope(self: torch.Tensor, p: int) -> torch.Tensor:
 
 pointwise("mvlgamma", self=_mvlgamma_slope)
 pointwise("i0", self=lambda self: special.i1(self))
-pointwise("special_i0e", self=lambda self, result: special.i1e(self) - self.sgn() * result)
+
+
+def _near_part(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where x is so large that the terms of a closed form cancel; x and the result with zeros there."""
+    far = self.abs() > 60
+    return far, torch.where(far, 0.0, self), torch.where(far, 0.0, result)
+
+
+def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) -> torch.Tensor:
+    """The derivative of a scaled Bessel function by its asymptotic series in 1/|x|."""
+    inverse = torch.where(far, x.abs(), 1.0).reciprocal()
+    return -inverse * inverse.sqrt() * polynomial(inverse, coefficients) / math.sqrt(2 * math.pi)
+
+
+def _i0e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``i1e(x) - sgn(x)·i0e(x)``."""
+    far, x, result = _near_part(self, result)
+    return torch.where(far, self.sgn() * _far_slope(self, far, I0E_SLOPE_FAR), special.i1e(x) - x.sgn() * result)
+
+
+pointwise("special_i0e", self=_i0e_slope)
+
+
+def _over_argument(i1: torch.Tensor, x: torch.Tensor, scale: Any = 1) -> torch.Tensor:
+    """``i1 / x`` for ``i1 = I1(x)·scale``, near 0 by its series: a quotient of small numbers has no derivatives there."""
+    near = x.abs() < 1
+    small = torch.where(near, x, 0.0)
+    return torch.where(near, polynomial(small * small, I1_OVER_X) * scale, i1 / torch.where(near, 1.0, x))
 
 
 def _i1_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """I1' = I0 - I1/x, 1/2 at 0."""
-    zero = self == 0
-    return torch.where(zero, 0.5, torch.i0(self) - result / torch.where(zero, 1.0, self))
+    """I1' = I0 - I1/x; the first where both overflow."""
+    return torch.i0(self) - _over_argument(torch.where(result.isinf(), 0.0, result), self)
 
 
 def _i1e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    zero = self == 0
-    x = torch.where(zero, 1.0, self)
-    return torch.where(zero, 0.5, special.i0e(x) - result * (x.sgn() + 1 / x))
+    far, x, result = _near_part(self, result)
+    near = special.i0e(x) - result * x.sgn() - _over_argument(result, x, (-x.abs()).exp())
+    return torch.where(far, _far_slope(self, far, I1E_SLOPE_FAR), near)
 
 
 pointwise("special_i1", self=_i1_slope)
@@ -48,18 +86,28 @@ pointwise("special_i1e", self=_i1e_slope)
 
 
 def _gamma_density(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return torch.exp((self - 1) * other.log() - other - self.lgamma())
+    return torch.exp(torch.xlogy(self - 1, other) - other - self.lgamma())
 
 
 pointwise("igamma", other=_gamma_density)
 pointwise("igammac", other=lambda self, other: -_gamma_density(self, other))
 pointwise("special_entr", self=lambda self: -(1 + self.log()))
 pointwise("special_ndtri", self=lambda result: math.sqrt(2 * math.pi) * (result.square() / 2).exp())
-pointwise("special_log_ndtr", self=lambda self, result: (-(result + self * self / 2)).exp() / math.sqrt(2 * math.pi))
+
+
+def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """φ(x)/Φ(x); for negative x, where both vanish, by the scaled error function."""
+    below = self < 0
+    low, high = torch.where(below, self, 0.0), torch.where(below, 0.0, self)
+    tail = math.sqrt(2 / math.pi) / special.erfcx(low * -math.sqrt(0.5))
+    return torch.where(below, tail, (-(torch.where(below, 0.0, result) + high * high / 2)).exp() / math.sqrt(2 * math.pi))
+
+
+pointwise("special_log_ndtr", self=_log_ndtr_slope)
 
 
 def _logit_slope(self: torch.Tensor, eps: float | None) -> torch.Tensor:
-    slope = 1 / (self * (1 - self))
+    slope = 1 / self + 1 / (1 - self)
     if eps is None:
         return torch.where((self < 0) | (self > 1), math.nan, slope)
     return torch.where((self < eps) | (self > 1 - eps), 0.0, slope)
@@ -79,7 +127,14 @@ def _by_factor(log: Any, pole: float) -> Any:
 
 
 def _by_log(shift: float) -> Any:
-    return lambda t, self, other: t * self / (other + shift)
+    """``t·self/(other + shift)``, zero where ``self`` is and the function with it."""
+
+    def scaled(t: Any, self: Any, other: Any) -> Any:
+        argument = other + shift if shift else other
+        zero = (argument == 0) & (self == 0)
+        return torch.where(zero, 0.0, t * self / torch.where(zero, 1.0, argument))
+
+    return scaled
 
 
 diagonal("xlogy.Tensor", self=_by_factor(torch.xlogy, 0.0), other=_by_log(0.0))

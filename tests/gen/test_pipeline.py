@@ -33,6 +33,7 @@ def test_every_nesting_reads_back_as_it_was_written(outermost: str | None, nesti
         ("vmap (vjp)", "'(' is out of place", 5),
         ("vmap . aot.joint", "takes a whole program", 7),
         ("aot.joinn", 'unknown transform "aot.joinn"', 0),
+        ("vmap . backward", "runs in the eager session", 7),
         ("forward . vmap", "stands for no transform", 0),
     ],
 )

@@ -13,7 +13,7 @@ Flat = Callable[..., tuple[Any, ...]]
 
 
 class PlainTarget:
-    """Offers `forward`, `vjp` and `grad`. What it lacks it names, and need not define."""
+    """Offers `forward`, `vjp`, `backward` and `grad`. What it lacks it names, and need not define."""
 
     name = "plain"
     lacks = frozenset(("jvp", "vmap", "jacrev", "jacfwd", "hessian", "functionalize", "trace", "joint", "export", "per_sample"))
@@ -31,6 +31,8 @@ class PlainTarget:
             return torch.autograd.grad(outputs, tracked, cotangents, create_graph=True, allow_unused=True, materialize_grads=True)
 
         return outputs, pullback
+
+    backward = vjp  # torch's plain engine is an eager session
 
     def grad(self, f: Callable[..., Any]) -> Flat:
         def g(*args: Any) -> tuple[Any, ...]:

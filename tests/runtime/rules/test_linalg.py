@@ -315,3 +315,41 @@ def test_the_gradient_of_a_batch_of_solves_is_a_loop_whatever_dimensions_broadca
     each = [gradient(*(t[i] if d == 0 else t for t, d in zip(given, in_dims, strict=True))) for i in range(3)]
     expected = tuple(map(torch.stack, zip(*each, strict=True)))
     torch.testing.assert_close(func.vmap(gradient, in_dims)(*given), expected)
+
+
+def _solved(upper: bool, unit: bool) -> Any:
+    return lambda a: torch.linalg.solve_triangular(a, torch.ones(3, 2, dtype=a.dtype), upper=upper, unitriangular=unit)
+
+
+_TAU = torch.tensor([0.5, 0.25, 1.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("f", "first"),  # what is read are the diagonals from ``first`` on, downwards; of an upper factor upwards
+    [
+        (lambda a: torch.cholesky_solve(torch.ones(3, 2, dtype=a.dtype), a), 0),
+        (lambda a: torch.cholesky_solve(torch.ones(3, 2, dtype=a.dtype), a.mT, upper=True), 0),
+        (lambda a: torch.cholesky_inverse(a), 0),
+        (lambda a: torch.cholesky_inverse(a.mT, upper=True), 0),
+        (_solved(False, False), 0),
+        (_solved(False, True), 1),
+        (lambda a: _solved(True, False)(a.mT), 0),
+        (lambda a: _solved(True, True)(a.mT), 1),
+        (lambda a: torch.triangular_solve(torch.ones(3, 2, dtype=a.dtype), a, upper=False, transpose=True).solution, 0),
+        (lambda a: torch.linalg.householder_product(a, _TAU), 1),
+        (lambda a: torch.ormqr(a, _TAU, torch.ones(3, 2, dtype=a.dtype)), 1),
+    ],
+)
+def test_what_an_op_does_not_read_of_a_factor_has_no_gradient_and_no_say(f: Any, first: int) -> None:
+    read = torch.ones(3, 3, dtype=torch.bool).tril(-first)
+    factor = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3 * torch.eye(3, dtype=torch.float64)
+    direction = torch.arange(9, dtype=torch.float64).reshape(3, 3) * read
+
+    def derivatives(unread: float) -> list[torch.Tensor]:
+        a = torch.where(read, factor, unread)
+        g = func.grad(lambda x: (f(x) ** 2).sum())
+        return [g(a), func.grad(lambda x: (g(x) * direction).sum())(a)]
+
+    for clean, odd in zip(derivatives(0.0), derivatives(math.nan), strict=True):
+        assert clean.any() and (clean[~read] == 0).all()
+        torch.testing.assert_close(odd, clean, rtol=0, atol=0)

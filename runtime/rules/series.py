@@ -1,0 +1,47 @@
+"""Polynomials for where a closed form cancels, near a zero of its denominator or far out. Their derivatives of any order are right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+
+def polynomial(x: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
+    """``c[0] + c[1]·x + c[2]·x² + …``, by Horner's rule."""
+    total = torch.full_like(x, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        total = total * x + c
+    return total
+
+
+# d/dx sin(πx)/(πx) = x · sum over k >= 1 of c[k]·x^(2k-2)
+SINC_SLOPE = [(-1) ** k * 2 * k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(1, 16)]
+# I1(x)/x as a series in x², for |x| < 1 (DLMF 10.25.2)
+I1_OVER_X = [1 / (2 * 4**k * math.factorial(k) * math.factorial(k + 1)) for k in range(12)]
+
+
+def _erfcx_terms() -> list[float]:
+    """Of ``erfcx(x)·x·√π`` in 1/x² (DLMF 7.12.1): 1 - 1/2x² + 3/4x⁴ - …"""
+    terms = [1.0]
+    for k in range(1, 12):
+        terms.append(-terms[-1] * (2 * k - 1) / 2)
+    return terms
+
+
+ERFCX_FAR = _erfcx_terms()
+# d/dx of (c[0]/x + c[1]/x³ + …)/√π, as -1/(x²·√π) times this in 1/x²
+ERFCX_SLOPE_FAR = [c * (2 * k + 1) for k, c in enumerate(ERFCX_FAR)]
+
+
+def _bessel_terms(order: int) -> list[float]:
+    """Of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1); of order 0: 1 + 1/8x + 9/128x² + …"""
+    terms = [1.0]
+    for k in range(1, 14):
+        terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))
+    return terms
+
+
+# d/dx of x^(-1/2)·(c[0] + c[1]/x + …), as -x^(-3/2) times this in 1/x
+I0E_SLOPE_FAR, I1E_SLOPE_FAR = ([c * (k + 0.5) for k, c in enumerate(_bessel_terms(order))] for order in (0, 1))
