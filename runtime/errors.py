@@ -71,6 +71,9 @@ class NestedTensor(NotImplementedError):
         )
 
 
+# What this package says itself, as opposed to what a kernel says of the shapes that it was given.
+OWN_ERRORS = (MissingRule, EscapedValue, BatchingError, InplaceError, NestedTensor)
+
 _LIBRARIES = tuple(str(Path(where).parent) + "/" for where in (__file__, str(torch.__file__)))
 
 

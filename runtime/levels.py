@@ -31,6 +31,7 @@ class Level:
 
     __slots__ = ("__weakref__", "adopted", "alive", "number")
     what = "transform"
+    hidden = 0  # how many leading dimensions of what a value holds it does not show
     adopted: list[Any] | None  # plain tensors that became values of this level, see ``runtime.autograd.adopt``
 
     newest = 0  # the number of the level entered last

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..errors import BatchingError
 from ..levels import _VIEWS, _set_excluded, innermost, reopen_keys, unwrap_kwargs
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import overload
+from . import elements
 
 ERROR = (
     "vmap: called random operation while in randomness error mode. Say with randomness='same' or 'different' whether the elements of the "
@@ -26,7 +28,7 @@ def is_random(op: Op, args: Any, kwargs: Any) -> bool:
 
 
 def _refuse_same(op: Op) -> None:
-    raise RuntimeError(
+    raise BatchingError(
         f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' "
         "cannot do. Use randomness='different', or draw outside of vmap."
     )
@@ -35,7 +37,9 @@ def _refuse_same(op: Op) -> None:
 def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
     if level.randomness == "error":
-        raise RuntimeError(ERROR)
+        raise BatchingError(ERROR)
+    if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
+        elements.check(op, args, kwargs)
     physical, batched = level.physical(args)
     kwargs = unwrap_kwargs(level, kwargs)
     if level.randomness == "same":
@@ -48,7 +52,7 @@ def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
 def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """``x.bernoulli_(p)`` and its like: what ``x`` held does not matter, what it is filled with is drawn as the caller of vmap chose."""
     if level.randomness == "error":
-        raise RuntimeError(ERROR)
+        raise BatchingError(ERROR)
     target, *parameters = args
     parameters = [p.expand(target.shape) if isinstance(p, torch.Tensor) else p for p in parameters]
     (inner, *parameters), batched = level.physical([target, *parameters])
@@ -82,7 +86,7 @@ def _refuse_draws_of(names: str) -> None:
 
         def kernel(*args: Any, op: Op = op, **kwargs: Any) -> Any:
             if is_random(op, args, kwargs):
-                raise RuntimeError(ERROR)
+                raise BatchingError(ERROR)
             with torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
                 return op.func(*args, **kwargs)
 
@@ -115,7 +119,7 @@ class Randomness:
         elif self.randomness == "error":
             torch._C._vmapmode_decrement_nesting()
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
-                raise RuntimeError(ERROR) from error
+                raise BatchingError(ERROR) from error
 
 
 class DrawPerElement(TorchDispatchMode):

@@ -15,11 +15,11 @@ import torch
 from .. import foreach
 from ..autograd.foreign import pass_mark_on
 from ..autograd.registered import VMAP, registered
-from ..errors import BatchingError, EscapedValue, MissingRule, NestedTensor, called_from, users_frame
+from ..errors import OWN_ERRORS, BatchingError, MissingRule, NestedTensor, called_from, users_frame
 from ..levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
 from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
-from . import draws, trees
+from . import draws, elements, trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
 _warned: set[str] = set()
@@ -93,6 +93,7 @@ class BatchLevel(Level):
 
     __slots__ = ("randomness", "size")
     what = "vmap"
+    hidden = 1
 
     def __init__(self, size: int, randomness: str) -> None:
         super().__init__()
@@ -108,10 +109,14 @@ class BatchLevel(Level):
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         op = op_of(func)
-        rule = op.batch
-        if rule is None:
-            rule = op.batch = _straight(op)
-        if rule:
+        try:
+            rule = op.batch
+            if rule is None:
+                rule = op.batch = _straight(op)
+            if not rule:
+                return self._decide(op, args, kwargs)
+            if op.accepted is not None:
+                elements.check(op, args, kwargs)
             if kwargs:
                 kwargs = unwrap_kwargs(self, kwargs)
             lined_up = self.line_up(args)[0] if rule is elementwise else None
@@ -121,6 +126,17 @@ class BatchLevel(Level):
                 physical, batched = self.physical(args)
                 result = rule(func, self.size, batched, physical, kwargs)
             return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
+        except OWN_ERRORS:
+            raise
+        except Exception as error:
+            refusal = elements.refusal(op, args, kwargs)
+            if refusal is None:
+                raise
+            raise refusal from None  # in terms of logical shapes
+
+    def _decide(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A call of an op that has more to it than a batch rule."""
+        func = op.func
         if op.base_name == "equal":
             return self._equal(args)
         if op.base_name == "_local_scalar_dense":
@@ -136,7 +152,11 @@ class BatchLevel(Level):
         if op.kind is OUT:
             raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
         if record is None or record.batch is None:
-            decomposed = decomposition_of(op) or registered(op, VMAP)
+            decomposed = decomposition_of(op)
+            if decomposed is not None:
+                elements.check(op, args, kwargs)
+                return decomposed(*args, **kwargs)
+            decomposed = registered(op, VMAP)
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))
@@ -245,11 +265,14 @@ class BatchLevel(Level):
             )
         if draws.is_random(op, args, kwargs):
             return draws.fill(self, op, args, kwargs)
+        record = op.record
+        in_place = record is not None and record.family in ("pointwise", "nondifferentiable", "inplace")
+        if not in_place or any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args):
+            elements.check(op, args, kwargs)
         physical, batched = self.physical(args)
         kwargs = unwrap_kwargs(self, kwargs)
-        record = op.record
         if record is not None and record.batch is not None:
-            if record.family in ("pointwise", "nondifferentiable", "inplace"):
+            if in_place:
                 record.batch(op.func, self.size, batched, physical, kwargs)
             else:
                 functional = op.functional or op
@@ -293,7 +316,7 @@ class BatchLevel(Level):
             )
         random = draws.is_random(op, args, kwargs)
         if random and self.randomness == "error":
-            raise RuntimeError(draws.ERROR)
+            raise BatchingError(draws.ERROR)
         self._announce(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
@@ -320,7 +343,7 @@ class EmptyBatch(BatchLevel):
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         try:
             return super().call(func, args, kwargs)
-        except (BatchingError, MissingRule, EscapedValue, NestedTensor):
+        except OWN_ERRORS:
             raise
         except Exception:
             op = op_of(func)
@@ -348,7 +371,11 @@ def _straight(op: Op) -> Any:
     """The batch rule of an op that needs nothing else; ``False`` where :meth:`BatchLevel.call` has more to decide."""
     record = op.record
     special = op.kind in (INPLACE, OUT) or op.base_name == "equal" or op.base_name in _DATA_DEPENDENT
-    return False if special or record is None or record.batch is None or record.family == "random" else record.batch
+    if special or record is None or record.batch is None or record.family == "random":
+        return False
+    if getattr(record.batch, "exact", False):
+        op.accepted = None
+    return record.batch
 
 
 _RESIZES = frozenset(("resize_", "resize_as_", "set_"))

@@ -15,6 +15,13 @@ import torch
 BatchRule = Callable[..., Any]
 
 
+def exact(rule: BatchRule) -> BatchRule:
+    """Marks a rule that refuses, by what it does, whatever one element would refuse. Before any other rule an element is asked first
+    (``runtime.func.elements``)."""
+    rule.exact = True  # type: ignore[attr-defined]
+    return rule
+
+
 def expand(t: Any, batched: Any, size: int) -> Any:
     """A physical tensor for an argument that may not be batched: a view, without copy."""
     return t if batched or t is None else t.unsqueeze(0).expand(size, *t.shape)
@@ -24,6 +31,7 @@ def _category(dtype: torch.dtype) -> int:
     return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
+@exact
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Broadcasting ops: line the batch dimensions up in front of the widest argument."""
     if len(args) == 1:
@@ -104,7 +112,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
             return _each(out, lambda o: o.reshape(size) if o.numel() == size else o)
         return func(*actual, **kwargs)
 
-    return rule
+    return exact(rule)
 
 
 def _each(out: Any, f: Callable[[Any], Any]) -> Any:

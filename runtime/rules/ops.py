@@ -126,10 +126,11 @@ class Op:
     """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT; the last two point at ``functional``.
 
     ``kernel``: what runs it, without a Python frame between; ``fills``: it writes to memory that is new or given as ``out``;
-    ``special``: a tape has to look closer than at an op all of whose results have a derivative by the record's formulas.
+    ``accepted``: signatures that an element of a batch has taken (see ``runtime.func.elements``), None where the batch rule checks them; ``special``: a tape has to look closer than at an op all of whose results have a derivative by the record's formulas.
     """
 
     __slots__ = (
+        "accepted",
         "arg_names",
         "base_name",
         "batch",
@@ -198,6 +199,7 @@ class Op:
         self.node_class: Any = None
         self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.vmap` have worked out of the record
         self.batch: Any = None
+        self.accepted: set[Any] | None = set()
         self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes
         nondiff = self.record.nondiff if self.record else ()
         if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in schema.returns):

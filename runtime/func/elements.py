@@ -1,0 +1,131 @@
+"""What one element of a batch does with a call: whether it takes it at all, and in which words it refuses it.
+
+``vmap(torch.linalg.inv)(torch.ones(3, 3))`` must fail, because ``inv`` of a vector does, although the kernel would gladly take the whole
+batch for one matrix. So before a batch rule first runs on a signature (shapes, dtypes and all arguments that are no tensors), the op runs
+on the first element alone, as a loop would. What that raises, vmap raises, in terms of logical shapes. A signature that an element
+has accepted is remembered, so later calls pay for one look into a set.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..levels import VALUES
+from ..rules.ops import VIEW, Op
+
+REMEMBERED = 4096  # signatures of one op; programs with more, say of ever new numbers among the arguments, start again
+SEARCHED = 1024  # elements that are tried for the words of an error
+
+_random = torch.Tag.nondeterministic_seeded
+
+
+def check(op: Op, args: Any, kwargs: Any) -> None:
+    """Raise what the op raises on the first element, unless an element has accepted this signature before."""
+    accepted = op.accepted
+    if accepted is None:
+        return
+    signature: list[Any] = []
+    for a in args:
+        kind = type(a)
+        if kind in VALUES or kind is torch.Tensor:
+            signature.append(a.shape)
+            signature.append(a.dtype)
+        else:
+            signature.append(_described(a))
+    if kwargs:
+        signature.extend((name, _described(a)) for name, a in kwargs.items())
+    key = tuple(signature)
+    try:
+        if key in accepted:
+            return
+    except TypeError:  # symbolic sizes, of a trace with dynamic shapes, have no hash; asking them would specialize the trace
+        return
+    run(op, args, kwargs)
+    if len(accepted) >= REMEMBERED:
+        accepted.clear()
+    accepted.add(key)
+
+
+def _described(a: Any) -> Any:
+    if isinstance(a, torch.Tensor):
+        return a.shape, a.dtype
+    return tuple(map(_described, a)) if isinstance(a, (list, tuple)) else a
+
+
+def refusal(op: Op, args: Any, kwargs: Any) -> Exception | None:
+    """The error of the first element that refuses the call; None where all accept it."""
+    sizes = _sizes(args, kwargs)
+    for at in itertools.islice(itertools.product(*map(range, sizes.values())), SEARCHED):
+        try:
+            run(op, args, kwargs, dict(zip(sizes, at, strict=True)))
+        except Exception as error:
+            return error
+    return None
+
+
+def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> None:
+    """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
+
+    Of a batch without elements only the meta device can tell what it would be.
+    """
+    empty = 0 in _sizes(args, kwargs).values()
+    element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
+    with ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())  # type: ignore[no-untyped-call]
+        stack.enter_context(torch.no_grad())
+        if _random in op.func.tags:
+            stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))
+        try:
+            arguments, options = element(list(args)), {name: element(a) for name, a in kwargs.items()}
+        except (RuntimeError, NotImplementedError):  # a layout from which no element can be taken, as compressed sparse rows
+            return
+        try:
+            op.func(*arguments, **options)
+        except NotImplementedError:
+            if not empty:
+                raise
+
+
+def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
+    """One element of values of any nesting. A value of a batch holds it along dimension 0, and the outermost vmap is reached last, so the
+    tensor at the bottom has that one's batch first."""
+    if not isinstance(a, torch.Tensor):
+        return [_element(b, at, empty, copied) for b in a] if isinstance(a, (list, tuple)) else a
+    t: Any = a
+    index: list[int] = []
+    while type(t) in VALUES:
+        if t._level.hidden:
+            index.append(at.get(t._level.number, 0))
+        t = t._inner
+    if empty:
+        return torch.empty_strided(a.shape, t.stride()[len(index) :], dtype=t.dtype, device="meta")
+    for i in reversed(index):
+        t = t.select(0, i)
+    return t.clone() if copied else t.view_as(t)
+
+
+def _leaves(args: Any, kwargs: Any) -> Iterator[Any]:
+    for a in (*args, *kwargs.values()):
+        yield from a if isinstance(a, (list, tuple)) else (a,)
+
+
+def _sizes(args: Any, kwargs: Any) -> dict[int, int]:
+    """The batch levels among the arguments, by number, with their sizes."""
+    sizes = {}
+    for t in _leaves(args, kwargs):
+        while type(t) in VALUES:
+            if t._level.hidden:
+                sizes[t._level.number] = t._level.size
+            t = t._inner
+    return sizes
+
+
+def _accelerators(args: Any) -> list[torch.device]:
+    return list({a.device for a in _leaves(args, {}) if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")})
