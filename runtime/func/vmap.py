@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -118,7 +118,10 @@ class BatchLevel(Level):
             if op.accepted is not None:
                 elements.check(op, args, kwargs)
             if kwargs:
-                kwargs = unwrap_kwargs(self, kwargs)
+                named, flags = self.physical(kwargs.values())
+                kwargs = dict(zip(kwargs, named, strict=True))
+                if getattr(rule, "takes_flags_of_keywords", False):
+                    rule = partial(rule, named=dict(zip(kwargs, flags, strict=True)))
             lined_up = self.line_up(args)[0] if rule is elementwise else None
             if lined_up is not None:
                 result = op.run(lined_up, kwargs)
@@ -128,7 +131,7 @@ class BatchLevel(Level):
             return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
         except OWN_ERRORS:
             raise
-        except Exception as error:
+        except Exception:
             refusal = elements.refusal(op, args, kwargs)
             if refusal is None:
                 raise

@@ -31,6 +31,12 @@ def _category(dtype: torch.dtype) -> int:
     return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
+def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
+    """Marks a rule that takes ``named`` as well: for each keyword argument, if there are any, whether it is batched."""
+    rule.takes_flags_of_keywords = True  # type: ignore[attr-defined]
+    return rule
+
+
 @exact
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Broadcasting ops: line the batch dimensions up in front of the widest argument."""

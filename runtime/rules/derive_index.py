@@ -33,6 +33,13 @@ def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
     return torch.where(index < 0, index + n, index)
 
 
+def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
+    """Indices (B, …) into ``n`` rows of each element as indices into the rows of all. One that is out of range stays so, and does not
+    become a row of the next element: the kernel is to refuse it."""
+    start = torch.arange(size, device=index.device, dtype=index.dtype).reshape(size, *[1] * (index.dim() - 1)) * n
+    return torch.where((index >= 0) & (index < n), index + start, size * n)
+
+
 def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``: ``(self, dim, index, source or value, …)``.
 
@@ -53,7 +60,8 @@ def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     else:
         n = x.shape[dim]
         flat = x.movedim(dim, 1)
-        index = (_wrap(index.reshape(size, -1), n) + torch.arange(size, device=index.device).unsqueeze(1) * n).reshape(-1)
+        index = index.reshape(size, -1)
+        index = folded(_wrap(index, n) if "fill" in func._schema.name else index, n, size).reshape(-1)
         tail = rest if source is None else (source.movedim(dim, 1).flatten(0, 1), *rest[1:])
         out = func(flat.flatten(0, 1), 0, index, *tail, **kwargs).reshape(flat.shape).movedim(1, dim)
     return out.squeeze(1) if scalar else out
@@ -79,7 +87,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         index = index.reshape(size, *[1] * (dim - 1), -1, *[1] * (x.dim() - 1 - dim))
         shape = list(x.shape)
         shape[dim] = index.shape[dim]
-        out = x.gather(dim, _wrap(index, x.shape[dim]).expand(shape))
+        out = x.gather(dim, index.expand(shape))
     return out.squeeze(1) if scalar else out
 
 

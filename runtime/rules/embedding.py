@@ -8,6 +8,7 @@ import torch
 
 from . import derive_batch as batch
 from .derive import linear
+from .derive_index import folded
 from .record import register
 
 aten = torch.ops.aten
@@ -18,9 +19,18 @@ SUM, MEAN, MAX = range(3)  # modes of a bag
 def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) -> Tensor:
     """Indices (B, …) into tables of ``rows`` rows each, stacked into one. All padding becomes the first table's, so that one
     padding index can stand for it: padding takes no part, whichever table it is in."""
-    start = torch.arange(size, device=indices.device, dtype=indices.dtype) * rows
-    folded = indices + start.reshape(size, *(1,) * (indices.dim() - 1))
-    return folded if padding_idx < 0 else torch.where(indices == padding_idx, indices, folded)
+    places = folded(indices, rows, size)
+    return places if padding_idx < 0 else torch.where(indices == padding_idx, indices, places)
+
+
+def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
+    """Where the bags (B, bags) of elements with ``n`` indices each begin in one long list. The kernel refuses a list whose first bag does
+    not begin it, so that is what the list becomes if any element's does not."""
+    if not offsets.shape[1]:
+        return offsets.reshape(-1)
+    start = torch.arange(size, device=offsets.device, dtype=offsets.dtype).unsqueeze(1) * n
+    starts = torch.where((offsets >= 0) & (offsets <= n), offsets + start, size * n + 1).reshape(-1)
+    return torch.cat([offsets[:, 0].abs().amax().reshape(1), starts[1:]])
 
 
 # ---- embedding
@@ -153,7 +163,7 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     out, bag, sizes, winners = func(
         batch.expand(weight, batched[0], size).flatten(0, 1) if own else weight,
         table_of.reshape(-1),
-        _table_rows(offsets, n, size).reshape(-1),
+        _bag_starts(offsets, n, size),
         scale,
         mode,
         sparse,

@@ -96,6 +96,8 @@ def _repeat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, shifts, *where = args
+    if not x.numel():  # no dimension is looked at
+        return x.clone()
     if not where or not where[0]:  # over the flattened tensor
         return func(x.reshape(size, -1), shifts, [1]).reshape(x.shape)
     return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])

@@ -6,13 +6,11 @@ Formulas after M. Giles, "An extended collection of matrix derivative results fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..errors import BatchingError
-from .derive_batch import expand, trailing
+from .derive_batch import expand, trailing, with_flags_of_keywords
 from .derive_linalg import (
     added,
     columns,
@@ -216,29 +214,14 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
     return -(p @ t @ p) + p @ (p.mH @ outside_range) + (outside_kernel @ p.mH) @ p
 
 
-def _pinv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+@with_flags_of_keywords
+def _pinv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
+    """Tolerances broadcast with the leading dimensions of the matrices, and may have more of them."""
     a = expand(args[0], batched[0], size)
-    lead = a.shape[1:-2]
-    return func(a, **{k: _tolerance(t, size, lead) if k.endswith("tol") else t for k, t in kwargs.items()})
-
-
-def _tolerance(t: torch.Tensor | None, size: int, lead: Sequence[int]) -> torch.Tensor | None:
-    """A physical tolerance, lined up with the leading dimensions ``lead`` of its matrices. Whether it is batched is not said of a keyword
-    argument, but its shape tells: it must broadcast to ``lead`` once the batch is off."""
-    if t is None or t.dim() == 0:
-        return t
-    if _broadcasts(t.shape, lead):
-        if t.shape[0] == size and _broadcasts(t.shape[1:], lead):
-            raise BatchingError(
-                f"vmap: linalg.pinv cannot tell whether a tolerance of shape {tuple(t.shape)} is batched; "
-                f"give an unbatched one all {len(lead)} leading dimensions of the matrices and a dimension of one in front."
-            )
-        return t
-    return t.reshape(size, *[1] * (len(lead) + 1 - t.dim()), *t.shape[1:])
-
-
-def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
+    given = {k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None}
+    widest = max([a.dim() - 2, *(t.dim() for t in given.values())])
+    a = a.reshape(size, *[1] * (widest - (a.dim() - 2)), *a.shape[1:])
+    return func(a, **{**kwargs, **{k: t.reshape(size, *[1] * (widest - t.dim()), *t.shape[1:]) for k, t in given.items()}})
 
 
 register(

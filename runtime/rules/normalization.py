@@ -355,18 +355,19 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The batch joins N; a weight or bias of its own for each element is applied afterwards."""
+    """The batch joins N; a weight or bias of its own for each element is applied afterwards. The kernel takes an element of any shape with
+    N·C·HxW numbers."""
     x, weight, bias, N, C, HxW, group, eps = args
     x = batch.expand(x, batched[0], size)
     own = batched[1] or batched[2]
     w, b = (None, None) if own else (weight, bias)
-    out, mean, rstd = func(x.flatten(0, 1).contiguous(), w, b, size * N, C, HxW, group, eps)
-    out = out.reshape(x.shape)
+    out, mean, rstd = func(x.reshape(size * N, C, HxW).contiguous(), w, b, size * N, C, HxW, group, eps)
     if own:
+        out = out.reshape(size, N, C, HxW)
         for apply, t in ((torch.mul, weight), (torch.add, bias)):
             if t is not None:
-                out = apply(out, t.reshape(-1, 1, C, *(1,) * (x.dim() - 3)))
-    return out, mean.reshape(size, N, group), rstd.reshape(size, N, group)
+                out = apply(out, t.reshape(-1, 1, C, 1))
+    return out.reshape(x.shape), mean.reshape(size, N, group), rstd.reshape(size, N, group)
 
 
 register("native_group_norm", vjp={("input", "weight", "bias"): _group_vjp}, jvp=_group_jvp, batch=_group_batch, family="normalization")

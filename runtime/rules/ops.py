@@ -126,7 +126,8 @@ class Op:
     """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT; the last two point at ``functional``.
 
     ``kernel``: what runs it, without a Python frame between; ``fills``: it writes to memory that is new or given as ``out``;
-    ``accepted``: signatures that an element of a batch has taken (see ``runtime.func.elements``), None where the batch rule checks them; ``special``: a tape has to look closer than at an op all of whose results have a derivative by the record's formulas.
+    ``special``: a tape has to look closer than at an op all of whose results have a derivative by the record's formulas;
+    ``accepted``: signatures that an element of a batch has taken (see ``runtime.func.elements``), None where the batch rule checks them.
     """
 
     __slots__ = (

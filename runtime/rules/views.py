@@ -56,10 +56,15 @@ register(
     batch=batch.sizes(1),
     family="view",
 )
+@batch.exact
+def _reshape_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return args[0].reshape([size, *args[1]])
+
+
 linear(  # the physical result of an op may lie otherwise in memory than one element's would
-    "_unsafe_view", {"self": _reshaped}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]])
+    "_unsafe_view", {"self": _reshaped}, _reshape_batch
 )
-linear("_reshape_alias", {"self": _reshaped}, lambda f, n, b, a, k: a[0].reshape([n, *a[1]]))
+linear("_reshape_alias", {"self": _reshaped}, _reshape_batch)
 linear("_reshape_copy", {"self": _reshaped}, batch.sizes(1))
 view("unsqueeze", lambda g, dim: g.squeeze(dim), lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]))
 

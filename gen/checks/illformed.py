@@ -1,0 +1,194 @@
+"""Calls with a dimension too few, too many or out of range: vmap raises if and only if a loop does.
+
+A batch has one dimension more than an element. A kernel that is given all of it may take the batch for a dimension of the op, and
+give an answer that mixes the elements. The variants of a sample are such that this can happen: the batch is as long as the dimension
+that is missing. Which of them are mistakes nobody needs to know: the loop says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from gen.checks.batching import vary
+from gen.checks.compare import Rule, Tally, compare
+from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks.samples import Sample
+from gen.checks.seeds import seeded
+from gen.targets.protocol import Flat, Target
+
+Tensor = torch.Tensor
+Rows = Sequence[Sequence[Tensor]]
+LENGTHS = range(2, 6)  # of a batch that stands in for a dimension; any other has two elements
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A call that may be ill-formed. `changed` is the place of the input that is not as in the sample, if one is; with `only_first` it is
+    so in the first element of a batch alone, which has that in its place."""
+
+    label: str
+    call: Flat
+    inputs: tuple[Tensor, ...]
+    changed: int | None = None
+    size: int = 2
+    only_first: Tensor | None = None
+
+
+def variants(sample: Sample, form: str) -> Iterator[Variant]:
+    """The calls to try, the sample's own first."""
+    written = [place for place, flag in enumerate(sample.facts.mutated) if flag]
+    if form == "inplace":
+        if sample.op.inplace is None or not sample.inputs:
+            raise Unsuitable(f"{sample.op.name} has no in-place variant")
+        written = [0]
+
+    def calling(change: Callable[[list[Any]], None] | None) -> Flat:
+        def f(*values: Any) -> tuple[Any, ...]:
+            copies = [v.clone() if place in written else v for place, v in enumerate(values)]
+            args, kwargs = sample.rebuild(copies)
+            if change is not None:
+                leaves, spec = pytree.tree_flatten((args, kwargs))
+                change(leaves)
+                args, kwargs = pytree.tree_unflatten(leaves, spec)
+            if form == "inplace":
+                assert sample.op.inplace is not None
+                sample.op.inplace(*args, **kwargs)
+                return (copies[0],)
+            return sample.outputs(sample.op.call(*args, **kwargs))
+
+        return f
+
+    yield Variant("as it is", calling(None), sample.inputs)
+    for place, x in enumerate(sample.inputs):
+        for label, changed in _reshaped(x):
+            size = x.shape[0] if changed.ndim < x.ndim and x.shape[0] in LENGTHS else 2
+            yield Variant(f"tensor {place} {label}", calling(None), _replaced(sample.inputs, place, changed), place, size)
+    for place, x in enumerate(sample.inputs):
+        if x.dtype is torch.int64 and x.numel() and sample.inputs[0].ndim:
+            beyond = x.clone()
+            beyond.view(-1)[0] = max(sample.inputs[0].shape)
+            yield Variant(f"tensor {place} with an index out of range", calling(None), sample.inputs, place, only_first=beyond)
+    for label, change in _renumbered(sample):
+        yield Variant(label, calling(change), sample.inputs)
+
+
+def _reshaped(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield "with a dimension more", torch.stack([x, vary(x, 1)])
+    if x.ndim and x.shape[0]:
+        yield "without its first dimension", x[0]
+    if x.ndim and x.shape[-1] > 1:
+        yield "with a last dimension shorter by one", x[..., :-1]
+
+
+def _replaced(inputs: tuple[Tensor, ...], place: int, changed: Tensor) -> tuple[Tensor, ...]:
+    """`inputs` with another tensor in one place, and wherever else the same tensor stands."""
+    return tuple(changed if x is inputs[place] else x for x in inputs)
+
+
+def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], None]]]:
+    """Every integer argument as a dimension just out of range on either side, and as the integer before it."""
+    leaves = pytree.tree_leaves(sample.rebuild(sample.inputs))
+    rank = sample.inputs[0].ndim if sample.inputs else 0
+
+    def setting(at: int, value: int) -> Callable[[list[Any]], None]:
+        def change(values: list[Any]) -> None:
+            values[at] = value
+
+        return change
+
+    before: int | None = None
+    for at, leaf in enumerate(leaves):
+        if type(leaf) is not int:
+            before = None
+            continue
+        for value in dict.fromkeys(v for v in (rank, -rank - 1, before) if v is not None and v != leaf):
+            yield f"{value} in place of {leaf} (argument {at})", setting(at, value)
+        before = leaf
+
+
+def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
+    """Which inputs are batched: all, and the changed one (or the first, which an op in place writes to) alone."""
+    places = range(len(variant.inputs))
+    lone = 0 if form == "inplace" and variant.only_first is None else variant.changed or 0
+    masks = [tuple(True for _ in places), tuple(place == lone for place in places)]
+    return [mask for mask in dict.fromkeys(masks) if mask[0] or form != "inplace"]
+
+
+def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> None:
+    """Raise Mismatch unless vmap of every variant does as the loop. Where the target's vmap takes not even the sample itself, which is for
+    other checks to judge, variants say nothing; Unsuitable if that is so of all."""
+    if not sample.inputs:
+        raise Unsuitable(f"{sample.description} has no tensor input to batch")
+    own, *others = variants(sample, form)
+    taken: dict[tuple[bool, ...], bool] = {}
+    failures = []
+    for variant in others:
+        for mask in _masks(variant, form):
+            if mask not in taken:
+                taken[mask] = not isinstance(_mapped(target, sample, own, mask), Exception)
+            failures += [*_differences(target, sample, variant, mask, tally)] if taken[mask] else []
+    if not any(taken.values()):
+        raise Unsuitable(f"{sample.description}: vmap refuses the sample itself")
+    if failures:
+        raise Mismatch("; ".join(failures))
+
+
+def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
+    batch = [
+        torch.stack([vary(x, k % 3) for k in range(variant.size)]) if batched else x.clone()
+        for x, batched in zip(variant.inputs, mask, strict=True)
+    ]
+    if variant.only_first is not None and variant.changed is not None:
+        batch[variant.changed][0] = variant.only_first
+    return tuple(batch)
+
+
+def _mapped(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
+    f = target.vmap(variant.call, tuple(0 if b else None for b in mask))
+    return _attempt(sample, lambda: f(*_batch(variant, mask)))
+
+
+def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
+    def run() -> tuple[Tensor, ...]:
+        batch = _batch(variant, mask)
+        rows = [variant.call(*(x[k].clone() if b else x.clone() for x, b in zip(batch, mask, strict=True))) for k in range(variant.size)]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+    return _attempt(sample, run)
+
+
+def _attempt(sample: Sample, run: Callable[[], Any]) -> Any:
+    """The result, or the exception, of which any will do: kernels, decompositions and Python each raise their own."""
+    with seeded(sample.seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return tuple(run())
+        except Exception as error:
+            return error
+
+
+def _differences(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool], tally: Tally) -> Iterator[str]:
+    expected, actual = _looped(sample, variant, mask), _mapped(target, sample, variant, mask)
+    where = f"{variant.label}, batch of {variant.size} in {[place for place, b in enumerate(mask) if b]}"
+    if not isinstance(expected, Exception) and not isinstance(actual, Exception):
+        try:
+            compare(actual, expected, Rule(), tally)
+        except Mismatch as mismatch:
+            yield f"{where}: {mismatch}"
+        return
+    tally.entries += 1
+    tally.nonzero += 1
+    if not isinstance(actual, Exception):
+        yield f"{where}: the loop raises {_said(expected)}, and vmap gives {[list(x.shape) for x in actual]}"
+    if not isinstance(expected, Exception):
+        yield f"{where}: vmap raises {_said(actual)}, and the loop gives {[list(x.shape) for x in expected]}"
+
+
+def _said(error: Any) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
