@@ -78,7 +78,7 @@ def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> Non
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
     with ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())  # type: ignore[no-untyped-call]
+        stack.enter_context(_disable_current_modes())
         stack.enter_context(torch.no_grad())
         if _random in op.func.tags:
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))

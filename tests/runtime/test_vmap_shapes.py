@@ -34,7 +34,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "cat of different ranks": (lambda x, y: torch.cat([x, y]), (ones(2, 3), ones(2, 3, 3))),
     "renorm of a vector": (lambda x: x.renorm(2, 0, 1.0), (ones(3, 3),)),
     "fold of four dimensions": (lambda x: F.fold(x, (4, 4), (2, 2)), (ones(2, 1, 1, 4, 9),)),
-    "max_unpool1d of a vector": (lambda x, i: F.max_unpool1d(x, i, 2), (ones(2, 3), torch.zeros(2, 3).long())),
+    "max_unpool1d of a vector": (lambda x, i: F.max_unpool1d(x, i, [2]), (ones(2, 3), torch.zeros(2, 3).long())),
     "conv1d of a vector": (F.conv1d, (ones(2, 3), ones(2, 1, 1, 1))),
     "a target of another shape": (F.cross_entropy, (ones(2, 3, 4), torch.zeros(2, 2).long())),
     "unsqueeze in place": (lambda x: x.clone().unsqueeze_(-3), (ones(2, 3),)),
@@ -83,7 +83,7 @@ def test_asking_an_element_leaves_no_trace() -> None:
             return func(*args, **(kwargs or {}))
 
     x = ones(2, 3, 7)
-    with Spy():
+    with Spy():  # type: ignore[no-untyped-call]
         vmap(lambda x: x.cumsum(1).narrow(0, 1, 1).trace())(x)
     assert seen.count("aten.cumsum.default") == 1
     graph = aot.make_fx(vmap(lambda x: torch.linalg.inv(x + torch.eye(2))))(torch.zeros(5, 2, 2)).graph
