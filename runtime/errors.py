@@ -39,7 +39,7 @@ _UNKNOWN = {
     "jvp": "its tangent is not known: detach() {what} if no tangent is meant to pass there, compute the same with other ops or in an "
     "autograd.Function with a jvp of your own, use reverse mode, or report the op",
     "batch": "vmap cannot run it on a whole batch: call it outside of vmap, compute the same with other ops, let vmap loop over the "
-    'elements if there are some and the op is no view (fallback_policy("warn") of the module runtime.func.vmap), or report the op',
+    'elements if there are some and the op is no view (fallback_policy("warn") of the module runtime.func.batch), or report the op',
 }
 
 

@@ -25,8 +25,8 @@ from runtime.autograd.level import GradValue
 from runtime.autograd.nodes import Node
 from runtime.errors import BatchingError, MissingRule
 from runtime.expanded_weights.weight import HANDLED
+from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.jvp import DualValue, _rule, fit
-from runtime.func.vmap import BatchedValue, BatchLevel
 from runtime.levels import Value, innermost
 from runtime.rules.ops import INPLACE, op_of
 from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters

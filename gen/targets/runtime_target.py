@@ -14,7 +14,7 @@ from gen.targets import runtime_rules
 from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss, of_samples
 from runtime import aot, expanded_weights, func
-from runtime.func.vmap import fallbacks
+from runtime.func.batch import fallbacks
 
 Tensor = torch.Tensor
 

@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..func.vmap import current_fallback_policy, fallback_policy
+from ..func.batch import current_fallback_policy, fallback_policy
 from .patches import Patches
 
 __all__ = ["install", "installed", "is_installed", "uninstall"]

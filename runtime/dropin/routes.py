@@ -11,7 +11,8 @@ import torch._vmap_internals
 
 from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
 from ..autograd.function import Function
-from ..func.vmap import current_fallback_policy, set_fallback_policy, vmap
+from ..func.batch import current_fallback_policy, set_fallback_policy
+from ..func.vmap import vmap
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {

@@ -30,10 +30,10 @@ from ..autograd.function_node import FunctionCtx
 from ..autograd.running import computes_tangents
 from ..autograd.views import View, aliases
 from ..levels import Value
+from .batch import BatchLevel
 from .draws import DrawPerElement, Randomness
 from .functionalize import FunctionalLevel, FunctionalValue
 from .jvp import DualLevel, tangent_of
-from .vmap import BatchLevel
 
 
 @rule(DualLevel)

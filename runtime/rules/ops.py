@@ -198,7 +198,7 @@ class Op:
             self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.NestedTensorCPU)
         self.plans: dict[int, Any] = {}
         self.node_class: Any = None
-        self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.vmap` have worked out of the record
+        self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.batch` have worked out of the record
         self.batch: Any = None
         self.accepted: set[Any] | None = set()
         self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes

@@ -12,7 +12,7 @@ import runtime.func
 from runtime.errors import BatchingError, EscapedValue, MissingRule
 from runtime.func import grad, vmap
 
-module = importlib.import_module("runtime.func.vmap")
+module = importlib.import_module("runtime.func.batch")
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0), (1, None), (-1, 1), (None, -1)])

@@ -17,7 +17,7 @@ from runtime import dropin
 from runtime.autograd.nodes import AccumulateGrad
 from runtime.dropin.patches import Patches
 from runtime.dropin.routes import _ROUTES, replacements
-from runtime.func.vmap import current_fallback_policy
+from runtime.func.batch import current_fallback_policy
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from runtime import func
-from runtime.func.vmap import fallback_policy
+from runtime.func.batch import fallback_policy
 
 forward_ad: Any = torch.autograd.forward_ad
 Tensors = tuple[torch.Tensor, ...]

@@ -1,0 +1,397 @@
+"""The batch level: a value stands for a whole batch, its batch dimension hidden."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import foreach
+from ..autograd.registered import VMAP, registered
+from ..errors import OWN_ERRORS, BatchingError, MissingRule, called_from, users_frame
+from ..levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
+from ..rules.derive_batch import elementwise, expand
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from . import draws, elements, trees
+
+fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
+_warned: set[str] = set()
+
+
+class _Fallback(threading.local):
+    policy = "warn"
+
+
+_FALLBACK = _Fallback()
+
+
+def current_fallback_policy() -> str:
+    return _FALLBACK.policy
+
+
+def set_fallback_policy(policy: str) -> None:
+    """What this thread does when an op has no batch rule: ``"warn"`` (once per op) and loop, ``"silent"``, or ``"raise"``."""
+    if policy not in ("warn", "silent", "raise"):
+        raise ValueError(f"fallback policy must be 'warn', 'silent' or 'raise', got {policy!r}")
+    _FALLBACK.policy = policy
+
+
+@contextmanager
+def fallback_policy(policy: str) -> Iterator[None]:
+    """``with fallback_policy("raise"):`` is :func:`set_fallback_policy` for the block."""
+    before = _FALLBACK.policy
+    set_fallback_policy(policy)
+    try:
+        yield
+    finally:
+        _FALLBACK.policy = before
+
+
+class BatchedValue(Value):
+    """A batch of tensors. ``_inner`` holds them along dimension 0; this value looks like one of them."""
+
+    _level: BatchLevel
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            return super().__bool__()  # torch's error about the number of values
+        return bool(self._level.number_of(self, f"{_CONTROL_FLOW} bool() was asked"))
+
+    def tolist(self) -> Any:
+        raise BatchingError(f"{_ITEM} tolist() was asked{called_from()}")
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise BatchingError(f"vmap: numpy() would leave the transform; compute with tensors instead. It was asked{called_from()}")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        raise RuntimeError(
+            "You are attempting to call Tensor.requires_grad_() inside of a function being transformed by vmap, where it has no effect. "
+            "Use the transforms (grad, vjp, jacrev, jacfwd, hessian), or call it on what vmap is given."
+        )
+
+    @property
+    def data(self) -> Any:
+        return self._level.wrap(self._inner)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"
+
+
+class BatchLevel(Level):
+    """One running ``vmap`` over ``size`` elements."""
+
+    __slots__ = ("randomness", "size")
+    what = "vmap"
+    hidden = 1
+
+    def __init__(self, size: int, randomness: str) -> None:
+        super().__init__()
+        self.size = size
+        self.randomness = randomness
+        _set_excluded(BATCHED, True)  # in this thread, for good: functorch includes the key again where it runs its own vmap
+
+    def wrap(self, inner: torch.Tensor) -> Any:
+        v = shell(BatchedValue, inner, 1)
+        v._level = self
+        v._inner = inner
+        return v
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        op = op_of(func)
+        try:
+            rule = op.batch
+            if rule is None:
+                rule = op.batch = _straight(op)
+            if not rule:
+                return self._decide(op, args, kwargs)
+            if op.accepted is not None:
+                elements.check(op, args, kwargs)
+            if kwargs:
+                named, flags = self.physical(kwargs.values())
+                kwargs = dict(zip(kwargs, named, strict=True))
+                if getattr(rule, "takes_flags_of_keywords", False):
+                    rule = partial(rule, named=dict(zip(kwargs, flags, strict=True)))
+            lined_up = self.line_up(args)[0] if rule is elementwise else None
+            if lined_up is not None:
+                result = op.run(lined_up, kwargs)
+            else:
+                physical, batched = self.physical(args)
+                result = rule(func, self.size, batched, physical, kwargs)
+            return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
+        except OWN_ERRORS:
+            raise
+        except Exception:
+            refusal = elements.refusal(op, args, kwargs)
+            if refusal is None:
+                raise
+            raise refusal from None  # in terms of logical shapes
+
+    def _decide(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A call of an op that has more to it than a batch rule."""
+        func = op.func
+        if op.base_name == "equal":
+            return self._equal(args)
+        if op.base_name == "_local_scalar_dense":
+            return self.number_of(args[0], f"{_ITEM} The op is {func}")
+        if op.base_name in _DATA_DEPENDENT:
+            raise BatchingError(f"{_DATA_DEPENDENT[op.base_name]} The op is {func}{called_from()}")
+        record = op.record
+        if record is None and op.composite and op.kind is not OUT:
+            return func.decompose(*args, **kwargs)
+        if op.kind is INPLACE:
+            written = self._inplace(op, args, kwargs)
+            return written if op.n_results else None
+        if op.kind is OUT:
+            raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
+        if record is None or record.batch is None:
+            decomposed = decomposition_of(op)
+            if decomposed is not None:
+                elements.check(op, args, kwargs)
+                return decomposed(*args, **kwargs)
+            decomposed = registered(op, VMAP)
+            if decomposed is not None:
+                return decomposed(*args, **kwargs)
+            return self._wrapped(self._loop(op, args, kwargs))
+        return draws.draw(self, op, args, kwargs)
+
+    def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        """Arguments with batched values as their physical tensors, and which those are (a tuple of flags for a list)."""
+        out = list(args)
+        flags: list[Any] = [False] * len(out)
+        for i, a in enumerate(out):
+            kind = type(a)
+            if kind in VALUES:
+                if a._level is self:
+                    out[i] = a._inner
+                    flags[i] = True
+            elif kind is list or kind is tuple:
+                mine = tuple(type(b) in VALUES and b._level is self for b in a)
+                if any(mine):
+                    out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                    flags[i] = mine
+        return out, tuple(flags)
+
+    def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
+        """Physical arguments that broadcast as they are, and the rank of the batched ones: all have the same, and no other tensor has
+        more dimensions than an element. ``None`` where that is not so, and where the elements are 0-d and other tensors take part:
+        two 0-d tensors promote each other, a vector and a 0-d tensor do not."""
+        out = []
+        rank = widest = -1
+        for a in args:
+            kind = type(a)
+            if kind in VALUES and a._level is self:
+                a = a._inner
+                r = a.dim()
+                if r != rank:
+                    if rank >= 0:
+                        return None, rank
+                    rank = r
+            elif isinstance(a, torch.Tensor):
+                widest = max(widest, a.dim())
+            elif kind is list or kind is tuple:
+                return None, rank
+            out.append(a)
+        return (out if widest < rank and (rank > 1 or widest < 0) else None), rank
+
+    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        physical, rank = self.line_up(args)
+        if physical is None:
+            return formula(*args)
+        result = run_elementwise(formula, physical)  # of lower rank: it does not depend on what is batched
+        if isinstance(result, tuple):
+            return tuple(self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r for r in result)
+        return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result
+
+    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        physical, batched = self.physical(args)
+        return self.wrap(formula(*physical, batched))
+
+    def _equal(self, args: Any) -> bool:
+        """Answers where all elements of the batch agree: ATen's own checks of values (``cov``, ``istft``) ask this."""
+        if args[0].shape != args[1].shape:
+            return False
+        (x, y), batched = self.physical(args)
+        same = (expand(x, batched[0], self.size) == expand(y, batched[1], self.size)).reshape(self.size, -1).all(1)
+        for answer in (True, False):
+            if torch.equal(same, torch.full_like(same, answer)):
+                return answer
+        raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
+
+    def number_of(self, v: Any, refusal: str) -> Any:
+        """The one number that ``v`` holds in every element of the batch. Zeros of different signs are different, and so is NaN from NaN."""
+        numbers = v._inner.reshape(self.size)
+        parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
+        if self.size > 0 and (parts == parts[0]).all() and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all()):
+            return numbers[0].item()
+        raise BatchingError(f"{refusal}{called_from()}")
+
+    def _agreed(self, op: Op, answers: list[Any]) -> Any:
+        """The answer in Python, not a tensor, that an op gives for every element."""
+        if any(a != answers[0] for a in answers):
+            raise BatchingError(f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}")
+        return answers[0]
+
+    def _wrapped(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self.wrap(result)
+        if isinstance(result, (tuple, list)):
+            return type(result)(self._wrapped(r) for r in result) if type(result) in (tuple, list) else tuple(map(self._wrapped, result))
+        return result
+
+    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
+        target = args[0]
+        if not isinstance(target, torch.Tensor):
+            return foreach.run(op, args, kwargs)
+        if not (isinstance(target, Value) and target._level is self):
+            raise BatchingError(
+                f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in "
+                "extra_args that has more elements than `self`. `other` has the batch dimension and `self` has not: use the out-of-place "
+                "op, or make `self` with new_zeros or zeros_like of a batched input."
+            )
+        if op.base_name in GEOMETRY and op.functional is not None:
+            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+        if op.base_name in _RESIZES:
+            raise BatchingError(
+                f"vmap: {op.func} changes the number of elements that its argument has, and elements of a batch share one storage. "
+                "Use new_empty or reshape instead."
+            )
+        if draws.is_random(op, args, kwargs):
+            return draws.fill(self, op, args, kwargs)
+        record = op.record
+        in_place = record is not None and record.family in ("pointwise", "nondifferentiable", "inplace")
+        if not in_place or any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args):
+            elements.check(op, args, kwargs)
+        physical, batched = self.physical(args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        if record is not None and record.batch is not None:
+            if in_place:
+                record.batch(op.func, self.size, batched, physical, kwargs)
+            else:
+                functional = op.functional or op
+                target._inner.copy_(record.batch(functional.func, self.size, batched, physical, kwargs))
+            return target
+        if op.functional is not None:
+            out = op.functional.func(*args, **kwargs)
+            target._inner.copy_(out._inner)
+            return target
+        self._announce(op)
+        for b in range(self.size):
+            op.func(*self.element(physical, batched, b), **kwargs)
+        return target
+
+    def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
+        return [
+            a[b] if f is True else [x[b] if g else x for x, g in zip(a, f, strict=True)] if f else a
+            for a, f in zip(physical, batched, strict=True)
+        ]
+
+    def _announce(self, op: Op) -> None:
+        """Count a loop over the batch, and warn of it or refuse it as the policy says."""
+        name = str(op.func)
+        if op.kind is VIEW or _FALLBACK.policy == "raise":
+            raise MissingRule(name, "batch")
+        fallbacks[name] += 1
+        if _FALLBACK.policy == "warn" and name not in _warned:
+            _warned.add(name)
+            warnings.warn(
+                f"{name} has no batch rule, so vmap runs it as a loop over {self.size} elements; "
+                "add one to its record in runtime/rules/ (docs/runtime.md shows how)",
+                stacklevel=users_frame()[1],
+            )
+
+    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """The last resort: run the op once per element and stack."""
+        if torch.Tag.dynamic_output_shape in op.func.tags:
+            raise BatchingError(
+                f"vmap: {op.func} returns a result whose shape depends on the data, which differs between the elements of a "
+                f"batch{called_from()}"
+            )
+        random = draws.is_random(op, args, kwargs)
+        if random and self.randomness == "error":
+            raise BatchingError(draws.ERROR)
+        self._announce(op)
+        physical, batched = self.physical(args)
+        named, named_batched = self.physical(kwargs.values())
+        calls = [
+            (self.element(physical, batched, b), dict(zip(kwargs, self.element(named, named_batched, b), strict=True)))
+            for b in range(self.size)
+        ]
+        if random and self.randomness == "same":
+            results = draws.alike(op, calls)
+        else:
+            results = [op.func(*element, **options) for element, options in calls]
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results)
+        if not isinstance(results[0], (tuple, list)):
+            return self._agreed(op, results)
+        return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+
+
+class EmptyBatch(BatchLevel):
+    """A batch of no elements. Where a kernel takes no empty tensors, or ``-1`` could be any size, one element of zeros tells the shapes."""
+
+    __slots__ = ()
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call(func, args, kwargs)
+        except OWN_ERRORS:
+            raise
+        except Exception:
+            op = op_of(func)
+            if draws.is_random(op, args, kwargs):
+                raise
+            result = self._loop(op, args, kwargs)
+            return args[0] if op.kind is INPLACE else self._wrapped(result)
+
+    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+        result = op.func(*self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True)))
+        if not isinstance(result, (torch.Tensor, tuple, list)):
+            raise BatchingError(f"vmap: {op.func} asks for the elements of a batch that has none{called_from()}")
+        return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
+
+    def _zeros(self, args: Any) -> list[Any]:
+        """``args`` with an element of zeros in the place of each batch."""
+        physical, batched = self.physical(args)
+        one = [a.new_zeros((1, *a.shape[1:])) if f is True else a for a, f in zip(physical, batched, strict=True)]
+        one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x, g in zip(a, f, strict=True)] if type(f) is tuple else a
+               for a, f in zip(one, batched, strict=True)]  # fmt: skip
+        return self.element(one, batched, 0)
+
+
+def _straight(op: Op) -> Any:
+    """The batch rule of an op that needs nothing else; ``False`` where :meth:`BatchLevel.call` has more to decide."""
+    record = op.record
+    special = op.kind in (INPLACE, OUT) or op.base_name == "equal" or op.base_name in _DATA_DEPENDENT
+    if special or record is None or record.batch is None or record.family == "random":
+        return False
+    if getattr(record.batch, "exact", False):
+        op.accepted = None
+    return record.batch
+
+
+_RESIZES = frozenset(("resize_", "resize_as_", "set_"))
+_ITEM = (
+    "vmap: It looks like you're calling .item() on a Tensor. The elements of the batch have different values there: keep it a tensor, or "
+    "take the number before vmap."
+)
+_CONTROL_FLOW = (
+    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. The elements of the batch may need "
+    "different branches: use torch.where or a mask."
+)
+_DATA_DEPENDENT = {
+    "_local_scalar_dense": _ITEM,
+    "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
+    "is_coalesced": "vmap: one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce().",
+    "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
+}
