@@ -23,6 +23,7 @@ from .autograd.level import edge_of
 from .autograd.nodes import Edge, OpNode
 from .autograd.running import current_dual
 from .autograd.saved import HOOKS
+from .levels import SCOPE
 from .rules.ops import Op, op_of
 from .tensor import ROOT, Tensor
 
@@ -42,8 +43,9 @@ _autocast = torch._C._is_any_autocast_enabled
 
 
 def plain_case() -> bool:
-    """Whether nobody but the session's tape wants to hear of the parts."""
-    return current_dual() is None and not (HOOKS.stack or _active_modes() or _autocast()) and (_grad_enabled() or not _inference())
+    """Whether nobody but the session's tape wants to see the parts."""
+    modes = HOOKS.stack or SCOPE.levels or _active_modes() or _autocast()
+    return current_dual() is None and not modes and (_grad_enabled() or not _inference())
 
 
 def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import NestedTensor
-from .levels import NESTED_VALUES, Level, Value, innermost, reopen_keys
+from .levels import NESTED_VALUES, SCOPE, Level, Value, hand_over, innermost, reopen_keys
 
 
 class LevelMode(TorchDispatchMode):
@@ -33,4 +33,4 @@ class LevelMode(TorchDispatchMode):
             with self:  # a transform further in: what its rule calls must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
-        return level.call(func, args, kwargs or {})
+        return hand_over(level, func, args, kwargs or {}) if SCOPE.levels else level.call(func, args, kwargs or {})

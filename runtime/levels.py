@@ -8,13 +8,16 @@ calls find the next level out by the same search. Nesting therefore needs no cod
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._C import DispatchKey, _disabled_torch_function_impl
 
+from .ambient import Ambient
 from .errors import EscapedValue, NestedTensor
 
 _numbers = itertools.count(1)
@@ -32,12 +35,11 @@ class Level:
     __slots__ = ("__weakref__", "adopted", "alive", "number")
     what = "transform"
     hidden = 0  # how many leading dimensions of what a value holds it does not show
+    keeps_history = False  # whether its values have a history beside what they hold
     adopted: list[Any] | None  # plain tensors that became values of this level, see ``runtime.autograd.adopt``
 
-    newest = 0  # the number of the level entered last
-
     def __init__(self) -> None:
-        self.number = Level.newest = next(_numbers)
+        self.number = next(_numbers)
         self.alive = True
         self.adopted = None
 
@@ -53,8 +55,27 @@ class Level:
         """``formula(*args, batched)`` as :func:`run_batchwise` says; this level is the innermost among ``args``."""
         return formula(*args, (False,) * len(args))
 
+    def wrap(self, inner: torch.Tensor, history: Any) -> Any:
+        """A value of this level that holds ``inner``; ``history``: its edge or tangent, None where it has none."""
+        raise NotImplementedError
+
+    def history_of(self, v: Any) -> Any:
+        """The edge or the tangent of a value of this level, None where it has none. For levels that keep history."""
+        raise NotImplementedError
+
+    def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """``f(*args, **kwargs)``, the function of this transform or an op in terms of others, as code in the scope of this level."""
+        if not self.number:  # the session is no transform
+            return f(*args, **kwargs)
+        around = SCOPE.levels
+        SCOPE.levels = (*around, self)
+        try:
+            return f(*args, **kwargs)
+        finally:
+            SCOPE.levels = around
+
     def close(self) -> None:
-        """The transform has returned: its values may no longer be used."""
+        """The transform has returned: its values may no longer be used, but for those without a history of it: see :func:`outlived`."""
         if self.adopted is not None:
             from .autograd.adopt import give_back
 
@@ -89,7 +110,12 @@ class Value(torch.Tensor):
         VALUES.add(cls)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if _is_outlived(self):
+            return copy.deepcopy(self._inner, memo)
         raise RuntimeError(f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead.")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._inner.__reduce_ex__(protocol) if _is_outlived(self) else super().__reduce_ex__(protocol)
 
     def __format__(self, spec: str) -> str:
         """Of a number the number's, as ``torch.Tensor.__format__``, which for subclasses knows no format."""
@@ -106,13 +132,81 @@ class Value(torch.Tensor):
                 raise NestedTensor  # the session alone takes them, and there their class comes first
             level = innermost(args, kwargs)
             if not level.alive:
-                raise escaped(level, func)
+                return outlived(level, func, args, kwargs or {})
         try:
+            if SCOPE.levels:
+                return hand_over(level, func, args, kwargs or {})
             return level.call(func, args, kwargs or {})
         except Exception as error:
             if type(error) is not NestedTensor and any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
                 raise NestedTensor from error  # the error of a kernel or decomposition that expected sizes
             raise
+
+
+class Scope(Ambient):
+    """The transforms of this thread in whose function the present code runs and that keep history: outermost first.
+
+    ``b = c.clone(); b[0] = x[0]`` in a differentiated function: ``c``, from outside, is no value of the transform, but what is made of it
+    may be written to with one that is. So what an ATen call returns is *lifted*: it becomes a value of every transform in whose scope the
+    call was made, as in torch. The rules of a level are not code of its function: while one runs, only the levels further out are here.
+    """
+
+    levels: tuple[Any, ...] = ()
+
+
+SCOPE = Scope()
+
+
+def hand_over(level: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """``level.call`` for code in the scope of transforms, of which ``level`` itself need not be one."""
+    around = SCOPE.levels
+    number, innermost_number = level.number, around[-1].number
+    if innermost_number < number:
+        return level.call(func, args, kwargs)
+    if innermost_number == number:
+        SCOPE.levels = around[:-1]
+        try:
+            return level.call(func, args, kwargs)
+        finally:
+            SCOPE.levels = around
+    with scope_outside(level):
+        result = level.call(func, args, kwargs)
+    return lifted(result, number) if _is_fresh(func) else result
+
+
+@contextmanager
+def scope_outside(level: Level) -> Iterator[None]:
+    """For the length of a ``with`` block the code that runs is a rule of ``level``."""
+    around = SCOPE.levels
+    SCOPE.levels = tuple(inner for inner in around if inner.number < level.number)
+    try:
+        yield
+    finally:
+        SCOPE.levels = around
+
+
+def lifted(result: Any, number: int) -> Any:
+    """A fresh result of the level of that number, or lists of them, as values of the transforms in whose scope it was made."""
+    if isinstance(result, torch.Tensor):
+        if result.is_floating_point() or result.is_complex():
+            for level in SCOPE.levels:
+                if level.number > number:
+                    result = level.wrap(result, None)
+        return result
+    if type(result) is tuple or type(result) is list:
+        return type(result)(lifted(r, number) for r in result)
+    return result
+
+
+_fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as torch does
+
+
+def _is_fresh(func: Any) -> bool:
+    """Whether what an overload returns is memory of its own rather than a view of an argument or an argument."""
+    known = _fresh.get(id(func))
+    if known is None:
+        known = _fresh[id(func)] = not any(r.alias_info is not None for r in func._schema.returns)
+    return known
 
 
 def reopen_keys(func: Any) -> None:
@@ -135,6 +229,30 @@ def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 NESTED_VALUES: set[type] = set()  # the class of nested values
 VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+
+
+def _is_outlived(v: Any) -> bool:
+    """Whether the transform of ``v`` has returned and never gave it a history: it is no more than what it holds."""
+    level = v._level
+    return not level.alive and level.keeps_history and level.history_of(v) is None
+
+
+def outlived(level: Level, func: Any, args: Any, kwargs: Any) -> Any:
+    """A call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
+
+    A constant that a transformed function made and stored, such as a table of positions, serves afterwards, as in torch.
+    """
+
+    def settled(a: Any) -> Any:
+        if type(a) in VALUES and a._level is level:
+            if not _is_outlived(a):
+                raise escaped(level, func)
+            return a._inner
+        return type(a)(map(settled, a)) if type(a) is list or type(a) is tuple else a
+
+    inner = [settled(a) for a in args]
+    result = func(*inner, **{name: settled(a) for name, a in kwargs.items()})
+    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # what was written to
 
 
 def escaped(level: Level, func: Any) -> EscapedValue:

@@ -81,7 +81,7 @@ def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], 
         for i in wanted:
             given[i] = tape.input(given[i])
         with torch.set_grad_enabled(bool(wanted) or torch.is_grad_enabled()):
-            outs, spec = pytree.tree_flatten(f(*given))
+            outs, spec = pytree.tree_flatten(tape.run_inside(f, given, {}))
         edges = [edge_of(o) if isinstance(o, Value) and o._level is tape else None for o in outs]
         lowered = [o._inner if isinstance(o, Value) and o._level is tape else o for o in outs]
         tangents: list[int | None] = []

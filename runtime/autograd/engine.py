@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..ambient import continued
-from ..levels import run_batchwise
+from ..levels import run_batchwise, scope_outside
 from ..rules.record import NestedMeta
 from . import accumulate as adding
 from . import anomaly, hooks, profiling
@@ -311,9 +311,10 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
     outer = RUNNING.task
     RUNNING.task = task
     try:
-        task.run(roots)
-        while task.callbacks:
-            task.callbacks.pop(0)()
+        with scope_outside(task.level):
+            task.run(roots)
+            while task.callbacks:
+                task.callbacks.pop(0)()
     except Exception:
         if anomaly.STATE.enabled and task.node is not None:
             anomaly.explain(task.node)

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import EscapedValue
-from ..levels import Level, Value
+from ..levels import SCOPE, Level, Value, lifted, scope_outside
 from . import inplace, views
 from .foreign import pass_mark_on
 from .function_node import FunctionCtx, FunctionNode
@@ -198,7 +198,17 @@ def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
         )
     taking: Any = (current_dual() if level.number == 0 else None) or level
     found = next((_rules[c] for c in type(taking).__mro__ if c in _rules), None)
-    return run_forward(cls, args) if found is None else found(taking, cls, args)
+    with scope_outside(level):
+        output, ctx = run_forward(cls, args) if found is None else found(taking, cls, args)
+    return (_lifted(output, args, level.number) if SCOPE.levels else output), ctx
+
+
+def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
+    """What a Function made, in the scope of transforms; an argument or a view that it returned stays what it is."""
+    if isinstance(output, tuple):
+        return tuple(_lifted(o, args, number) for o in output)
+    returned = position_of(output, args) is not None or getattr(output, "_view", None) is not None
+    return output if returned else lifted(output, number)
 
 
 def require_setup_context(cls: Any) -> None:

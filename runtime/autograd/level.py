@@ -25,6 +25,7 @@ class GradLevel(Level):
 
     __slots__ = ("class_of", "is_root", "nested_class", "outer_mode", "value_class")
     what = "grad, vjp or jacrev"
+    keeps_history = True
 
     def __init__(self, value_class: type[Value] | None = None, root: bool = False) -> None:
         super().__init__()
@@ -51,7 +52,6 @@ class GradLevel(Level):
         if not self.is_root:
             v._level = self
         v._edge = edge
-        v._born = Level.newest
         return v
 
     def input(self, outer: torch.Tensor) -> Any:
@@ -71,20 +71,20 @@ class GradLevel(Level):
             if kind is OUT:
                 return self._out(op, args, kwargs)
             if record is None and op.composite:
-                return op.func.decompose(*args, **kwargs)
+                return self.run_inside(op.func.decompose, args, kwargs)
             if record is not None and record.nondiff is True:
                 return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
         inner, edges, wanted, spans = self.collect(op, args)
         if kwargs:
             if _grad_enabled() and any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in kwargs.values()):
-                return written_out(op, "vjp")(*args, **kwargs)
+                return self.run_inside(written_out(op, "vjp"), args, kwargs)
             kwargs = unwrap_kwargs(self, kwargs)
         if not wanted or not _grad_enabled():
             return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
         if special and (record is None or (record.vjp is None and not record.nondiff)):
             decomposed = decomposition_of(op) or _registered(op)
             if decomposed is not None:
-                return decomposed(*args, **kwargs)
+                return self.run_inside(decomposed, args, kwargs)
         node = None
         packed = HOOKS.stack
         if packed and not op.nondiff and not op.fills_argument:  # before the kernel runs: a pack hook may find that it need not
@@ -132,6 +132,9 @@ class GradLevel(Level):
             return op.run(inner, kwargs)
         finally:
             _set_grad_enabled(not outer)
+
+    def history_of(self, v: Any) -> Any:
+        return edge_of(v)
 
     def tangent_of(self, v: Any) -> Any:
         """The tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
@@ -294,13 +297,11 @@ def accumulator_of(v: Any) -> AccumulateGrad:
 class GradValue(Value):
     """A value of a grad level.
 
-    ``_born``: the level entered last when it was made, which tells a transform's own tensors from those it captured;
     ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
     writes, so that views know when to follow.
     """
 
     _level: GradLevel
-    _born: int = 0
     _edge: Edge | None = None
     _req: bool = False
     _accumulator: Any = None
@@ -323,6 +324,11 @@ class GradValue(Value):
 
     def tolist(self) -> Any:
         return self._inner.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force and edge_of(self) is not None:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self._inner.numpy(force=force)
 
     def detach_(self) -> Any:
         return self._level.call(torch.ops.aten.detach_.default, (self,), {})

@@ -35,7 +35,16 @@ def _warn_once(message: str) -> None:
 
 
 def _listed(x: Any) -> tuple[Any, ...]:
-    return (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else tuple(x)
+    return tuple(map(_with_history, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
+
+
+def _with_history(t: Any) -> Any:
+    """What a value of a transform holds, if only that has a history: ``torch.autograd.grad`` of the session in a transformed function."""
+    while isinstance(t, Value) and t._level.keeps_history and t._level.number and _edge(t) is None:
+        if not (isinstance(t._inner, Value) and t._inner._level.keeps_history):
+            return t
+        t = t._inner
+    return t
 
 
 def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:

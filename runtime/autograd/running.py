@@ -11,6 +11,7 @@ import torch
 from ..ambient import Ambient
 
 if TYPE_CHECKING:
+    from ..levels import Level
     from .dual import DualSession
     from .engine import GraphTask
     from .nodes import Node
@@ -44,14 +45,14 @@ def computes_tangents(number: int) -> bool:
     return number >= FORWARD.off_below and _enabled()
 
 
-def with_forward_mode(number: int, func: Callable[..., Any], args: Any) -> Any:
-    """``func(*args)`` with forward mode on for a new level of that number, and for those further out if it is on now."""
+def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
+    """``func(*args)`` as the function of a new ``level``, with forward mode on for it, and for those further out if it is on now."""
     enabled, off_below = _enabled(), FORWARD.off_below
     if not enabled:
-        FORWARD.off_below = number
+        FORWARD.off_below = level.number
     _set_enabled(True)
     try:
-        return func(*args)
+        return level.run_inside(func, args, {})
     finally:
         FORWARD.off_below = off_below
         _set_enabled(enabled)

@@ -18,7 +18,7 @@ from torch._C import DispatchKey
 from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..levels import VALUES, Value
+from ..levels import SCOPE, VALUES, Value, lifted
 from ..tensor import Tensor, unwrap, wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -50,13 +50,15 @@ def inside_dispatch() -> bool:
 
 
 def adopted(result: Any, requires_grad: bool = False) -> Any:
-    """What a factory of torch's made as a runtime tensor; a value stays what it is."""
+    """What a factory of torch's made as a runtime tensor, or in a transformed function as a value of that transform."""
     kind = type(result)
     if kind is torch.nn.Parameter:
-        result = torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
-    elif kind not in VALUES:
+        return torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
+    if kind not in VALUES:
         result = wrap(result)  # which refuses nested tensors of the jagged layout
-    return result.requires_grad_() if requires_grad else result
+    if requires_grad:
+        return result.requires_grad_()
+    return lifted(result, result._level.number) if SCOPE.levels else result
 
 
 def _without_values(data: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError
-from ..levels import _VIEWS, _set_excluded, innermost, reopen_keys, unwrap_kwargs
+from ..levels import _VIEWS, SCOPE, _set_excluded, hand_over, innermost, reopen_keys, unwrap_kwargs
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import overload
 from . import elements
@@ -139,7 +139,7 @@ class DrawPerElement(TorchDispatchMode):
         draws = at is not None or torch.Tag.nondeterministic_seeded in func.tags
         if found is not None and found.number > level.number and (draws or op_of(func).composite):
             with self:  # what a level further in makes of the op may draw from tensors that this level's elements share
-                return found.call(func, args, kwargs)
+                return hand_over(found, func, args, kwargs) if SCOPE.levels else found.call(func, args, kwargs)
         if not draws or (found is not None and found.number == level.number):
             return func(*args, **kwargs)
         if at == _LIKE:

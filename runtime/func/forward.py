@@ -56,7 +56,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     level = DualLevel()
     try:
         given = trees.unflatten([level.wrap(p, fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
-        outs = with_forward_mode(level.number, func, given)
+        outs = with_forward_mode(level, func, given)
         aux = None
         if has_aux:
             if not (isinstance(outs, tuple) and len(outs) == 2):

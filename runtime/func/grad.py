@@ -21,12 +21,12 @@ _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
-def _recorded(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """``func(*args, **kwargs)`` with grad mode on; ``torch.enable_grad`` costs six times as much."""
+def _recorded(level: GradLevel, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``func(*args, **kwargs)`` as the function of ``level``, with grad mode on; ``torch.enable_grad`` costs six times as much."""
     before = torch.is_grad_enabled()
     _set_grad_enabled(True)
     try:
-        return func(*args, **kwargs)
+        return level.run_inside(func, args, kwargs)
     finally:
         _set_grad_enabled(before)
 
@@ -84,7 +84,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     level = GradLevel()
     try:
         given = _opened(level, primals)
-        outs = _recorded(func, given, {})
+        outs = _recorded(level, func, given, {})
         aux = None
         if has_aux:
             if not (isinstance(outs, tuple) and len(outs) == 2):
@@ -145,7 +145,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             given = list(args)
             for i in which if isinstance(which, tuple) else (which,):
                 given[i] = _opened(level, given[i])
-            out = _recorded(func, given, kwargs)
+            out = _recorded(level, func, given, kwargs)
             aux = None
             if has_aux:
                 if not (isinstance(out, tuple) and len(out) == 2):

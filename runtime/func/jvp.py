@@ -28,6 +28,9 @@ class DualValue(Value):
     def detach_(self) -> Any:
         return self._level.call(torch.ops.aten.detach_.default, (self,), {})
 
+    def numpy(self, *, force: bool = False) -> Any:
+        return self._inner.numpy(force=force)
+
     @property
     def data(self) -> Any:
         return self._level.wrap(self._inner, None)  # type: ignore[attr-defined]
@@ -57,6 +60,7 @@ class DualLevel(Level):
 
     __slots__ = ()
     what = "jvp or jacfwd"
+    keeps_history = True
 
     def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> Any:
         v: Any = same_shape(DualValue, inner)
@@ -64,16 +68,19 @@ class DualLevel(Level):
         v._tangent = tangent
         return v
 
+    def history_of(self, v: Any) -> Any:
+        return tangent_of(v)
+
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         op = op_of(func)
         if op.record is None and op.composite and op.kind is not INPLACE:
-            return func.decompose(*args, **kwargs)
+            return self.run_inside(func.decompose, args, kwargs)
         if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
             return self._constant(op, args, kwargs)
         if op.kind is OUT:
             return self._out(op, args, kwargs)
         if kwargs and self._any_dual(kwargs.values()):
-            return written_out(op, "jvp")(*args, **kwargs)
+            return self.run_inside(written_out(op, "jvp"), args, kwargs)
         if op.kind is INPLACE:
             return self._inplace(op, args, kwargs)
         primals, tangents, any_tangent = self._split(op, args)
@@ -85,7 +92,7 @@ class DualLevel(Level):
             decomposed = decomposition_of(op)
             if decomposed is None:
                 raise MissingRule(str(func), "jvp")
-            return decomposed(*args, **kwargs)
+            return self.run_inside(decomposed, args, kwargs)
         result = func(*primals, **kwargs)
         ts = _rule(op)(op, primals, tangents, kwargs, result)
         if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
@@ -226,7 +233,7 @@ class DualLevel(Level):
             new = old.clone()
             v._view.replay(new).zero_()
         else:
-            new = t.new_zeros(base.shape)  # made from t, so that it is batched where t is
+            new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
             if old is not None:
                 new = new + old
             v._view.replay(new).copy_(t)

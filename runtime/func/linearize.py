@@ -68,7 +68,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
     moving: list[bool] = []  # which results have a tangent
     try:
         given = [level.wrap(p, trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
-        flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level.number, func, pytree.tree_unflatten(given, spec)))
+        flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level, func, pytree.tree_unflatten(given, spec)))
         tangents = []
         for o in flat_out:
             if not isinstance(o, torch.Tensor):

@@ -11,7 +11,7 @@ import torch
 from torch._C import DispatchKey
 
 from ..errors import MissingRule
-from ..levels import escaped, innermost, uncounted
+from ..levels import SCOPE, hand_over, innermost, outlived, uncounted
 from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
@@ -256,7 +256,9 @@ class Op:
             level = innermost(args, kwargs)
             if level is not None and not _active_modes():
                 if not level.alive:
-                    raise escaped(level, self.func)
+                    return outlived(level, self.func, args, kwargs)
+                if SCOPE.levels:
+                    return hand_over(level, self.func, args, kwargs)
                 return level.call(self.func, args, kwargs)
         if not self.fills:
             return self.kernel(*args, **kwargs)
