@@ -1,0 +1,237 @@
+"""What is made inside a transformed function is the transform's own: it may be viewed, then written to. torch.func is the oracle.
+
+Under the drop-in, where every factory is seen. Without it a plain buffer with views is refused: see ``test_buffers.py``.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+
+import runtime
+import runtime.dropin
+import runtime.func
+
+X = torch.linspace(0.3, 1.2, 4, dtype=torch.float64)
+CAPTURED = torch.linspace(1, 2, 4, dtype=torch.float64)
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def view_before_the_write(x: Any) -> Any:
+    b = zeros(4)
+    first, second = b.chunk(2)
+    b.add_(x)
+    return (first * second).sum()
+
+
+def overlapping_views(x: Any) -> Any:
+    b = zeros(4)
+    v, w = b[1:3], b[2:]
+    v.copy_(x[:2])
+    return (w * x[2:]).sum() + b.sum()
+
+
+def transposed(x: Any) -> Any:
+    b = zeros(2, 2)
+    t = b.t()
+    b[0, 1] = x[0]
+    b[1] = x[2:]
+    return (t * torch.arange(4.0, dtype=torch.float64).view(2, 2)).sum()
+
+
+def by_several_indices(x: Any) -> Any:
+    h = zeros(2, 2)
+    for i in range(2):
+        for j in range(2):
+            h[i][j] = x[i] * x[j + 1]
+    return (h**2).sum() + h[0, 1] * h[1, 0]
+
+
+def rows(x: Any) -> Any:
+    b = zeros(4, 1)
+    each = [b[i] for i in range(4)]
+    for i, row in enumerate(each):
+        row.add_(x[i])
+    return (b**2).sum()
+
+
+def accumulator(x: Any) -> Any:
+    total = zeros()
+    seen = total.view(1)
+    for i in range(4):
+        total += x[i] ** 2
+    return (seen * total).sum()
+
+
+def filled(x: Any) -> Any:
+    b = zeros(4)
+    v = b[0]
+    b.fill_(x[0])
+    return v * b.sum()
+
+
+def scattered(x: Any) -> Any:
+    b = zeros(3)
+    v = b[1:]
+    b.scatter_add_(0, torch.tensor([0, 1, 2, 1]), x)
+    return (v**2).sum()
+
+
+def masked(x: Any) -> Any:
+    b = zeros(4)
+    v = b[:1]
+    b.masked_scatter_(torch.tensor([True, False, True, False]), x)
+    return (b * b).sum() + v.sum()
+
+
+def through_the_real_part(x: Any) -> Any:
+    b = zeros(4, dtype=torch.complex128)
+    b.real.copy_(x)
+    b.imag.add_(x**2)
+    return b.abs().sum()
+
+
+def of_other_factories(x: Any) -> Any:
+    b = torch.ones(3, dtype=torch.float64).new_zeros(4)
+    v = b[:2]
+    b.copy_(x)
+    c = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    w = c[::2]
+    c.mul_(b)
+    return (v * w).sum()
+
+
+def clone_of_what_is_captured(x: Any) -> Any:
+    b = CAPTURED.clone()
+    v = b[:2]
+    b.mul_(x)
+    return (v**2).sum()
+
+
+def result_of_a_parameter(x: Any) -> Any:
+    w = nn.Parameter(torch.eye(4, dtype=torch.float64))
+    y = w @ torch.ones(4, dtype=torch.float64)
+    y.add_(x)
+    return (y * y).sum()
+
+
+def the_sessions_own_gradient(x: Any) -> Any:
+    w = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    (g,) = torch.autograd.grad((w**3).sum(), w)
+    return (g * x).sum()
+
+
+def cells(x: Any) -> Any:
+    torch.manual_seed(0)
+    y = x.view(2, 2)
+    gru, lstm, rnn = (cell(2, 3).double() for cell in (nn.GRUCell, nn.LSTMCell, nn.RNNCell))
+    return gru(y).sum() + lstm(y)[0].sin().sum() + rnn(y).sin().sum()
+
+
+def layers(x: Any) -> Any:
+    torch.manual_seed(0)
+    y = x.view(2, 1, 2)
+    found = 0.0
+    for layer in (nn.GRU(2, 3, bidirectional=True), nn.RNN(2, 3, nonlinearity="relu"), nn.LSTM(2, 3, num_layers=2, proj_size=2)):
+        found = found + layer.double()(y)[0].sin().sum()
+    return found
+
+
+PROGRAMS: list[Callable[[Any], Any]] = [
+    *(view_before_the_write, overlapping_views, transposed, by_several_indices, rows, accumulator, filled, scattered, masked),
+    *(through_the_real_part, of_other_factories, clone_of_what_is_captured, result_of_a_parameter, the_sessions_own_gradient),
+    *(cells, layers),
+]
+PIPELINES: dict[str, Callable[[Any], Any]] = {
+    "grad": lambda f: torch.func.grad(f)(X),
+    "jvp": lambda f: torch.func.jvp(f, (X,), (X + 1,)),
+    "jacfwd": lambda f: torch.func.jacfwd(f)(X),
+    "grad . grad": lambda f: torch.func.grad(lambda x: torch.func.grad(f)(x).sin().sum())(X),
+    "jvp . grad": lambda f: torch.func.jvp(torch.func.grad(f), (X,), (X,)),
+    "hessian": lambda f: torch.func.hessian(f)(X),
+}
+
+
+def plain(tree: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda t: runtime.unwrap(t).detach(), tree)
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_what_a_transform_makes_may_be_viewed_and_written(f: Callable[[Any], Any], pipeline: str) -> None:
+    run = PIPELINES[pipeline]
+    expected = plain(run(f))
+    with runtime.dropin.installed():
+        found = plain(run(f))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+def test_linearize_agrees_with_jvp(f: Callable[[Any], Any]) -> None:
+    """torch's own answers 0 for most of these."""
+    with runtime.dropin.installed():
+        along = plain(torch.func.linearize(f, X)[1](X))
+        expected = plain(torch.func.jvp(f, (X,), (X,))[1])
+    torch.testing.assert_close(along, expected)
+
+
+def test_what_a_batch_captured_is_cloned_and_written_within_it() -> None:
+    def f(x: Any) -> Any:
+        def g(y: Any) -> Any:
+            z = x.clone()
+            v = z[:1]
+            z.add_(y)
+            return (z * z).sum() * v.sum()
+
+        return lib.grad(g)(X[:2])
+
+    batch = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    results = []
+    for lib in (torch.func, runtime.func):
+        results.append(lib.vmap(f)(batch))
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp"])
+def test_a_write_to_what_is_captured_is_refused(transform: str) -> None:
+    def run(f: Any) -> None:
+        torch.func.grad(f)(X) if transform == "grad" else torch.func.jvp(f, (X,), (X,))
+
+    with runtime.dropin.installed():
+        captured = torch.zeros(4, dtype=torch.float64)
+        for write in (lambda x: captured.add_(x).sum(), lambda x: captured[:2].add_(x[:2]).sum(), lambda x: captured.detach().add_(x).sum()):
+            with pytest.raises(RuntimeError, match="mutate a captured Tensor"):
+                run(write)
+    assert captured.tolist() == [0.0] * 4
+
+
+def test_what_a_transform_made_and_kept_elsewhere_is_an_ordinary_tensor_afterwards() -> None:
+    """A cache of constants, filled in the first call, as rotary embeddings have one."""
+    cache: list[Any] = []
+
+    def f(x: Any) -> Any:
+        if not cache:
+            cache.append(torch.arange(4.0, dtype=torch.float64) * 2)
+        return (x * cache[0]).sum()
+
+    with runtime.dropin.installed():
+        for pipeline in ("grad", "grad . grad", "hessian", "jvp"):
+            cache.clear()
+            PIPELINES[pipeline](f)
+            assert type(cache[0]) is runtime.Tensor
+            assert cache[0].tolist() == [0.0, 2.0, 4.0, 6.0]
+            assert torch.func.grad(f)(X).tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_recurrent_layers_by_input_without_the_drop_in() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for f in (cells, layers):
+            for run in ("grad", "hessian"):
+                torch.testing.assert_close(getattr(runtime.func, run)(f)(X), getattr(torch.func, run)(f)(X))
