@@ -217,9 +217,10 @@ def _dispatched_layer_norm(
     return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
-_RECURRENT = tuple(
-    f"{name}.{form}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")
-) + ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_RECURRENT = (
+    *(f"{name}.{form}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")),
+    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+)
 
 
 def _inside_transforms(name: str) -> Any:
