@@ -237,6 +237,13 @@ def _is_outlived(v: Any) -> bool:
     return not level.alive and level.keeps_history and level.history_of(v) is None
 
 
+def constant_of(t: Any) -> Any:
+    """What a value without a history of its transform holds, and so on outwards; anything else as it is."""
+    while type(t) in VALUES and t._level.number and t._level.keeps_history and t._level.history_of(t) is None:
+        t = t._inner
+    return t
+
+
 def outlived(level: Level, func: Any, args: Any, kwargs: Any) -> Any:
     """A call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..levels import VALUES, Value
+from ..levels import VALUES, Value, constant_of
 from ..rules.record import NestedMeta, extent
 from ..rules.sparse import in_layout
 from .edges import GradientEdge
@@ -35,16 +35,8 @@ def _warn_once(message: str) -> None:
 
 
 def _listed(x: Any) -> tuple[Any, ...]:
-    return tuple(map(_with_history, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
-
-
-def _with_history(t: Any) -> Any:
-    """What a value of a transform holds, if only that has a history: ``torch.autograd.grad`` of the session in a transformed function."""
-    while isinstance(t, Value) and t._level.keeps_history and t._level.number and _edge(t) is None:
-        if not (isinstance(t._inner, Value) and t._inner._level.keeps_history):
-            return t
-        t = t._inner
-    return t
+    """The tensors that are differentiated: of what a transform made in the session, and knows nothing of, the session's."""
+    return tuple(map(constant_of, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
 
 
 def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:

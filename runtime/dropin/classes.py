@@ -8,6 +8,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..autograd import function
+from ..levels import constant_of
 from ..tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .factories import adopted, inside_dispatch
 from .patches import Patches
@@ -64,6 +65,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
     if data is None:
         data = torch.empty(0)
+    data = constant_of(data)  # a parameter that is made in a transformed function is a leaf of the session
     if type(data) in (torch.Tensor, torch.nn.Parameter):
         data = wrap(data.detach())
     if cls is not torch.nn.Parameter and type(data) is Tensor:
