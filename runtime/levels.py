@@ -55,10 +55,6 @@ class Level:
         """``formula(*args, batched)`` as :func:`run_batchwise` says; this level is the innermost among ``args``."""
         return formula(*args, (False,) * len(args))
 
-    def wrap(self, inner: torch.Tensor, history: Any) -> Any:
-        """A value of this level that holds ``inner``; ``history``: its edge or tangent, None where it has none."""
-        raise NotImplementedError
-
     def history_of(self, v: Any) -> Any:
         """The edge or the tangent of a value of this level, None where it has none. For levels that keep history."""
         raise NotImplementedError
