@@ -23,9 +23,8 @@ from .autograd.level import edge_of
 from .autograd.nodes import Edge, OpNode
 from .autograd.running import current_dual
 from .autograd.saved import HOOKS
-from .levels import SCOPE, Value, innermost, lifted
+from .levels import SCOPE
 from .rules.ops import Op, op_of
-from .rules.record import overload
 from .tensor import ROOT, Tensor
 
 aten = torch.ops.aten
@@ -217,36 +216,9 @@ def _dispatched_layer_norm(
     return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
-_RECURRENT = (
-    *(f"{name}.{form}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")),
-    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
-)
-
-
-def _inside_transforms(name: str) -> Any:
-    """A composite op that writes into what it computes of some arguments with what it computes of others: in the scope of transforms, all
-    of them become values of these, so that none of the writes goes into a tensor that is torch's own."""
-    pass_on = overload(name)._handle.redispatch_boxed
-
-    def own(a: Any) -> Any:
-        if isinstance(a, (list, tuple)):
-            return [own(x) for x in a]
-        return lifted(a, -1) if isinstance(a, torch.Tensor) and not isinstance(a, Value) else a
-
-    def dispatched(keys: Any, *args: Any) -> Any:
-        if SCOPE.levels and innermost(args, None) is not None:
-            args = tuple(map(own, args))
-        return pass_on(keys & BELOW, *args)
-
-    return dispatched
-
-
 # Before, where nothing lies between here and `__torch_dispatch__` (inference mode, say), the dispatcher ended in an internal assertion.
 HEARD = torch.__version__ >= (2, 13)  # type: ignore[operator]
 LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
 for _name, _handler in (("linear", _dispatched_linear), ("matmul", _dispatched_matmul), ("layer_norm", _dispatched_layer_norm)):
     if HEARD:  # of any tensor subclass that handles its own calls, ours or not
         LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)
-if HEARD:
-    for _name in _RECURRENT:
-        LIBRARY.impl(_name, _inside_transforms(_name), "PythonTLSSnapshot", with_keyset=True)

@@ -17,6 +17,7 @@ import torch
 from .autograd import views
 from .autograd.nodes import OpNode, inplace_class
 from .composite import BELOW, HEARD, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
+from .levels import SCOPE, Value, innermost, lifted
 from .rules.ops import Op, op_of
 from .tensor import ROOT, Tensor
 
@@ -209,6 +210,18 @@ def _mine(tensors: Any) -> bool:
     return any(type(t) is Tensor for t in tensors)
 
 
+def _owned(*args: Any) -> tuple[Any, ...]:
+    """ATen's layers and cells write into products of the weights and states with those of the input. In the scope of transforms all of
+    them become values of these first, so that none of the writes goes into a tensor that is torch's own."""
+
+    def own(a: Any) -> Any:
+        if isinstance(a, (list, tuple)):
+            return [own(x) for x in a]
+        return lifted(a, -1) if isinstance(a, torch.Tensor) and not isinstance(a, Value) else a
+
+    return tuple(map(own, args)) if SCOPE.levels and innermost(args, None) is not None else args
+
+
 def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
@@ -217,7 +230,7 @@ def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
             result = _layer(cell, native, x, hx, params, options)
             if result is not None:
                 return result
-        return pass_on(keys & BELOW, x, hx, params, *options)
+        return pass_on(keys & BELOW, *_owned(x, hx, params), *options)
 
     return layer
 
@@ -230,9 +243,19 @@ def _heard_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
             result = _single(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
                 return result
-        return pass_on(keys & BELOW, x, hx, w_x, w_h, b_x, b_h)
+        return pass_on(keys & BELOW, *_owned(x, hx, w_x, w_h, b_x, b_h))
 
     return single
+
+
+def _heard_packed(overload: Any) -> Callable[..., Any]:
+    pass_on = overload._handle.redispatch_boxed
+
+    def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
+        data, hx, params = _owned(data, hx, params)
+        return pass_on(keys & BELOW, data, sizes, hx, params, *options)
+
+    return packed
 
 
 if HEARD:
@@ -243,3 +266,4 @@ if HEARD:
         LIBRARY.impl(
             f"{_name}_cell", _heard_cell(_cell, _native, getattr(aten, f"{_name}_cell").default), "PythonTLSSnapshot", with_keyset=True
         )
+        LIBRARY.impl(f"{_name}.data", _heard_packed(getattr(aten, _name).data), "PythonTLSSnapshot", with_keyset=True)
