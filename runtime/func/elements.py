@@ -73,8 +73,10 @@ def refusal(op: Op, args: Any, kwargs: Any) -> Exception | None:
 def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
 
-    Of a batch without elements only the meta device can tell what it would be.
+    Of a batch without elements only the meta device can tell what it would be. A kernel that reads the workspace of another cannot be asked.
     """
+    if op.record is not None and op.record.extra.get("needs_workspace"):
+        return
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
     with ExitStack() as stack:
