@@ -111,7 +111,8 @@ class Value(torch.Tensor):
         raise RuntimeError(f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead.")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._inner.__reduce_ex__(protocol) if _is_outlived(self) else super().__reduce_ex__(protocol)
+        whole: Any = self._inner if _is_outlived(self) else super()
+        return whole.__reduce_ex__(protocol)
 
     def __format__(self, spec: str) -> str:
         """Of a number the number's, as ``torch.Tensor.__format__``, which for subclasses knows no format."""

@@ -37,7 +37,8 @@ def _torchs_twin(cls: type) -> Any:
     """The class of torch's with the staticmethods of a Function of ours, as a program makes them under the drop-in."""
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
     members = {name: value for c in own for name, value in vars(c).items() if name not in ("__dict__", "__weakref__", "_definition")}
-    return type(torch.autograd.Function)(cls.__name__, (torch.autograd.Function,), members)
+    meta: Any = type(torch.autograd.Function)
+    return meta(cls.__name__, (torch.autograd.Function,), members)
 
 
 @contextlib.contextmanager
