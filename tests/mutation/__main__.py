@@ -34,7 +34,6 @@ TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # half a minute and more each, and other tests run the same lines
     "tests/runtime/test_saved_memory.py",
     "tests/runtime/rules/test_bindings.py",
-    "tests/runtime/dropin/test_compiling.py",
     "tests/runtime/test_autograd.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
 ]
 FIRST = 3.0  # seconds of tests

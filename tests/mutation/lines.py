@@ -76,36 +76,41 @@ class Tracer:
 
 
 class Map:
-    """The traces of test files. When a source is edited its lines are found again by their text; an edited test file is traced again."""
+    """The traces of test files, each with the sources that it is of: lines of an edited source are found again by their text.
+
+    An edited test file is traced again, and so is every one when the map is to be ``fresh``.
+    """
 
     def __init__(self, path: Path, root: Path, fresh: bool = False) -> None:
         self._path, self._root = path, root
         known = {} if fresh or not path.exists() else json.loads(path.read_text())
-        self._digests: dict[str, str] = known.get("digests", {})
-        self._sources: dict[str, list[str]] = known.get("sources", {})
+        self._digests: dict[str, str] = known.get("digests", {})  # of test files when they were traced
         self._traces: dict[str, Trace] = known.get("traces", {})
-        self._moved: dict[str, dict[int, int]] = {}
+        self._versions: dict[str, dict[str, str]] = known.get("versions", {})  # by test file: the digest of each source then
+        self._sources: dict[str, list[str]] = known.get("sources", {})  # by digest: the lines
+        self._moved: dict[tuple[str, str], dict[int, int]] = {}
 
     def stale(self, test_files: list[str]) -> list[str]:
-        return [path for path in test_files if self._digests.get(path) != self._digest(path)]
+        return [path for path in test_files if self._digests.get(path) != _digest(self._root / path)]
 
     def learn(self, test_file: str, trace: Trace, sources: list[str]) -> None:
-        """Keep what a tracer found. Traces of one map must be of the same sources; those seen first count."""
-        for source in sources:
-            for path in sorted((self._root / source).rglob("*.py")):
-                self._sources.setdefault(str(path.relative_to(self._root)), path.read_text().splitlines())
-        self._digests[test_file], self._traces[test_file] = self._digest(test_file), trace
+        """Keep what a tracer found."""
+        versions = self._versions[test_file] = {}
+        for path in sorted(path for source in sources for path in (self._root / source).rglob("*.py")):
+            version = versions[str(path.relative_to(self._root))] = _digest(path)
+            self._sources.setdefault(version, path.read_text().splitlines())
+        self._digests[test_file], self._traces[test_file] = _digest(self._root / test_file), trace
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"digests": self._digests, "sources": self._sources, "traces": self._traces})
-        self._path.with_suffix(".new").write_text(text)
+        known = {"digests": self._digests, "traces": self._traces, "versions": self._versions, "sources": self._sources}
+        self._path.with_suffix(".new").write_text(json.dumps(known))
         self._path.with_suffix(".new").replace(self._path)
 
     def tests(self, path: str, lines: tuple[int, int], test_files: list[str]) -> dict[str, float]:
         """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first; those that run the file, if none does."""
-        then = self._then(path)
-        wanted = sum(1 << then[line] for line in range(lines[0], lines[1] + 1) if line in then)
         found, nearby = dict[str, float](), dict[str, float]()
         for test_file in test_files:
+            then = self._then(path, self._versions.get(test_file, {}).get(path, ""))
+            wanted = sum(1 << then[line] for line in range(lines[0], lines[1] + 1) if line in then)
             for test, facts in self._traces.get(test_file, {}).items():
                 mask = int(facts["lines"].get(path, "0"), 16)
                 if mask:
@@ -117,13 +122,14 @@ class Map:
         counts = Counter(test.partition("::")[0] for test in tests)
         return set(sorted(counts, key=lambda path: (-counts[path] / len(self._traces[path]), path))[:number])
 
-    def _then(self, path: str) -> dict[int, int]:
-        """Where a line of today's source stood when it was traced."""
-        if path not in self._moved:
-            old, new = self._sources.get(path, []), (self._root / path).read_text().splitlines()
+    def _then(self, path: str, version: str) -> dict[int, int]:
+        """Where a line of today's source stood in that version of it."""
+        if (path, version) not in self._moved:
+            old, new = self._sources.get(version, []), (self._root / path).read_text().splitlines()
             blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-            self._moved[path] = {b.b + i + 1: b.a + i + 1 for b in blocks for i in range(b.size)}
-        return self._moved[path]
+            self._moved[path, version] = {b.b + i + 1: b.a + i + 1 for b in blocks for i in range(b.size)}
+        return self._moved[path, version]
 
-    def _digest(self, path: str) -> str:
-        return hashlib.sha256((self._root / path).read_bytes()).hexdigest()
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -183,11 +183,15 @@ def test_a_trial_tells_claims_from_mere_runs_and_leaves_the_tree_alone(project: 
 
 def test_a_map_follows_lines_that_move_and_forgets_test_files_that_change(project: Path, tmp_path: Path) -> None:
     trace = {"tests/test_price.py::test_claims": {"seconds": 0.1, "lines": {"shop/price.py": f"{1 << 7:x}"}}}
+    (project / "tests/test_other.py").touch()
     Map(tmp_path / "lines.json", project).learn("tests/test_price.py", trace, ["shop"])
     (project / "shop/price.py").write_text("# a line\n\n" + PRICE)
     known = Map(tmp_path / "lines.json", project)
     assert known.tests("shop/price.py", (9, 9), ["tests/test_price.py"]) == {"tests/test_price.py::test_claims": 0.1}
     assert known.stale(["tests/test_price.py"]) == []
+    known.learn("tests/test_other.py", {"tests/test_other.py::test": {"seconds": 0.2, "lines": {"shop/price.py": f"{1 << 9:x}"}}}, ["shop"])
+    both = {"tests/test_price.py::test_claims": 0.1, "tests/test_other.py::test": 0.2}  # traced before and after the edit
+    assert known.tests("shop/price.py", (9, 9), ["tests/test_price.py", "tests/test_other.py"]) == both
     (project / "tests/test_price.py").write_text(TESTS + "\n")
     assert known.stale(["tests/test_price.py"]) == ["tests/test_price.py"]
 
