@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+import runtime
+
 from .scenarios import OURS, same
 
 
@@ -34,6 +36,30 @@ def test_leaves_do_not_share_memory_through_their_gradients(n: int) -> None:
         return [t.grad[0] for t in leaves]
 
     assert same(scenario) == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "with gaps"])
+def test_a_large_sum_is_added_up_in_the_memory_of_its_first_part(layout: str) -> None:
+    parts: list[int] = []
+
+    class Part(runtime.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            found = g * 1 if layout == "contiguous" else g.repeat(1, 2)[:, ::2]
+            parts.append(found.data_ptr())
+            return found
+
+    x = runtime.wrap(torch.ones(80, 100), True)
+    y = x * 1  # so that the sum belongs to a node, not to a leaf
+    seen: list[int] = []
+    y.register_hook(lambda g: seen.append(g.data_ptr()))
+    (Part.apply(y) + Part.apply(y)).sum().backward()
+    assert x.grad is not None and bool((x.grad == 2).all())
+    assert (seen == parts[:1]) is (layout != "with gaps")
 
 
 def test_a_gradient_nobody_else_holds_becomes_grad_without_a_copy() -> None:

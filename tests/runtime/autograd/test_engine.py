@@ -435,3 +435,49 @@ def test_a_pass_on_another_thread_is_its_own() -> None:
     y.register_hook(hook)
     y.backward()
     assert ids[0] == -1 and ids[1] >= 0
+
+
+def test_no_cotangent_among_several_is_one_for_a_scalar_and_an_error_for_more() -> None:
+    def of(lib: Any, whole: bool) -> Any:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        first = x * 2 if whole else (x * 2).sum()
+        return lib.autograd.grad([first, x * x], x, [None, lib.tensor([1.0, 10.0])])
+
+    assert same(lambda lib: of(lib, whole=False)) == [[4.0, 42.0]]
+    assert same(lambda lib: of(lib, whole=True))[1] == "grad can be implicitly created only for scalar outputs"
+
+
+@pytest.mark.parametrize("asked", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_of_a_write_to_a_view_the_gradients_asked_for_are_those_of_the_whole(asked: tuple[int, ...]) -> None:
+    def scenario(lib: Any) -> Any:
+        leaves = [lib.tensor([1.0, 2.0, 3.0], requires_grad=True), *(lib.tensor([v], requires_grad=True) for v in (4.0, 5.0))]
+        x, v, w = leaves
+        y = x * x
+        y[:1].mul_(v)
+        y[1:2].addcmul_(v, w)
+        y[2:].copy_(w * v)
+        return lib.autograd.grad((y * y).sum(), [leaves[i] for i in asked])
+
+    same(scenario)
+
+
+def test_a_result_that_is_no_floating_point_number_requires_no_gradient() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.5, 2.5], requires_grad=True)
+        results = [x.long(), x.to(torch.bool), x.argmax(), x > 2, x.int() + 1, x.round().long(), *x.sort()]
+        return [(t.requires_grad, t.grad_fn is None, t.is_leaf) for t in results]
+
+    assert same(scenario)[:6] == [[False, True, True]] * 6
+
+
+def test_a_cotangent_of_another_dtype_arrives_in_that_of_the_output() -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        y = x * x
+        seen: list[str] = []
+        y.register_hook(lambda g: seen.append(str(g.dtype)))
+        for z in (y, y.clone()):
+            lib.autograd.backward(z, lib.tensor([1.0, 10.0]).double(), retain_graph=True)
+        return seen, x.grad, str(x.grad.dtype)
+
+    assert same(scenario)[0] == ["torch.float32"] * 2

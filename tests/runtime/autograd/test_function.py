@@ -16,6 +16,7 @@ from runtime.autograd import Function
 from runtime.autograd.function import once_differentiable
 
 from ..errors import told
+from .scenarios import same
 
 BASES = {"runtime": Function, "torch": torch.autograd.Function}
 
@@ -439,3 +440,25 @@ def test_a_part_of_what_forward_made_and_wrote_has_the_functions_history() -> No
         x = leaf(which)
         y = made(BASES[which], forward=forward, backward=lambda ctx, g: g).apply(x)
         assert type(y.grad_fn).__name__ == "MyFnBackward"
+
+
+def test_a_saved_tensor_from_elsewhere_leads_to_its_own_history() -> None:
+    def scenario(lib: Any) -> Any:
+        w = lib.tensor([3.0], requires_grad=True)
+        scale = w * w
+
+        class Scaled(lib.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                ctx.save_for_backward(scale)
+                return x * 9.0
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * ctx.saved_tensors[0]
+
+        x = lib.tensor([2.0], requires_grad=True)
+        (g,) = lib.autograd.grad(Scaled.apply(x), x, create_graph=True)
+        return g, lib.autograd.grad(g, w)
+
+    assert same(scenario) == [[9.0], [[6.0]]]

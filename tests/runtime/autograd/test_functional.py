@@ -257,3 +257,14 @@ def test_a_function_that_writes_its_input_is_refused() -> None:
 def test_integers_are_refused() -> None:
     with pytest.raises(RuntimeError, match=r"only Tensors of floating point .* can require gradients"):
         functional.jacobian(lambda x: x.sum(), wrap(torch.arange(3)))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("name", ["vjp", "jvp", "jacobian", "hvp", "vhp", "hessian"])
+def test_results_have_a_history_as_asked_for_in_no_grad_mode_too(name: str, create_graph: bool) -> None:
+    x, f = X.clone().requires_grad_(), CUBES if name in ("vjp", "jvp", "jacobian") else lambda x: (x**3).sum()
+    direction = () if name in ("jacobian", "hessian") else (X + 1,)
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            agree(name, f, x, *direction, create_graph=create_graph)
+            assert torch.is_grad_enabled() is enabled
