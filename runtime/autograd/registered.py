@@ -22,8 +22,6 @@ _functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
 
 def registered(op: Op, formula: str) -> Callable[..., Any] | None:
     """``op`` as a Function, if its author registered ``formula``; else None."""
-    if op.func.namespace in ("aten", "prim", "prims"):
-        return None
     definition = OPDEFS.get(op.func._name)
     if definition is None or getattr(definition, formula) is None:
         return None

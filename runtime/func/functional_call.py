@@ -119,12 +119,12 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     if not name:
         raise KeyError('tensor name can\'t be empty string ""')
     *path, attribute = name.split(".")
-    for part in path:
+    for depth, part in enumerate(path, 1):
         child = getattr(module, part, None)
         if child is None:
             raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
         if not isinstance(child, nn.Module):
-            raise TypeError(f"attribute `{part}`: {child!r} is not an instance of torch.nn.Module")
+            raise TypeError(f"submodule `{'.'.join(path[:depth])}`: {child!r} is not an instance of torch.nn.Module")
         module = child
     now = getattr(module, attribute, None)
     if now is not None and not isinstance(now, torch.Tensor):

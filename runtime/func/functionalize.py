@@ -261,8 +261,7 @@ def functional_of(func: Any) -> Any:
 
 def _find_functional(func: Any) -> Any:
     namespace, name = func._schema.name.split("::")
-    dunder = name.startswith("__i") and name.endswith("__")
-    base = f"__{name[3:]}" if dunder else name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    base = f"__{name[3:]}" if name.startswith("__i") else name[:-1] if name.endswith("_") and not name.endswith("__") else name
     wanted = _signature(a for a in func._schema.arguments if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write))
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)

@@ -215,3 +215,9 @@ def test_a_plain_buffer_stays_plain_while_it_takes_what_has_no_history() -> None
     assert buffer.tolist() == [0.0, 1.0, 2.0] and type(buffer) is torch.Tensor
     buffer.add_(runtime.tensor([1.0, 2.0, 3.0], requires_grad=True))
     assert buffer.tolist() == [1.0, 3.0, 5.0] and buffer.requires_grad
+
+
+def test_an_op_on_lists_writes_to_plain_tensors_and_to_those_of_the_session() -> None:
+    plain, ours = torch.ones(2), runtime.tensor([2.0, 3.0])
+    torch._foreach_mul_([plain, ours], [ours, ours])
+    assert plain.tolist() == [2.0, 3.0] and ours.tolist() == [4.0, 9.0]

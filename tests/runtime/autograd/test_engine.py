@@ -481,3 +481,28 @@ def test_a_cotangent_of_another_dtype_arrives_in_that_of_the_output() -> None:
         return seen, x.grad, str(x.grad.dtype)
 
     assert same(scenario)[0] == ["torch.float32"] * 2
+
+
+def test_a_view_taken_before_its_base_was_resized_still_writes_to_its_own_memory() -> None:
+    def scenario(lib: Any) -> Any:
+        base = lib.tensor([1.0, 2.0, 3.0, 4.0])
+        view = base[2:]
+        base.resize_(2, 2)
+        x = lib.tensor([5.0, 6.0], requires_grad=True)
+        view.mul_(x)
+        (base * base).sum().backward()
+        return base, x.grad
+
+    assert same(scenario) == [[[1.0, 2.0], [15.0, 24.0]], [90.0, 192.0]]
+
+
+def test_a_write_to_a_view_leads_to_the_base_and_to_what_is_written() -> None:
+    def scenario(lib: Any) -> Any:
+        x, w = lib.tensor([5.0, 6.0], requires_grad=True), lib.tensor([1.0], requires_grad=True)
+        fresh, recorded, both = lib.tensor([0.0, 0.0]), x * 1, x * 1
+        fresh[:1] = w * 2
+        recorded[:1] = w * 2
+        both[1:].addcmul_(w, w.exp())
+        return [[None if node is None else node.name() for node, _ in t.grad_fn.next_functions] for t in (fresh, recorded, both)]
+
+    same(scenario)

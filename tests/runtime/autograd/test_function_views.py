@@ -51,3 +51,21 @@ def test_a_view_of_the_second_input_has_the_view_of_the_second_tangent(base: boo
 def test_any_other_tangent_is_an_error(jvp: Any, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         tangent(viewing(jvp))
+
+
+def test_what_is_written_to_may_have_no_tangent_before() -> None:
+    class Added(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, buffer: Any) -> Any:
+            ctx.mark_dirty(buffer)
+            return buffer.add_(x)
+
+        @staticmethod
+        def jvp(ctx: Any, t: Any, none: Any) -> Any:
+            return t * 1
+
+    x, buffer = runtime.tensor([1.0, 2.0]), runtime.tensor([0.0, 0.0])
+    with fw.dual_level():
+        out = Added.apply(fw.make_dual(x, runtime.tensor([5.0, 6.0])), buffer)
+        assert fw.unpack_dual(out).tangent.tolist() == [5.0, 6.0]  # type: ignore[union-attr]
+    assert out is buffer and buffer.tolist() == [1.0, 2.0]

@@ -569,3 +569,23 @@ def test_the_deprecated_jacobians() -> None:
         module.get_analytical_jacobian((Z,), Z * Z)
     (by_b,) = module.get_numerical_jacobian_wrt_specific_input(lambda a, b: 3 * b, 1, (a, b), (b,), 1e-6)
     torch.testing.assert_close(by_b, 3 * eye)
+
+
+@pytest.mark.parametrize("non_contiguous", [False, True])
+def test_cotangents_of_second_derivatives_have_gaps_on_request(non_contiguous: bool) -> None:
+    seen: list[bool] = []
+
+    class Cube(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            seen.append(g.is_contiguous())
+            (x,) = ctx.saved_tensors
+            return 3 * g * x * x
+
+    assert gradgradcheck(Cube.apply, leaf(3), gen_non_contig_grad_outputs=non_contiguous)
+    assert (False in seen) is non_contiguous

@@ -191,3 +191,11 @@ class TestPatches:
         assert outside.taken is new and empty.taken is new and inside.taken is old and outside.equal is equal
         patches.undo()
         assert outside.taken is old
+
+
+@pytest.mark.usefixtures("routed")
+def test_parameters_and_buffers_without_a_shape_require_grad_as_in_torch() -> None:
+    nn: Any = torch.nn
+    assert nn.UninitializedParameter().requires_grad and not nn.UninitializedParameter(requires_grad=False).requires_grad
+    assert not nn.UninitializedBuffer().requires_grad and nn.UninitializedBuffer(requires_grad=True).requires_grad
+    assert nn.UninitializedBuffer().persistent and not nn.UninitializedBuffer(persistent=False).persistent

@@ -254,6 +254,10 @@ class TestJvp:
         assert "independent" in as_torch(lambda lib: lib.jvp(lambda x: (x, Y.clone()), (X,), (X,), strict=True))[1]
         as_torch(lambda lib: lib.jvp(torch.sin, (X,), (X,), strict=True))
 
+    def test_what_is_detached_in_place_is_a_constant(self) -> None:
+        as_torch(lambda lib: lib.jvp(lambda x: (x * x).detach_() * x, (X,), (Y,)))
+        as_torch(lambda lib: lib.grad(lambda x: ((x * x).detach_() * x).sum())(X))
+
     def test_trees_go_in_and_out(self) -> None:
         as_torch(lambda lib: lib.jvp(lambda a, t: {"p": a * t["b"], "q": [a]}, (X, {"b": Y}), (Y, {"b": X})))
 
