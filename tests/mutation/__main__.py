@@ -96,7 +96,7 @@ def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] 
 
 def identity(mutant: Mutant) -> str:
     """What names a mutant in the file of equivalent ones, without its line, which moves."""
-    return " ".join(f"{mutant.path} {mutant.within}: {mutant.kind}: {mutant.old} → {mutant.new}".split())
+    return " ".join(f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: {mutant.old} → {mutant.new}".split())
 
 
 def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:

@@ -52,6 +52,7 @@ class Mutant:
     new: str
     lines: tuple[int, int]
     within: str  # the function's qualified name; "" at the level of the module or of a class
+    text: str  # of the line
 
     def applied(self, source: bytes) -> bytes:
         old = self.old.encode()
@@ -87,8 +88,8 @@ class _Finder:
         start = self._starts[node.lineno - 1] + node.col_offset
         end = self._starts[node.end_lineno - 1] + node.end_col_offset
         within = ".".join(name for name, _ in self._names) if any(function for _, function in self._names) else ""
-        old = self.source[start:end].decode()
-        self.found.append(Mutant(self.path, node.lineno, kind, start, old, new, lines, within))
+        old, text = self.source[start:end].decode(), self.source.splitlines()[node.lineno - 1].decode().strip()
+        self.found.append(Mutant(self.path, node.lineno, kind, start, old, new, lines, within, text))
 
     def _statement(self, node: ast.stmt) -> None:
         if _only_for_readers(node):
