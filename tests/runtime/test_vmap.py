@@ -362,3 +362,9 @@ def test_what_fails_for_one_element_fails_for_none() -> None:
         vmap(lambda x: x if torch.equal(x, x + 1) else -x)(x)
     with pytest.raises(RuntimeError, match="random"):
         vmap(lambda x: torch.bernoulli(x.reshape(-1)))(x)
+
+
+@pytest.mark.parametrize("dim", ["0", 1.0])
+def test_a_dimension_to_map_over_is_an_integer(dim: Any) -> None:
+    with pytest.raises(ValueError, match="in_dim must be either an integer"):
+        vmap(torch.add, in_dims=(dim, None))(torch.ones(2), torch.ones(2))

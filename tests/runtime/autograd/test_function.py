@@ -462,3 +462,20 @@ def test_a_saved_tensor_from_elsewhere_leads_to_its_own_history() -> None:
         return g, lib.autograd.grad(g, w)
 
     assert same(scenario) == [[9.0], [[6.0]]]
+
+
+def test_a_plain_parameter_is_recorded_beside_numbers_and_tensors_without_gradient() -> None:
+    class Weighed(Function):
+        @staticmethod
+        def forward(ctx: Any, w: Any, factor: float, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            ctx.factor = factor
+            return w * x * factor
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * ctx.saved_tensors[0] * ctx.factor, None, None
+
+    w, x = torch.nn.Parameter(torch.ones(2)), torch.tensor([3.0, 4.0])
+    Weighed.apply(w, 2.0, x).sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [6.0, 8.0] and not x.requires_grad
