@@ -17,6 +17,7 @@ from ..func.vmap import vmap
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {
     "torch.func": "func",
+    "torch._functorch.apis": "func",
     "torch.autograd": "autograd",
     "torch.autograd.anomaly_mode": "autograd",
     "torch.autograd.function": "autograd.function",

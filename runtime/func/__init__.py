@@ -9,9 +9,10 @@ from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
 from .linearize import linearize
 from .rearrange import rearrange
-from .vmap import vmap
+from .vmap import chunk_vmap, vmap
 
 __all__ = [
+    "chunk_vmap",
     "debug_unwrap",
     "functional_call",
     "functionalize",

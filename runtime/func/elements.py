@@ -73,7 +73,7 @@ def refusal(op: Op, args: Any, kwargs: Any) -> Exception | None:
 def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
 
-    Of a batch without elements only the meta device can tell what it would be. A kernel that reads the workspace of another cannot be asked.
+    Of a batch without elements only the meta device can tell what it would be. A kernel that reads another one's workspace is not asked.
     """
     if op.record is not None and op.record.extra.get("needs_workspace"):
         return

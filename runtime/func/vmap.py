@@ -71,16 +71,37 @@ def vmap(
     func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
     """As ``torch.func.vmap``: ``func`` over every element of a batch at once."""
-    if randomness not in ("error", "different", "same"):
-        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
+
+    return _in_pieces(func, in_dims, out_dims, randomness, lambda size: chunk_size)
+
+
+def chunk_vmap(
+    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", chunks: int = 2
+) -> Callable[..., Any]:
+    """As ``functorch.experimental.chunk_vmap``: ``vmap`` of ``chunks`` parts of the batch, one after the other.
+
+    The parts are of one size but the last, which may be smaller: 5 elements in 2 chunks are 3 and 2.
+    """
+    if not (isinstance(chunks, int) and chunks > 0):
+        raise ValueError(f"chunk_vmap: chunks should be a number greater than 0, got {chunks!r}")
+    return _in_pieces(func, in_dims, out_dims, randomness, lambda size: -(-size // chunks))
+
+
+def _in_pieces(
+    func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, piece_of: Callable[[int], int | None]
+) -> Callable[..., Any]:
+    """``vmap``, of ``piece_of(batch size)`` elements at a time; None: of all."""
+    if randomness not in ("error", "different", "same"):
+        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
 
     @wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         flat, dims, spec, size = _flatten_in_dims(in_dims, args, func)
-        if chunk_size is not None and chunk_size < size:
-            return _chunks(func, flat, dims, spec, size, chunk_size, out_dims, randomness, kwargs)
+        piece = piece_of(size)
+        if piece is not None and piece < size:
+            return _chunks(func, flat, dims, spec, size, piece, out_dims, randomness, kwargs)
         return _mapped(func, flat, dims, spec, size, out_dims, randomness, kwargs)
 
     return mapped
