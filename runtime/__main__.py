@@ -62,7 +62,8 @@ def _run(program: Callable[[], Any], argv: list[str], folder: str) -> int:
         with dropin.installed():
             program()
     except Exception as error:
-        sys.excepthook(type(error), error, _from_the_users_frame(error.__traceback__))
+        trace = _from_the_users_frame(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0
 
