@@ -105,21 +105,20 @@ def _getitem(self: Any, index: Any) -> Any:
     if type(self) is Tensor and unseen() and not recorded_by_torch(self):
         inner = self._inner
         lone = type(index) is not tuple
-        if lone:
-            index = (index,)
-        if _dense(inner) and _basic(index):
+        each = (index,) if lone else index
+        if _dense(inner) and _basic(each):
             edge = edge_of(self) if _grad_enabled() else None
             if edge is None:
-                inner = inner[index[0] if lone else index]
-            elif sum(i is not None and i is not Ellipsis for i in index) > inner.dim():
+                inner = inner[index]
+            elif sum(i is not None and i is not Ellipsis for i in each) > inner.dim():
                 return _native_getitem(self, index)
             else:
-                for op, rest in _parts(index, inner.shape, lone):
+                for op, rest in _parts(each, inner.shape, lone):
                     inner, edge = step(op, [inner, *rest], (edge,), 1)
             part = ROOT.wrap(inner, edge)
-            views.follow(part, self, (_part, index, {}, None))
+            views.follow(part, self, (_part, each, {}, None))
             return part
-    return _native_getitem(self, index)
+    return _native_getitem(self, index)  # the very index: a list of lists stands for a tuple, and one in a tuple does not
 
 
 def _setitem(self: Any, index: Any, value: Any) -> None:

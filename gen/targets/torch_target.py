@@ -109,7 +109,7 @@ class TorchTarget:
             return make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
 
     def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
-        from functorch.compile import (  # type: ignore[import-untyped]
+        from functorch.compile import (
             aot_function,
             default_partition,
             min_cut_rematerialization_partition,

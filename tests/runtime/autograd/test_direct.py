@@ -91,9 +91,13 @@ def test_what_torch_refuses_is_refused(index: tuple[Any, ...], recorded: bool) -
     agree(scenario)
 
 
+LISTS = [[0, 1], [[0, 2]], [[0, 1], [1, 2]], ([[0, 1], [1, 2]],), [slice(None), [1, 3]], [None, [1, 2]], [Ellipsis, 0]]
+
+
 @pytest.mark.parametrize(
-    "index", [torch.tensor([0, 2]), torch.tensor(1), True, [0, 1], (0, torch.tensor([1, 0])), torch.ones(3) > 0], ids=str
+    "index", [torch.tensor([0, 2]), torch.tensor(1), True, (0, torch.tensor([1, 0])), torch.ones(3) > 0, *LISTS], ids=str
 )
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning")
 def test_other_indices_are_torchs(index: Any, native: list[Any]) -> None:
     def scenario(lib: Any) -> Any:
         x = lib.leaf(3, 4, 5)
