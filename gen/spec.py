@@ -41,7 +41,7 @@ DTYPES = (
 AXES: dict[str, tuple[str, ...]] = {
     "form": ("functional", "out", "inplace", "view_inplace", "data_write"),
     "layout": ("contiguous", "transposed", "noncontiguous", "expanded"),
-    "values": ("ordinary", "extreme"),
+    "values": ("ordinary", "extreme", "ill_formed"),
     "shapes": ("static", "dynamic"),
     "partition": ("default", "min_cut"),
     "loss_reduction": ("sum", "mean"),

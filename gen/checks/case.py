@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gen.checks import forms, opinfo
+from gen.checks import forms, illformed, opinfo
 from gen.checks.cases import Cell, Family
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
@@ -128,7 +128,7 @@ class Case:
         stages = pipeline.stages[::-1]  # innermost first
         reasons: dict[str, None] = {}
         tally = Tally()
-        for turn, sample in enumerate(self._samples(pipeline, words)):
+        for turn, sample in enumerate(self._samples(pipeline, words, axes)):
             if self.only is not None and turn != self.only:
                 continue
             before = tally.entries
@@ -142,11 +142,11 @@ class Case:
         if not failures and self.only is None:
             self._refuse_vacuity(tally, reasons)
 
-    def _samples(self, pipeline: Pipeline, words: tuple[str, ...]) -> list[Sample]:
+    def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> list[Sample]:
         dtype = getattr(torch, self.dtype)
         device = "cpu" if self.device == "meta" else self.device  # a meta tensor is what a target is given, not what samples are made of
         pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
-        count, largest = _budget(pipeline, words)
+        count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
         return choose(pool, None if self.all_samples else count, largest=largest)
 
     def _assert_sample(
@@ -163,6 +163,9 @@ class Case:
             raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
         if "vmap" in stages and any(text.startswith("torch.channels_last") for text in sample.signature[2]):
             raise Unsuitable("channels_last is a format of whole tensors of one rank, and a batch has another; values do not show it")
+        if axes["values"] == "ill_formed":
+            illformed.assert_refused(self.target, sample, axes["form"], tally)
+            return
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
         for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons):
             if axes["form"] == "data_write":
@@ -278,6 +281,9 @@ def _has_reference(program: Program) -> bool:
 
 def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
+
+
+_ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
 
 
 def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:

@@ -1,0 +1,67 @@
+"""The check of ill-formed calls sees a vmap that takes the batch for a dimension of the op, and one that refuses what a loop takes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gen.checks import illformed
+from gen.checks.compare import Tally
+from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks.samples import Op, Sample, from_call
+from gen.reference import Loop
+
+
+class Sloppy(Loop):
+    """Hands the whole batch to the op, which is right for many calls."""
+
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        return f
+
+
+class Strict(Loop):
+    """Refuses whatever is not a batch of matrices."""
+
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        def g(*args: torch.Tensor) -> Any:
+            if any(x.ndim != 3 for x in args):
+                raise RuntimeError("matrices only")
+            return super(Strict, self).vmap(f, in_dims)(*args)
+
+        return g
+
+
+def sample(call: Callable[..., Any], *args: Any) -> Sample:
+    return from_call(Op("torch.op", call), 0, args, {})
+
+
+INVERSE = sample(torch.linalg.inv, torch.eye(3, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64))
+UNSQUEEZED = sample(torch.unsqueeze, torch.ones(2, 3), -1)
+
+
+def test_a_loop_does_as_a_loop() -> None:
+    tally = Tally()
+    illformed.assert_refused(Loop(), INVERSE, "functional", tally)
+    illformed.assert_refused(Loop(), UNSQUEEZED, "functional", tally)
+    assert tally.nonzero
+
+
+def test_a_batch_taken_for_a_dimension_is_seen() -> None:
+    with pytest.raises(Mismatch, match=r"tensor 0 without its first dimension, batch of 3 in \[0\]: the loop raises .* and vmap gives"):
+        illformed.assert_refused(Sloppy(), INVERSE, "functional", Tally())
+
+
+def test_a_dimension_that_reaches_the_batch_is_seen() -> None:
+    with pytest.raises(Mismatch, match=r"-3 in place of -1 .*: the loop raises IndexError.* and vmap gives"):
+        illformed.assert_refused(Sloppy(), sample(torch.sum, torch.ones(2, 3), -1), "functional", Tally())
+
+
+def test_a_refusal_of_what_a_loop_takes_is_seen() -> None:
+    with pytest.raises(Mismatch, match=r"tensor 0 with a dimension more, .* vmap raises RuntimeError: matrices only, and the loop gives"):
+        illformed.assert_refused(Strict(), INVERSE, "functional", Tally())
+
+
+def test_where_vmap_refuses_the_sample_itself_variants_say_nothing() -> None:
+    with pytest.raises(Unsuitable, match="vmap refuses the sample itself"):
+        illformed.assert_refused(Strict(), sample(torch.sin, torch.ones(4)), "functional", Tally())
