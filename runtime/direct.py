@@ -173,7 +173,7 @@ def _writing(native: Any) -> Callable[..., Any]:
                     kind = type(a)
                     if kind is Tensor and (not recording or _no_history(a)):
                         a = a._inner
-                    elif isinstance(a, (list, tuple)) or (isinstance(a, torch.Tensor) and (kind is not torch.Tensor or a.requires_grad)):
+                    elif isinstance(a, (list, tuple)) or (isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)):
                         return native(self, *args, **kwargs)
                     plain.append(a)
                 if not (kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values())):

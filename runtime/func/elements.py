@@ -75,8 +75,10 @@ def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> Non
 
     Of a batch without elements only the meta device can tell what it would be. A kernel that reads another one's workspace is not asked.
     """
-    if op.record is not None and op.record.extra.get("needs_workspace"):
-        return
+    if op.record is not None:
+        differs = getattr(op.record.batch, "differs", None)
+        if op.record.extra.get("needs_workspace") or (differs is not None and differs(args)):
+            return
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
     with ExitStack() as stack:

@@ -189,3 +189,11 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     for i, d in enumerate(order):
         inverse[d] = i
     return out.permute(inverse)
+
+
+def _indexed_by_batched_numbers(args: Any) -> bool:
+    """Whether an index is a number of each element's own. A loop would select by it, where ATen's op gathers."""
+    return any(i is not None and is_batched_number(i) for i in args[1])
+
+
+index_put.differs = _indexed_by_batched_numbers  # type: ignore[attr-defined]  # see `runtime.func.elements`
