@@ -250,11 +250,11 @@ def test_factors_that_are_not_unique_have_no_derivative() -> None:
 
 
 def test_a_singular_matrix_in_a_batch_is_the_error_that_it_is_alone() -> None:
-    with pytest.raises(torch.linalg.LinAlgError) as alone:
+    with pytest.raises(RuntimeError, match="singular") as alone:
         torch.linalg.inv(torch.zeros(2, 2))
-    with pytest.raises(torch.linalg.LinAlgError) as in_a_batch:
+    with pytest.raises(RuntimeError, match="singular") as in_a_batch:
         func.vmap(torch.linalg.inv)(torch.stack([torch.eye(2), torch.zeros(2, 2)]))
-    assert str(in_a_batch.value) == str(alone.value)
+    assert (in_a_batch.type, str(in_a_batch.value)) == (alone.type, str(alone.value))
 
 
 def test_matrix_exp_of_a_batch_with_any_strides() -> None:
