@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from benchmarks.programs import Training, leaves, programs, trainings
-from runtime.autograd.nodes import AccumulateGrad, Node
-from runtime.levels import Value
+from runtime.seam.levels import Value
+from runtime.tape.nodes import AccumulateGrad, Node
 
 SLACK = 1.05
 
@@ -76,6 +76,9 @@ def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:
     return held
 
 
+_HOMES = ("runtime.tape", "runtime.session", "runtime.autograd", "runtime.aot")  # of nodes, and of what nodes hold
+
+
 def saved_by_runtime(f: Callable[..., Any], *args: Any) -> Held:
     """Run `f` and walk the tape behind its results."""
     outs = f(*args)
@@ -104,7 +107,7 @@ def _saved(thing: Any) -> Iterator[Tensor]:
             yield from _saved(x)
     elif isinstance(thing, AccumulateGrad):
         return  # a leaf is the caller's
-    elif type(thing).__module__.startswith(("runtime.autograd", "runtime.aot")) and not isinstance(thing, type):
+    elif type(thing).__module__.startswith(_HOMES) and not isinstance(thing, type):
         for cls in type(thing).__mro__:
             for slot in cls.__dict__.get("__slots__", ()):
                 if slot not in ("edges", "level", "__weakref__"):

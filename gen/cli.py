@@ -10,12 +10,9 @@ import importlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gen.errors import MatrixError, OverwriteError
-
-if TYPE_CHECKING:
-    from gen.expand import Plan
+from gen.plan import add_matrix_arguments, cache_of, load_plan, write_coverage
 
 # Sub-commands with a module of their own, imported only when asked for: each offers add_arguments(parser) and run(args).
 ELSEWHERE = {
@@ -75,28 +72,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--matrix FILE`, for every sub-command that reads one."""
-    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
-
-
-def cache_of(matrix: Path) -> Path:
-    """Where the generator keeps what it can rebuild."""
-    return matrix.resolve().parent / ".cache" / "gen"
-
-
-def load_plan(matrix: Path) -> Plan:
-    """The expanded matrix; raises `MatrixError` with every mistake in it."""
-    from gen import catalog, expand, validate
-
-    loaded = validate.load(matrix)
-    return expand.expand(loaded, catalog.load(cache_of(matrix)))
-
-
 def generate(args: argparse.Namespace) -> int:
     """Write what changed, and say what."""
     from gen import render, writer
-    from gen.listing import write_coverage
 
     folder = _folder(args)
     plan = load_plan(args.matrix)

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gen import pipeline
-from gen.cli import add_matrix_arguments, load_plan
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.expand import Column, Entry, Plan, factors, facts_needed
 from gen.globs import Names
-from gen.listing import node_id
+from gen.plan import add_matrix_arguments, load_plan, node_id
 from gen.reduce import bits
 from gen.spec import DTYPES, Known, ToleranceEntry, Xfail
 

@@ -1,4 +1,4 @@
-"""`gen list`: which cases there are, without running anything; and the coverage proof as data."""
+"""`gen list`: which cases there are, without running anything."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from gen.cli import add_matrix_arguments, load_plan
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
-from gen.expand import Column, Plan
+from gen.expand import Plan
 from gen.globs import Names
+from gen.plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.reduce import bits
 from gen.spec import AXES, TIERS
 
@@ -52,34 +50,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"{case['id']}  {case['tier'] or 'dropped'}{known}")
     _print_counts(len(cases), counts)
     return 0
-
-
-def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
-    """For each tier: how it was reduced, its cells, and how many of the valid t-tuples they have."""
-    return {
-        name: {
-            "reduce": tier.spec.reduce.model_dump(exclude_none=True),
-            "limits": [limit.model_dump() for limit in tier.spec.limit],
-            "cases": tier.cells,
-            **asdict(tier.coverage),
-            "complete": tier.coverage.complete,
-        }
-        for name, tier in plan.tiers.items()
-    }
-
-
-def write_coverage(plan: Plan, path: Path) -> None:
-    """Leave the proof where the report looks for it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(coverage(plan), indent=1)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-
-
-def node_id(plan: Plan, op: int, column: Column) -> str:
-    """The case as pytest names it."""
-    name = plan.ops[op]
-    return f"generated_tests/test_{name.family}.py::test_{column.check}[{column.case(name.name)}]"
 
 
 def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:

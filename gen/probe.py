@@ -20,9 +20,9 @@ from pathlib import Path
 
 from gen import catalog, validate
 from gen.checks.case import Case
-from gen.checks.cases import Cell, Family
 from gen.checks.ledger import attempt
 from gen.checks.outcomes import Mismatch
+from gen.checks.tables import Cell, Family
 from gen.errors import MatrixError, nearest
 from gen.expand import Column, Plan, expand
 from gen.reduce import bits

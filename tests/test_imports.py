@@ -1,6 +1,8 @@
 """Who may import whom: the arrows of docs/architecture.md, and what `runtime` may not take from torch."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,14 +28,38 @@ MAY_IMPORT = {
     "gen/checks": {"gen.checks", "gen.reference", "gen.targets", "gen.pipeline", "gen.catalog"},
     "generated_tests": {"gen.checks"},
 }
-
+# From the ground up. A module imports from its own floor and from lower ones, inside functions and for types as well.
+FLOORS = {
+    "runtime": (
+        ("errors",),
+        ("seam",),
+        ("rules",),
+        ("tape",),
+        ("func",),
+        ("session",),
+        ("autograd",),
+        ("aot", "checkpoint", "expanded_weights"),
+        ("dropin",),
+        ("__init__", "__main__", "coverage"),
+    ),
+    "gen": (
+        ("__init__", "errors", "globs", "literals", "pipeline", "reduce"),
+        ("reference", "targets"),
+        ("checks",),
+        ("catalog", "ops", "source", "spec", "validate"),
+        ("expand",),
+        ("plan", "render", "writer"),
+        ("audit", "explain", "listing", "probe", "report"),
+        ("cli", "__main__"),
+    ),
+}
 
 def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def dotted_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Every module that the file imports and every `torch.a.b` that it mentions, with its line."""
+def imported_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Every module that the file imports, wherever in it, with its line; `from a import b` is `a.b`."""
     package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:-1])
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -44,7 +70,13 @@ def dotted_names(path: Path) -> Iterator[tuple[int, str]]:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parents, base] if base else parents)
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Attribute):
+
+
+def dotted_names(path: Path) -> Iterator[tuple[int, str]]:
+    """:func:`imported_names`, and every `torch.a.b` that the file mentions."""
+    yield from imported_names(path)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
             yield node.lineno, ast.unparse(node)
 
 
@@ -69,6 +101,56 @@ def violations_of_ours(path: Path) -> list[str]:
         if not switches and any(within(name, package) for package in FORBIDDEN_IN_RUNTIME):
             found.append(f"{path.relative_to(ROOT)}:{line}: {name}")
     return found
+
+
+def imports_within(package: str) -> dict[str, set[str]]:
+    """Which modules of a package each of its modules imports, without the name of the package: `tape.nodes`."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in modules(package)}
+    found: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        mentioned = {n for _, n in imported_names(path)}
+        targets = {n if n in paths else n.rpartition(".")[0] for n in mentioned} & paths.keys() - {name}
+        found[short(name)] = {short(target) for target in targets}
+    return found
+
+
+def short(module: str) -> str:
+    return module.partition(".")[2] or "__init__"
+
+
+def floor_of(module: str, floors: tuple[tuple[str, ...], ...]) -> int:
+    return next(number for number, names in enumerate(floors) if module.partition(".")[0] in names)
+
+
+def circles(arrows: dict[str, set[str]]) -> list[str]:
+    """The modules that no order of imports can begin with or end with."""
+    left = dict(arrows)
+    while free := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_arrows_point_downwards(package: str) -> None:
+    floors = FLOORS[package]
+    upwards = [
+        f"{module} -> {target}"
+        for module, targets in imports_within(package).items()
+        for target in targets
+        if floor_of(target, floors) > floor_of(module, floors)
+    ]
+    assert not upwards
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
+    assert circles(imports_within(package)) == []
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
@@ -98,3 +180,11 @@ def test_the_rule_about_layers_can_fail(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     (tmp_path / "module.py").write_text("from gen.checks import cases\n")
     assert violations_of_layers(tmp_path / "module.py", {"runtime"})
+
+
+def test_importing_the_runtime_brings_neither_dynamo_nor_sympy() -> None:
+    """Which take several times as long as all of it, and which graphs alone need."""
+    heavy = "{'torch._dynamo', 'sympy'}"
+    program = f"import sys, torch; before = set(sys.modules); import runtime; print(*{heavy} & (set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -22,10 +22,10 @@ import yaml
 
 from gen.audit import reach
 from gen.audit.campaign import Campaign, Finding, Survivors
-from gen.audit.modules import Check, load_modules
+from gen.audit.modules import Check, eligible, load_modules
 from gen.audit.rules import Rules
 from gen.audit.workers import Workers
-from gen.checks.cases import TIERS, TableError
+from gen.checks.tables import TIERS, TableError
 from gen.targets import load
 from gen.targets.faults import Auditable, Rule
 from gen.targets.protocol import Target
@@ -99,7 +99,7 @@ def _of_transforms(args: argparse.Namespace, target: Target, checks: Sequence[Ch
 
 
 def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Check]) -> list[Finding]:
-    cells = reach.eligible(checks, args.tier)
+    cells = eligible(checks, args.tier)
     workers = Workers(args.workers, args.target, args.device, args.modules)
     known = reach.Map(CACHE / f"reach-{args.target}-{args.device}.json", reach.content(target.fingerprint(), args.modules))
     known.learn(reach.telling(cells), workers, _progress)

@@ -15,7 +15,7 @@ import yaml
 from gen.audit.kinds import KINDS
 from gen.audit.modules import Check, run_cell
 from gen.audit.planted import WHERE, Planted
-from gen.checks.cases import Cell
+from gen.checks.tables import Cell
 from gen.targets.protocol import Target
 
 __all__ = ["Campaign", "Fault", "Finding", "Survivors"]

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gen.checks.case import Case
-from gen.checks.cases import Cell, Cells, Family, cells_of
 from gen.checks.entries import Settings
 from gen.checks.ledger import Verdict, attempt
 from gen.checks.plugin import family_of
+from gen.checks.tables import Cell, Cells, Family, cells_of
 from gen.pipeline import PipelineError, parse
 from gen.targets.protocol import Target
 
@@ -85,3 +85,8 @@ def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
 @cache
 def _settings(target: str, device: str) -> Settings:
     return Settings(target, device, version("torch"), datetime.date.today())
+
+
+def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
+    """The cells of a tier that can run a rule, by key: of a pipeline with a stage."""
+    return {f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)}

@@ -14,11 +14,11 @@ from typing import Any
 import gen.checks
 from gen.audit.modules import Check
 from gen.audit.workers import Job, Workers
-from gen.checks.cases import Cell
+from gen.checks.tables import Cell
 from gen.pipeline import WHOLE
 from gen.targets.faults import KINDS, REFUSED
 
-__all__ = ["Map", "Reach", "content", "eligible", "op_of", "telling"]
+__all__ = ["Map", "Reach", "content", "op_of", "telling"]
 
 OFTEN = 500  # cells after which what is known is told and written, so that a run that is stopped has not been for nothing
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
@@ -34,11 +34,6 @@ class Reach:
     key: str
     seconds: float
     rules: dict[str, frozenset[str]]
-
-
-def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
-    """The cells of a tier that can run a rule, by key: of a pipeline with a stage."""
-    return {f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)}
 
 
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from gen.audit.modules import Check, load_modules, run_cell
-from gen.checks.cases import Cell
+from gen.audit.modules import Check, eligible, load_modules, run_cell
+from gen.checks.tables import Cell
 from gen.targets import load
 from gen.targets.faults import REFUSED, Auditable, Watch
 
@@ -98,8 +98,6 @@ _STATE: list[_State] = []
 
 
 def _begin(target: str, device: str, modules: Path) -> None:
-    from gen.audit.reach import eligible
-
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     loaded = load(target)

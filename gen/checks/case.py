@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from gen.checks import forms, illformed, opinfo
-from gen.checks.cases import Cell, Family
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import Comparison, run_target
@@ -25,6 +24,7 @@ from gen.checks.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
 from gen.checks.pipelines import Program
 from gen.checks.samples import STORE, Sample, candidates, choose, from_call, make_op, resolve
 from gen.checks.seeds import stable_seed
+from gen.checks.tables import Cell, Family
 from gen.pipeline import Pipeline, parse
 from gen.targets.protocol import Target
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gen.checks.cases import TIERS, Cell, Family, TableError, cells_of
 from gen.checks.entries import Known, Settings
 from gen.checks.recorder import FACTS, Recorder
 from gen.checks.results import default_path
 from gen.checks.shard import Shard, assign, fingerprint, parse_shard, read_durations
+from gen.checks.tables import TIERS, Cell, Family, TableError, cells_of
 
 if TYPE_CHECKING:
     from gen.checks.case import Case, SampleFailure

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gen.checks.cases import DTYPES
 from gen.checks.results import OUTCOMES, CellResult, Writer
 from gen.checks.shard import write_durations
+from gen.checks.tables import DTYPES
 
 __all__ = ["FACTS", "Recorder"]
 

@@ -20,23 +20,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 import runtime
 from gen.targets.faults import KINDS, REFUSED, Call, Rule, change, differs, inexact, moves
 from runtime import func as transforms
-from runtime.autograd.engine import conform
-from runtime.autograd.level import GradValue
-from runtime.autograd.nodes import Node
 from runtime.errors import BatchingError, MissingRule
 from runtime.expanded_weights.weight import HANDLED
 from runtime.func.batch import BatchedValue, BatchLevel
-from runtime.func.jvp import DualValue, _rule, fit
-from runtime.levels import Value, innermost
+from runtime.func.pushforward import DualValue, _rule, fit
 from runtime.rules.ops import INPLACE, op_of
 from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
-from runtime.tensor import ROOT
+from runtime.seam.levels import Value, innermost
+from runtime.session.tensor import SESSION
+from runtime.tape.conform import conform
+from runtime.tape.nodes import Node
+from runtime.tape.values import GradValue
 
 Hook = Callable[[str, Call], Any]  # of the rule's name and its execution: what the rule shall give
 SURVEYED = 3  # executions of a rule that a watch looks into before it is asked what it saw
 _PARAMETERS = ("input", "weight", "bias")
 _INDICES = (torch.nn.functional.embedding, "input")  # have no gradient
-_NOBODY = Node(ROOT, (), ())  # stands for the node whose gradient is conformed
+_NOBODY = Node(SESSION, (), ())  # stands for the node whose gradient is conformed
 _hidden = 0  # derivatives under way of which :func:`_at_once` says that no batch rule counts
 
 
@@ -292,7 +292,7 @@ def _per_sample(hook: Hook, op: str, only: Rule | None, rule: Any, *args: Any, *
 def constant(value: Any) -> Any:
     """A value without history and tangents, at its own level and at those further out."""
     if isinstance(value, (GradValue, DualValue)):
-        return value._level.wrap(constant(value._inner), None)  # type: ignore[attr-defined]
+        return value._level.wrap(constant(value._inner), None)  # type: ignore[union-attr]
     if isinstance(value, BatchedValue):
         return value._level.wrap(constant(value._inner))
     return value

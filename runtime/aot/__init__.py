@@ -1,11 +1,11 @@
 """Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported. See ``docs/aot.md``."""
 
+from ..func.trace import make_fx
 from .compilers import make_boxed_compiler, make_boxed_func, nop
 from .export import export
 from .joint import aot_export_joint_simple
 from .partition import default_partition, min_cut_rematerialization_partition
 from .runtime_wrappers import aot_function
-from .trace import make_fx
 
 __all__ = [
     "aot_export_joint_simple",

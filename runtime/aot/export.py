@@ -10,8 +10,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..levels import Value
-from ..tensor import unwrap
+from ..seam.levels import Value
+from ..session.tensor import unwrap
 from .joint import Joint, joint_graph
 
 

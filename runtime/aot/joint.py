@@ -13,13 +13,14 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..autograd.engine import execute
-from ..autograd.level import GradLevel, edge_of
 from ..func.functionalize import FunctionalLevel, run_functional
-from ..levels import Value
+from ..func.symbols import Abstraction
+from ..func.trace import Trace, module_of, trace_flat
+from ..seam.levels import Value
+from ..tape.engine import execute
+from ..tape.grad_level import GradLevel
+from ..tape.values import edge_of
 from .surroundings import without_autocast
-from .symbols import Abstraction
-from .trace import Trace, module_of, trace_flat
 
 
 @dataclass(frozen=True)

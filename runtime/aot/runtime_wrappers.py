@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..autograd.level import accumulator_of, edge_of
-from ..autograd.nodes import Edge, Node
-from ..autograd.saved import FREED, modified, refuse_inference
 from ..errors import NestedTensor
-from ..leaf import as_leaf
-from ..levels import VALUES
-from ..tensor import ROOT
+from ..seam.levels import VALUES
+from ..session.leaf import as_leaf
+from ..session.tensor import SESSION
+from ..tape.nodes import Edge, Node
+from ..tape.saved import FREED, modified, refuse_inference
+from ..tape.values import accumulator_of, edge_of
 from .aliasing import within_reach
 from .compilers import Compiler, as_boxed
 from .joint import Joint, joint_graph
@@ -39,7 +39,7 @@ class CompiledBackward(Node):
 
     def __init__(self, ends: Sequence[Any], metas: Any, program: _Compiled, saved: list[Any], versions: list[int]) -> None:
         self.ends = ends
-        Node.__init__(self, ROOT, None, metas)  # type: ignore[arg-type]
+        Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.program = program
         self.saved: list[Any] | None = saved
         self.versions = versions  # of those that the caller can write to
@@ -143,7 +143,7 @@ class _Compiled:
                 ends = [edge_of(flat[i]) for i in self.joint.wanted]
             node = CompiledBackward(ends, metas, self, saved, versions)
             for i, t in self.tangents:
-                outs[i] = ROOT.wrap(outs[i], (node, t))
+                outs[i] = SESSION.wrap(outs[i], (node, t))
         return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, self.joint.out_spec)
 
 
@@ -182,7 +182,7 @@ def aot_function(
         for i, x in enumerate(given):
             end = None
             if type(x) in VALUES:
-                if x._level is not ROOT:
+                if x._level is not SESSION:
                     raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
                 if recording:
                     end = edge_of(x) if x._edge is not None or x._view is not None else x if x._req else None

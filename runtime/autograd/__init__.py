@@ -1,16 +1,18 @@
-"""Reverse mode at level zero, under the public names of ``torch.autograd``."""
+"""The public names of ``torch.autograd``."""
 
 from __future__ import annotations
 
 from torch.autograd import grad_mode
 from torch.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled, set_multithreading_enabled
 
+from ..session.backward import backward, grad
+from ..tape.anomaly import detect_anomaly, set_detect_anomaly
+from ..tape.saved import SavedTensor
+from . import function_rules as function_rules
 from . import graph as graph
-from .anomaly import detect_anomaly, set_detect_anomaly
+from . import registered as registered
 from .function import Function
 from .gradcheck import gradcheck, gradgradcheck
-from .reverse import backward, grad
-from .saved import SavedTensor
 from .variable import Variable
 
 __all__ = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from ..session.backward import grad
 from . import forward_ad
 from .numerical import one_hots, plain, zeros
-from .reverse import grad
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..levels import Value
-from .dual import DualSession, laid_out_like, unshared
+from ..seam.levels import Value
+from ..session.dual import DualSession, laid_out_like, unshared
+from ..tape.running import computes_tangents
 from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
-from .running import computes_tangents
 
 _enabled = torch._C._is_fwd_grad_enabled
 _set_enabled = torch._C._set_fwd_grad_enabled

@@ -13,10 +13,12 @@ import torch
 from torch.utils._contextlib import _DecoratorContextManager
 
 from ..errors import NestedTensor
-from ..levels import Value
+from ..seam.levels import Value
+from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like
+from ..session.leaf import as_leaf
+from ..session.tensor import SESSION
+from ..tape.running import DUALS, FORWARD, current_dual
 from . import dual_function as dual_function  # enters the rule of Functions
-from .dual import DualSession, fwd_grad_enabled, laid_out_like
-from .running import DUALS, FORWARD, current_dual
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
 
@@ -38,11 +40,9 @@ def current_level() -> int:
 
 def enter_dual_level() -> int:
     """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level of this thread and return its number. Levels do not nest."""
-    from ..tensor import ROOT
-
     if FORWARD.dual is not None:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
-    FORWARD.dual = DualSession(ROOT)
+    FORWARD.dual = DualSession(SESSION)
     DUALS.add(weakref.ref(FORWARD.dual, DUALS.discard))
     return 0
 
@@ -84,9 +84,6 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     views of the dual tensor are views of its tangent. Stricter than torch, which takes them and computes something: another dtype or
     device is a ``RuntimeError``. Plain tensors are wrapped. Within a transform of ``runtime.func`` use ``runtime.func.jvp``.
     """
-    from ..leaf import as_leaf
-    from ..tensor import ROOT
-
     dual = current_dual()
     if _checked_level(level, "_make_dual") < 0 or dual is None:
         raise RuntimeError("Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first.")
@@ -95,7 +92,7 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
             raise NestedTensor
         if not (t.is_floating_point() or t.is_complex()):
             raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
-    if isinstance(tensor, Value) and tensor._level is not ROOT:
+    if isinstance(tensor, Value) and tensor._level is not SESSION:
         raise RuntimeError(
             f"make_dual: the primal is a value of {tensor._level.what}; forward_ad works on tensors of level zero. "
             "Inside a transform of runtime.func use runtime.func.jvp."
@@ -107,7 +104,7 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
         raise RuntimeError(
             "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level 0 is not supported."
         )
-    if moving._level is ROOT and tangents.of(moving) is not None:
+    if moving._level is SESSION and tangents.of(moving) is not None:
         raise RuntimeError("Setting a forward grad that itself has a forward gradient at the same level 0 is not supported.")
     if primal.shape != moving.shape:
         raise RuntimeError(
@@ -126,18 +123,14 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
 
 def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
     """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without tangent, and the tangent or None."""
-    from ..tensor import ROOT
-
     dual = current_dual()
     if _checked_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"_unpack_dual(): argument 'dual' (position 1) must be Tensor, not {type(tensor).__name__}")
-    if not isinstance(tensor, Value) or tensor._level is not ROOT:
+    if not isinstance(tensor, Value) or tensor._level is not SESSION:
         return UnpackedDualTensor(tensor, None)
-    enabled = _is_fwd_grad_enabled()
-    tangent = dual.tangents.of(tensor) if enabled else None
-    with _set_fwd_grad_enabled(False):
-        primal: Any = torch.ops.aten.alias.default(tensor)
+    tangent = dual.tangents.of(tensor) if _is_fwd_grad_enabled() else None
+    primal: Any = torch.ops.aten.alias.default(tensor)
     dual.tangents.put(primal._inner, None)
     return UnpackedDualTensor(primal, tangent)

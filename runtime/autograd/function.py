@@ -1,7 +1,7 @@
 """``Function``: an operation with a derivative of the user's own, as ``torch.autograd.Function``.
 
 ``MyFn.apply(*args)`` looks for the innermost level among its arguments, as an ATen call does, and that level's rule runs: a grad level
-records a :class:`FunctionNode`, a dual level asks the ``jvp`` staticmethod, a batch level ``vmap`` (``runtime/func/custom_function.py``).
+records a :class:`FunctionNode`, a dual level asks the ``jvp`` staticmethod, a batch level ``vmap`` (``function_rules``).
 A rule calls :func:`dispatch` again on what its values hold, so a Function under nested transforms runs ``forward`` once, furthest out,
 and each level on the way in calls ``setup_context`` for a node or a tangent of its own.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from inspect import Signature, signature
 from typing import Any, NoReturn
@@ -18,13 +19,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import EscapedValue
-from ..levels import SCOPE, Level, Value, lifted, scope_outside
-from . import inplace, views
-from .foreign import pass_mark_on
-from .function_node import FunctionCtx, FunctionNode
-from .level import GradLevel, edge_of
-from .nodes import AccumulateGrad, Edge, Input
-from .running import current_dual
+from ..seam.levels import SCOPE, Level, Value, lifted, scope_outside
+from ..session.leaf import as_leaf
+from ..session.session import Session
+from ..tape import inplace, view_history
+from ..tape.foreign import pass_mark_on
+from ..tape.grad_level import GradLevel
+from ..tape.nodes import AccumulateGrad, Edge, Input
+from ..tape.values import edge_of
+from .function_node import INTERFACES, FunctionCtx, FunctionNode, defines
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -110,23 +113,7 @@ class InplaceFunction(Function):
         self.inplace = inplace
 
 
-# Classes whose staticmethods only state the interface. The drop-in adds torch's own, so that subclasses of it serve as well.
-INTERFACES: set[type] = {Function, InplaceFunction}
-
-
-def defines(cls: type, name: str) -> bool:
-    """Whether ``cls`` has a staticmethod ``name`` of its own, rather than that of an interface."""
-    owner = next((c for c in cls.__mro__ if name in vars(c)), None)
-    return owner is not None and owner not in INTERFACES
-
-
-def backward_of(cls: type) -> Callable[..., Any]:
-    """The ``backward`` of ``cls``, which may be called ``vjp``."""
-    has_vjp = defines(cls, "vjp")
-    if has_vjp and defines(cls, "backward"):
-        raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
-    found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward  # type: ignore[attr-defined]
-    return found
+INTERFACES.update((Function, InplaceFunction))
 
 
 class _Definition:
@@ -178,8 +165,6 @@ def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
     if _grad_enabled() and any(isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad for a in args):
-        from ..leaf import as_leaf
-
         args = tuple(as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args)
     output = dispatch(cls, args)[0]
     pass_mark_on(args, output)
@@ -196,7 +181,7 @@ def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
             f"a value of {level.what} (level {level.number}) is used by {cls.__name__} after the transform has returned. "
             "Return values from the transformed function instead of storing them, or detach them inside it."
         )
-    taking: Any = (current_dual() if level.number == 0 else None) or level
+    taking = level.acting()
     found = next((_rules[c] for c in type(taking).__mro__ if c in _rules), None)
     with scope_outside(level):
         output, ctx = run_forward(cls, args) if found is None else found(taking, cls, args)
@@ -263,15 +248,42 @@ def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, 
 @rule(GradLevel)
 def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run one level further out and put a node on this level's tape."""
-    output, _, ctx = record(level, cls, args)
+    require_setup_context(cls)
+    ctx, recording = _node(level, cls, args)
+    given = tuple(lowered(level, a) for a in args)
+    was = _grad_enabled()
+    torch._C._set_grad_enabled(was and level.outer_mode)
+    try:
+        output, _ = dispatch(cls, given)
+        cls.setup_context(ctx, given, output)
+    finally:
+        torch._C._set_grad_enabled(was)
+    application = _Application(level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording)
+    wrapped = application.outputs()
+    ctx.forget_marks()
+    return (wrapped if isinstance(output, tuple) else wrapped[0]), ctx
+
+
+@rule(Session)
+def _record_in_session(session: Session, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    output, _, ctx = record(session, cls, args)
     ctx.forget_marks()
     return output, ctx
 
 
-def record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
-    """The output in values of ``level``; the outputs as ``forward`` returned them; and the node, which still knows their marks."""
-    if not level.is_root:
-        require_setup_context(cls)
+def record(session: Session, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
+    """The output in values of the session; the outputs as ``forward`` returned them; and the node, which still knows their marks.
+
+    Nothing is further out, so ``forward`` sees the tensors themselves."""
+    ctx, recording = _node(session, cls, args)
+    output, _ = run_forward(cls, args, ctx)
+    application = _InSession(session, cls, ctx, args, args, output if isinstance(output, tuple) else (output,), recording)
+    wrapped = application.outputs()
+    return (wrapped if isinstance(output, tuple) else wrapped[0]), application.outs, ctx
+
+
+def _node(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[FunctionNode, bool]:
+    """The node of a call, and whether it is put on the tape."""
     edges: list[Edge | None] = []
     needs = []
     for a in args:
@@ -280,26 +292,7 @@ def record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tupl
         if isinstance(a, torch.Tensor):
             edges.append(edge)
     recording = _grad_enabled() and any(needs)
-    ctx = new_ctx(cls, needs, level, tuple(edges) if recording else ())
-    if level.is_root:  # nothing is further out: ``forward`` sees the tensors themselves
-        given = args
-        output, _ = run_forward(cls, args, ctx)
-    else:
-        given = tuple(lowered(level, a) for a in args)
-        was = _grad_enabled()
-        torch._C._set_grad_enabled(bool(level.outer_mode))
-        try:
-            output, _ = dispatch(cls, given)
-            cls.setup_context(ctx, given, output)
-        finally:
-            torch._C._set_grad_enabled(was)
-    several = isinstance(output, tuple)
-    outs = output if several else (output,)
-    check_marks(ctx, outs, given)
-    wrapped = tuple(_wrap_output(level, cls, ctx, i, o, outs, args, given, recording) for i, o in enumerate(outs))
-    if recording:
-        ctx.record(args, given, outs)
-    return (wrapped if several else wrapped[0]), outs, ctx
+    return new_ctx(cls, needs, level, tuple(edges) if recording else ()), recording
 
 
 def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
@@ -323,58 +316,83 @@ def position_of(t: Any, tensors: Sequence[Any]) -> int | None:
     return next((i for i, x in enumerate(tensors) if x is t), None)
 
 
-def _wrap_output(
-    level: GradLevel,
-    cls: Any,
-    ctx: Any,
-    i: int,
-    o: Any,
-    outs: Sequence[Any],
-    args: Sequence[Any],
-    given: Sequence[Any],
-    recording: bool,
-) -> Any:
-    """Output ``i`` of ``forward`` as a value of ``level``, with its place on the tape."""
-    if not isinstance(o, torch.Tensor):
-        return o
-    if isinstance(o, Value) and o._level.number > level.number:
-        return o  # a transform further in, which this level knows nothing of, saw the work: a trace of the session's tensors
-    v: Any
-    edge = (ctx, i) if recording and ctx.differentiates(o) else None
-    source = position_of(o, given)
-    target: Any = None if source is None else args[source]
-    mine = isinstance(target, Value) and target._level is level
-    if target is not None and position_of(o, ctx.dirty_tensors) is not None:
-        if edge is not None:
-            if not mine:
-                inplace.refuse(level, f"{cls.__name__}.apply")
-            _rewrite(level, cls, target, edge, len(outs), source, args)
-        elif mine and level.is_root and target.requires_grad:
-            return target.detach()  # as torch: the output has no gradient, and the input keeps its own
+@dataclass
+class _Application:
+    """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them; ``outs``: what it returned."""
+
+    level: Any
+    cls: Any
+    ctx: FunctionNode
+    args: tuple[Any, ...]
+    given: tuple[Any, ...]
+    outs: tuple[Any, ...]
+    recording: bool
+
+    def outputs(self) -> tuple[Any, ...]:
+        """The outputs as values of the level, each with its place on the tape."""
+        check_marks(self.ctx, self.outs, self.given)
+        wrapped = tuple(self.output(i, o) if isinstance(o, torch.Tensor) else o for i, o in enumerate(self.outs))
+        if self.recording:
+            self.ctx.record(self.args, self.given, self.outs)
+        return wrapped
+
+    def output(self, i: int, o: torch.Tensor) -> Any:
+        if isinstance(o, Value) and o._level.number > self.level.number:
+            return o  # a transform further in, which this level knows nothing of, saw the work: a trace of the session's tensors
+        edge: Edge | None = (self.ctx, i) if self.recording and self.ctx.differentiates(o) else None
+        source = position_of(o, self.given)
+        if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
+            return self.written(source, edge)
+        v = self.made(o, None if source is None else self.args[source], edge)
+        if _grad_enabled():
+            of = zip(self.args, self.given, strict=True)
+            bases = [a for a, x in of if self.owns(a) and view_history.aliases(o, x)]
+            if bases:
+                base = bases[0]._view.base if bases[0]._view is not None else bases[0]
+                v._view = view_history.View(base, (), "function")
+        return v
+
+    def owns(self, a: Any) -> bool:
+        return isinstance(a, Value) and a._level is self.level
+
+    def written(self, source: int, edge: Edge | None) -> Any:
+        """An input that ``forward`` wrote to: the node is its new history."""
+        target = self.args[source]
+        if edge is None:
+            return target
+        if not self.owns(target):
+            self.level.refuse_captured_write(f"{self.cls.__name__}.apply")
+        _rewrite(self.level, target, edge, len(self.outs), self.args[:source])
         return target
-    if level.is_root and not (isinstance(o, Value) and o._level is level):
-        v = level.wrap(o, edge)
-    elif level.is_root and target is None:
-        v = o
-        v._edge, v._req = edge, False
-        if v._view is not None:
-            v._view.generation = v._view.base._generation  # its history is the Function's, whatever forward wrote before
-    elif level.is_root:
-        with torch.no_grad():
-            v = o.view_as(o) if edge is not None or not target.requires_grad else o.detach()
+
+    def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
+        """What ``forward`` made, or ``returned``, an argument that it gave back as it was."""
+        return self.level.wrap(o, edge)
+
+
+class _InSession(_Application):
+    def written(self, source: int, edge: Edge | None) -> Any:
+        target = self.args[source]
+        if edge is None and self.owns(target) and target.requires_grad:
+            return target.detach()  # as torch: the output has no gradient, and the input keeps its own
+        return super().written(source, edge)
+
+    def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
+        if not self.owns(o):
+            return self.level.wrap(o, edge)
+        if returned is None:
+            o._edge, o._req = edge, False
+            if o._view is not None:
+                o._view.generation = o._view.base._generation  # its history is the Function's, whatever forward wrote before
+            return o
+        v = o.detach() if returned.requires_grad else o.view_as(o)
         v._edge = edge
-    else:
-        v = level.wrap(o, edge)
-    if _grad_enabled():
-        bases = [a for a, x in zip(args, given, strict=True) if isinstance(a, Value) and a._level is level and views.aliases(o, x)]
-        if bases:
-            base = bases[0]._view.base if bases[0]._view is not None else bases[0]
-            v._view = views.View(base, (), "function")
-    return v
+        return v
 
 
-def _rewrite(level: GradLevel, cls: Any, target: Any, edge: Edge, n_outputs: int, source: int | None, args: Sequence[Any]) -> None:
-    """``forward`` wrote to an input: the node is its new history."""
+def _rewrite(level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[Any]) -> None:
+    """The node is the new history of an input that ``forward`` wrote to. ``before``: the arguments before it."""
+    view_history.refuse_stale_target(target)
     old = edge_of(target)
     if target._view is not None and n_outputs > 1:
         raise RuntimeError(
@@ -383,8 +401,8 @@ def _rewrite(level: GradLevel, cls: Any, target: Any, edge: Edge, n_outputs: int
         )
     if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
         raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
-    views.check_write(target, old, True)
-    at = sum(isinstance(a, torch.Tensor) for a in args[:source])
+    view_history.check_write(target, old, True)
+    at = sum(isinstance(a, torch.Tensor) for a in before)
     inplace.rebase(level, target, edge, at)
 
 

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..levels import Value
 from ..rules.record import NestedMeta
-from .nested import meta_of
-from .nodes import Edge, Node
-from .running import current_graph_is_retained
-from .saved import FREED, SavedTensor, present, restore, save
+from ..seam.levels import Value
+from ..tape.conform import conform
+from ..tape.metas import meta_of
+from ..tape.nodes import Edge, Node
+from ..tape.running import current_graph_is_retained
+from ..tape.saved import FREED, SavedTensor, present, restore, save
+from ..tape.values import edge_of
+
+# Classes whose staticmethods only state the interface: Function and, under the drop-in, torch's own.
+INTERFACES: set[type] = set()
+
+
+def defines(cls: type, name: str) -> bool:
+    """Whether ``cls`` has a staticmethod ``name`` of its own, rather than that of an interface."""
+    owner = next((c for c in cls.__mro__ if name in vars(c)), None)
+    return owner is not None and owner not in INTERFACES
+
+
+def backward_of(cls: type) -> Callable[..., Any]:
+    """The ``backward`` of ``cls``, which may be called ``vjp``."""
+    has_vjp = defines(cls, "vjp")
+    if has_vjp and defines(cls, "backward"):
+        raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
+    found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward  # type: ignore[attr-defined]
+    return found
 
 
 class FunctionCtx:
@@ -114,8 +134,6 @@ class FunctionNode(Node, FunctionCtx):
 
     def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
         """Where the gradient of a tensor to save goes: it is an output of this node, an input, or neither."""
-        from .level import edge_of
-
         for i, o in enumerate(outs):
             if o is t:
                 return i if self.differentiates(o) else None
@@ -190,10 +208,8 @@ class FunctionNode(Node, FunctionCtx):
         return found
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        from .function import backward_of
-
         level: Any = self.level
-        values = level.is_root or create_graph
+        values = level.shows_values or create_graph
         shown = []
         for g, zeros in zip(grads, self._zeros, strict=True):
             if g is None and zeros is not None:
@@ -214,8 +230,6 @@ class FunctionNode(Node, FunctionCtx):
             result = result[:n]
         if len(result) != n:
             raise RuntimeError(f"function {self.name()} returned an incorrect number of gradients (expected {n}, got {len(result)})")
-        from .engine import conform
-
         level = self.level
         for i, r in enumerate(result):
             if r is None:

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
-from ..levels import Value
+from ..func import vmap
+from ..seam.levels import Value
+from ..session.backward import grad
+from ..session.leaf import as_leaf
 from . import forward_ad
-from .reverse import grad
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -35,8 +37,6 @@ _NEEDS_V = "The vector v can only be None if {} a single Tensor with a single el
 
 
 def _value(t: torch.Tensor) -> Any:
-    from ..leaf import as_leaf  # here, because the tensor of level zero is made with this package
-
     return as_leaf(t)
 
 
@@ -85,7 +85,7 @@ def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[.
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
         if outs[0].numel() != 1:
             raise RuntimeError(f"The Tensor returned by the function given to {function} should contain a single element")
-        return outs[0].squeeze()
+        return outs[0]
 
     return checked
 
@@ -93,7 +93,7 @@ def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[.
 def _direction(v: Any, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool) -> tuple[Any, ...]:
     """``v`` as a tuple of tensors of the shapes of ``like``."""
     vs = _opened(v, "v", function, create_graph, track=False)
-    if is_tuple or len(like) > 1:
+    if is_tuple:
         if len(vs) != len(like):
             raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(vs)}.")
     elif len(vs) != 1:
@@ -165,7 +165,6 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
             raise RuntimeError(_NEEDS_V.format("the user-provided function returns"))
         else:
             vs = None
-    with torch.set_grad_enabled(create_graph or torch.is_grad_enabled()):
         pulled = _pull(outs, opened, vs, create_graph)
         filled = _filled(pulled, opened, _OUTPUT_INDEPENDENT if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None)
     return _returned(outs, is_tuple, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
@@ -260,8 +259,6 @@ def jacobian(
             )
         rows = _rows_at_once if vectorize else _rows
         blocks = [list(rows(i, o, opened, create_graph, strict)) for i, o in enumerate(outs)]
-    if not create_graph:
-        blocks = [[b.detach() for b in row] for row in blocks]
     return _nested(blocks, many_outputs, isinstance(inputs, tuple))
 
 
@@ -290,8 +287,6 @@ def _rows_at_once(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, s
 
 def _columns(func: Callable[..., Any], inputs: Any, strict: bool, vectorize: bool) -> Any:
     """The Jacobian in forward mode: a dual level whose tangents are a batch, one per element of the inputs."""
-    from ..func import vmap
-
     if strict:
         raise RuntimeError(
             'torch.autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). '
@@ -346,7 +341,7 @@ def hessian(
     def gradient(*xs: Any) -> tuple[Any, ...]:
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(x if x.requires_grad else x.requires_grad_() for x in xs)
-        found: tuple[Any, ...] = jacobian(scalar, xs, create_graph=True)
+        found: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
         for i, g in enumerate(found):
             if strict and not _tracked(g):
                 raise RuntimeError(_JACOBIAN_INDEPENDENT.format(i))

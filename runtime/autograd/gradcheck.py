@@ -15,13 +15,15 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
-from ..levels import Value
+from ..seam.levels import Value
+from ..session.backward import grad
+from ..session.leaf import as_leaf
+from ..session.tensor import wrap
 from . import analytical, numerical
 from . import gradcheck_special as special
 from .analytical import as_tuple
 from .gradcheck_special import GradcheckError
 from .numerical import Steps, plain, zeros
-from .reverse import grad
 
 __all__ = [
     "GradcheckError",
@@ -99,8 +101,6 @@ def _overlaps(x: torch.Tensor) -> bool:
 
 def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """The inputs as values, and the numbers of those that require grad."""
-    from ..leaf import as_leaf
-
     given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
     at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
@@ -346,8 +346,8 @@ def gradcheck(
         if check_backward_ad:
             if check_batched_grad:
                 for k, o in zip(outputs, differentiable, strict=True):
-                    special.batched_cotangents(o, problem.wrt(), k)
-            special.zero_cotangent(differentiable, problem.wrt())
+                    special.batched_cotangents(o, problem.wrt(), k, at)
+            special.zero_cotangent(differentiable, problem.wrt(), at)
             if check_undefined_grad:
                 special.undefined_cotangents(differentiable, problem.wrt())
         if check_forward_ad and check_undefined_grad:
@@ -431,8 +431,6 @@ def _differentiable(result: Any) -> tuple[Any, ...]:
 
 def _cotangent_like(o: Any, non_contiguous: bool) -> Any:
     """A random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of a floating dtype of its own."""
-    from ..tensor import wrap
-
     g = torch.randn_like(plain(o), memory_format=torch.contiguous_format)
     if non_contiguous:
         g = torch.stack([g, g], dim=-1).select(-1, 0)

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from ..func import vmap
+from ..func.draws import ERROR
+from ..session.backward import grad
+from ..tape.engine import execute
+from ..tape.values import edge_of
 from . import analytical
-from .engine import execute
-from .level import edge_of
 from .numerical import plain, zeros
-from .reverse import grad
 
 _UNDEFINED = "A backward that is given None for the gradient of an output must take it for zeros."
 _BATCHED = (
@@ -30,12 +32,15 @@ def _all_zero(grads: Sequence[Any]) -> bool:
     return all(g is None or not (plain(g) if g.layout is torch.strided else plain(g).to_dense()).any() for g in grads)
 
 
-def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
-    """Derivatives are linear: of a zero cotangent they make zeros, of the inputs' type and shape. Of sparse ones they may be dense."""
+def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
+    """Derivatives are linear: of a zero cotangent they make zeros, of the inputs' type and shape. Of sparse ones they may be dense.
+
+    ``at``: which arguments the ``inputs`` are.
+    """
     grads = grad(outs, inputs, [torch.zeros_like(plain(o)) for o in outs], retain_graph=True, allow_unused=True)
     if not _all_zero(grads):
         raise GradcheckError("backward not multiplied by grad_output")
-    for i, (x, g) in enumerate(zip(inputs, grads, strict=True)):
+    for i, x, g in zip(at, inputs, grads, strict=True):
         if g is None:
             continue
         layouts = (x.layout,) if x.layout is torch.strided else (x.layout, torch.strided)
@@ -87,8 +92,8 @@ def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequ
                 )
 
 
-def batched_cotangents(out: Any, inputs: Sequence[Any], number: int) -> None:
-    """vmap of the backward pass equals a loop of it."""
+def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequence[int]) -> None:
+    """vmap of the backward pass equals a loop of it. ``at``: which arguments the ``inputs`` are; ``number``: which output ``out`` is."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, g) for g in cotangents]
     try:
@@ -98,13 +103,11 @@ def batched_cotangents(out: Any, inputs: Sequence[Any], number: int) -> None:
     for i, g in enumerate(found):
         want = [e[i] for e in expected]
         if g is not None or want[0] is not None:
-            _same(number, i, g, want, inputs[i], "check_batched_grad")
+            _same(number, at[i], g, want, inputs[i], "check_batched_grad")
 
 
 def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) -> None:
     """vmap of the forward pass over tangents of input ``i`` equals a loop of it."""
-    from ..func import vmap
-
     tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
 
     def one(t: Any) -> tuple[Any, ...]:
@@ -121,8 +124,6 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
     """A refused draw is told in the words of the kernel that refused: ``vmap`` speaks of options that the caller does not have."""
-    from ..func.draws import ERROR
-
     said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
     return GradcheckError(f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}")
 

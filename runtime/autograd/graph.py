@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ambient import Ambient
 from ..errors import NestedTensor
-from ..levels import Value
-from .edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
-from .nodes import Node
-from .saved import HOOKS
+from ..seam.ambient import Ambient
+from ..seam.levels import Value
+from ..tape.edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
+from ..tape.nodes import Node
+from ..tape.saved import HOOKS
 
 __all__ = [
     "GradientEdge",

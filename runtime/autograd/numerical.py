@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..levels import Value
+from ..seam.levels import Value
+from ..session.tensor import unwrap
 
 Outputs = Callable[[], Sequence[Any]]
 
@@ -28,8 +29,6 @@ class Steps(NamedTuple):
 
 def plain(t: Any) -> torch.Tensor:
     """The tensor under a value of level zero, without history."""
-    from ..tensor import unwrap
-
     return unwrap(t).detach() if isinstance(t, Value) else t.detach()
 
 

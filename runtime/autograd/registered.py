@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 
-from ..rules.ops import Op
+from ..rules.ops import PROVIDERS, Op
 from .function import Function
 
-BACKWARD, VMAP = "_backward_fn", "_vmap_fn"
+_FORMULAS = {"vjp": "_backward_fn", "batch": "_vmap_fn"}  # attributes of an op's definition
 Lengths = tuple[int | None, ...]  # of the arguments that are lists of tensors: a Function takes each tensor by itself
 _functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
 
 
-def registered(op: Op, formula: str) -> Callable[..., Any] | None:
-    """``op`` as a Function, if its author registered ``formula``; else None."""
+def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
+    """``op`` as a Function, if its author registered a formula for ``rule``; else None."""
     definition = OPDEFS.get(op.func._name)
-    if definition is None or getattr(definition, formula) is None:
+    if definition is None or rule not in _FORMULAS or getattr(definition, _FORMULAS[rule]) is None:
         return None
     arguments = op.func._schema.arguments
     lists = ["List" in str(a.type) and "Tensor" in str(a.type) for a in arguments]
@@ -85,3 +85,6 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
 
     Registered.__name__ = Registered.__qualname__ = op.base_name
     return Registered
+
+
+PROVIDERS.append(_registered)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from . import engine
+from ..session.tensor import wrap
+from ..tape import engine
 
 
 class _VariableMeta(type(torch.Tensor)):  # type: ignore[misc]
@@ -20,7 +21,5 @@ class Variable(torch.Tensor, metaclass=_VariableMeta):
     _execution_engine = engine  # whose ``queue_callback`` programs call by this way
 
     def __new__(cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None) -> Any:
-        from ..tensor import wrap
-
         data = torch.empty(0) if data is None else data
         return wrap(data.detach(), requires_grad)

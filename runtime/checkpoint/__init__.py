@@ -9,16 +9,11 @@ from typing import Any
 
 import torch
 
-from ..ambient import Ambient
+from ..seam.ambient import Ambient
 from .debug import OpLog
 from .frame import CheckpointError, Frame, GraphExecGroup
 from .reentrant import CheckpointFunction, check_backward_validity, detach_variable
-from .selective import (
-    SAC_IGNORED_OPS,
-    CheckpointPolicy,
-    SelectiveCheckpointContext,
-    create_selective_checkpoint_contexts,
-)
+from .selective import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 from .state import DefaultDeviceType, Surroundings, get_device_states, set_device_states
 
 __all__ = [

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
 
-from ..ambient import Ambient
 from ..autograd.graph import saved_tensors_hooks
-from ..autograd.level import edge_of
-from ..autograd.running import RUNNING
-from ..autograd.saved import HOOKS, Saved, present, restore, save
-from ..levels import Value
 from ..rules.record import extent
+from ..seam.ambient import Ambient
+from ..seam.levels import Value
+from ..tape.running import RUNNING
+from ..tape.saved import HOOKS, Saved, present, restore, save
+from ..tape.values import edge_of
 from .debug import OpLog
 from .state import Surroundings
 
@@ -46,10 +46,6 @@ def _metadata(t: torch.Tensor) -> Metadata:
 
 class _Stop(BaseException):
     """Ends the second run of a function as soon as every holder has its tensor; no handler of the user's may catch it."""
-
-    def __init__(self, frame: Frame) -> None:
-        super().__init__()
-        self.frame = frame
 
 
 class _Holder:
@@ -178,23 +174,16 @@ class Frame:
             if position < expected and self.holders[position]() is not None:
                 run[position] = Saved(t._inner if isinstance(t, Value) else t)
             if self.early_stop and len(seen) == expected:
-                raise _Stop(self)
+                raise _Stop
             if position in run and run[position].tensor is HOOKS.rising:
                 run[position].version += 1
             return t.detach()
 
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
         log = self.log.second_run() if self.log is not None else None
-        try:
-            with saved_tensors_hooks(pack, _same), self.surroundings.restored(), self.again, torch.enable_grad():
-                if log is None:
-                    self.function(*args, **kwargs)
-                else:
-                    with log:
-                        self.function(*args, **kwargs)
-        except _Stop as stop:
-            if stop.frame is not self:
-                raise
+        hooks = saved_tensors_hooks(pack, _same)  # those of the innermost frame alone are called, so that a stop is always its own
+        with suppress(_Stop), hooks, self.surroundings.restored(), self.again, torch.enable_grad(), log or nullcontext():
+            self.function(*args, **kwargs)
         if self.complete:
             self._compare(seen)
         return run

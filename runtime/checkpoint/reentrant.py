@@ -10,7 +10,7 @@ import torch
 
 from .. import autograd
 from ..autograd.function import Function
-from ..autograd.running import RUNNING
+from ..tape.running import RUNNING
 from .state import Surroundings
 
 
@@ -38,8 +38,7 @@ class CheckpointFunction(Function):
         ctx.inputs = tuple(None if isinstance(a, torch.Tensor) else a for a in args)
         ctx.tensor_positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
         ctx.save_for_backward(*(args[i] for i in ctx.tensor_positions))
-        with torch.no_grad():
-            return run_function(*args)
+        return run_function(*args)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from ..levels import Value, innermost
+from ..seam.levels import Value, innermost
 
 _aten = torch.ops.aten
 SAC_IGNORED_OPS: set[Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..levels import Value
+from ..seam.levels import Value
 
 
 class DefaultDeviceType:

@@ -17,7 +17,7 @@ import torch.onnx
 from .patches import Patches
 from .stepping_aside import Exchange, RefuseSession, aside
 
-_export, _load, _save = torch.export.export, torch.export.load, torch.export.save
+_export, _load = torch.export.export, torch.export.load
 _ExportedProgram: Any = torch.export.ExportedProgram
 
 
@@ -27,8 +27,9 @@ def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[.
     @functools.wraps(capture)
     def traced(program: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = Exchange()
+        args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
         with aside(patches), exchange.lent(program), RefuseSession(name):
-            made = capture(program, *exchange.plain_tree(args), **exchange.plain_tree(kwargs))
+            made = capture(program, *args, **kwargs)
         if isinstance(made, torch.nn.Module):
             _give_parameters(made, exchange)
         return made
@@ -93,9 +94,6 @@ class Programs:
             program = _export(module, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options)
         return self._received(program, exchange)
 
-    def save(self, program: Any, f: Any, **options: Any) -> None:
-        self._plainly(program, lambda: _save(program, f, **options))
-
     def load(self, f: Any, **options: Any) -> Any:
         with aside(self._patches):
             program = _load(f, **options)
@@ -131,7 +129,6 @@ def captures(patches: Patches) -> dict[int, tuple[Any, Any]]:
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
         (_export, _named(_export, programs.export)),
-        (_save, _named(_save, programs.save)),
         (_load, _named(_load, programs.load)),
     ]
     return {id(theirs): (theirs, ours) for theirs, ours in pairs}

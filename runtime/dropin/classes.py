@@ -8,17 +8,19 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..autograd import function
-from ..levels import constant_of
-from ..tensor import Tensor, as_kind, dispatches, unwrap, wrap
+from ..seam.levels import constant_of
+from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .factories import adopted, inside_dispatch
 from .patches import Patches
 
 _requires_grad: Any = torch._C.TensorBase.requires_grad
+_torchs_requires_grad_: Any = torch._C.TensorBase.requires_grad_
 _Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
 _make_subclass: Any = torch.Tensor._make_subclass
 _make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
+_UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
 _set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
@@ -35,20 +37,23 @@ class _RequiresGrad:
     def __get__(self, t: Any, owner: Any = None) -> Any:
         if t is None:
             return self
-        if not isinstance(t, (UninitializedParameter, UninitializedBuffer)):
+        if not isinstance(t, _UNINITIALIZED):
             return _requires_grad.__get__(t)
         with torch._C.DisableTorchFunctionSubclass():  # it lets pass what torch's own descriptors do, and knows them by their class
             return _requires_grad.__get__(t)
 
     def __set__(self, t: Any, value: bool) -> None:
-        _require(t, value)
+        if not isinstance(t, _UNINITIALIZED):
+            _require(t, value)
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            _requires_grad.__set__(t, value)
 
 
-def _require(t: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+def _require(t: torch.Tensor, requires_grad: bool = True) -> Any:
     """``requires_grad_`` of a tensor that is not a value."""
-    if inside_dispatch() or isinstance(t, (UninitializedParameter, UninitializedBuffer)):
-        _requires_grad.__set__(t, requires_grad)
-        return t
+    if inside_dispatch() or isinstance(t, _UNINITIALIZED):
+        return _torchs_requires_grad_(t, requires_grad)
     if not requires_grad and not t.requires_grad:
         return t
     return become_runtime(t).requires_grad_(requires_grad)
@@ -57,9 +62,11 @@ def _require(t: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
 def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if inside_dispatch():
         return _new_tensor(cls, *args, **kwargs)
-    if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:
-        return args[0].as_subclass(cls)
-    return as_kind(adopted(_new_tensor(torch.Tensor, *args, **kwargs)), cls)
+    match args:
+        case [Tensor() as t] if not kwargs:
+            return t.as_subclass(cls)
+    made = adopted(_new_tensor(torch.Tensor, *args, **kwargs))
+    return made if cls is torch.Tensor else as_kind(made, cls)
 
 
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
@@ -75,7 +82,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
 
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
     """``torch.Tensor._make_subclass``: a leaf of that class in the memory of ``data``."""
-    if inside_dispatch() or options or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
+    if inside_dispatch() or options or issubclass(cls, _UNINITIALIZED):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
     if dispatches(kind):

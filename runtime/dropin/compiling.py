@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..tensor import Tensor, wrap
+from ..session.tensor import Tensor, wrap
 from .patches import Patches
 from .stepping_aside import Exchange, aside, standing_aside
 
@@ -116,24 +116,19 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
 
 def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
     """``{id of torch.compile: (torch.compile, ours)}``. Dynamo is imported, and changed, when it is first asked for."""
-    dynamo = Patches()
-    patched: list[bool] = []
+
+    @functools.cache
+    def change_dynamo() -> None:
+        dynamo, end = Patches(), contextlib.ExitStack()
+        end.callback(dynamo.undo)
+        patches.enter(end)
+        with aside(patches):
+            _patch_dynamo(dynamo, patches)
 
     @functools.wraps(_compile)
     def compile(*args: Any, **kwargs: Any) -> Any:
-        if not patched:
-            patched.append(True)
-            with aside(patches):
-                _patch_dynamo(dynamo, patches)
-            patches.enter(contextlib.closing(_Undone(dynamo)))
+        change_dynamo()
         with aside(patches):
             return _compile(*args, **kwargs)
 
     return {id(_compile): (_compile, compile)}
-
-
-class _Undone:
-    """Patches as something to close."""
-
-    def __init__(self, patches: Patches) -> None:
-        self.close = patches.undo

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from ..autograd.engine import queue_callback
-from ..tensor import Tensor, unwrap, wrap
+from ..session.tensor import Tensor, unwrap, wrap
+from ..tape.engine import queue_callback
 from .patches import Patches
 
 _UNUSED = (
@@ -102,9 +102,7 @@ class Reducer:
         ready, self._ready, self._waiting = self._ready, set(), False
         used = ready
         if self._lenient:
-            everywhere = torch.zeros(len(self._params), dtype=torch.int32)
-            everywhere[sorted(ready)] = 1
-            mask = unwrap(everywhere).to(self._params[0].device)
+            mask = unwrap(torch.tensor([float(i in ready) for i in range(len(self._params))])).to(self._params[0].device)
             dist.all_reduce(mask, group=self._group)
             used = {i for i, n in enumerate(mask.tolist()) if n}
         elif len(ready) < len(self._params):
@@ -118,7 +116,7 @@ class Reducer:
                     self._reduce_bucket(number, bucket, used)
 
     def _gradient(self, p: Any) -> torch.Tensor:
-        return torch.zeros_like(unwrap(p.detach())) if p.grad is None else unwrap(p.grad)
+        return unwrap(torch.zeros_like(p.detach()) if p.grad is None else p.grad)
 
     def _reduce_bucket(self, number: int, bucket: list[int], used: set[int]) -> None:
         params = [self._params[i] for i in bucket]
@@ -129,21 +127,20 @@ class Reducer:
         else:
             state, hook = self._hook
             result = hook(state, GradBucket(number, number == len(self._buckets) - 1, wrap(flat), params)).wait()
-            flat = unwrap(result[0] if isinstance(result, (list, tuple)) else result)
+            flat = unwrap(*result) if isinstance(result, (list, tuple)) else unwrap(result)
         for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
             p = self._params[i]
             if i not in used:
                 continue  # no process has a gradient for it
             if p.grad is None:
-                p.grad = wrap(torch.empty_like(unwrap(p.detach())).copy_(part.view(p.shape)))
-            else:
-                unwrap(p.grad).copy_(part.view(p.shape))
+                p.grad = torch.empty_like(p.detach())
+            unwrap(p.grad).copy_(part.view(p.shape))
 
     def _reduce_sparse(self, bucket: list[int]) -> None:
         for i in bucket:
             p = self._params[i]
             if p.grad is None:
-                p.grad = wrap(torch.zeros_like(unwrap(p.detach())).to_sparse(1))
+                p.grad = torch.zeros_like(p.detach()).to_sparse(1)
             grad = (unwrap(p.grad) / dist.get_world_size(self._group)).coalesce()
             dist.all_reduce(grad, group=self._group)
             p.grad = wrap(grad)
@@ -162,8 +159,11 @@ class Reducer:
     def set_logger(self, logger: Any) -> None:
         pass
 
-    def _rebuild_buckets(self) -> bool:
-        return False
+    def _rebuild_buckets(self) -> None:
+        """Buckets stay as they are."""
+
+    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
+        """There are no statistics to sample."""
 
     def _set_static_graph(self) -> None:
         self._lenient = True
@@ -209,7 +209,7 @@ class Logger:
         pass
 
     set_construction_data_and_log = set_runtime_stats_and_log = set_error_and_log = _nothing
-    _set_static_graph = _set_comm_hook_name = _set_ddp_runtime_logging_sample_rate = _nothing
+    _set_static_graph = _set_comm_hook_name = _nothing
 
     def _get_ddp_logging_data(self) -> Any:
         raise NotImplementedError("runtime.dropin: its DistributedDataParallel keeps no statistics")

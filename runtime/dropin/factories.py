@@ -15,11 +15,10 @@ import torch.nested
 import torch.signal.windows
 import torch.utils._device
 from torch._C import DispatchKey
-from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..levels import SCOPE, VALUES, Value, lifted
-from ..tensor import Tensor, unwrap, wrap
+from ..seam.levels import SCOPE, VALUES, Value, lifted
+from ..session.tensor import Tensor, unwrap, wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _torch_tensor = torch.tensor
@@ -113,12 +112,7 @@ def forget_tables() -> None:
 
 def _wrap_all() -> list[tuple[Any, Any]]:
     found = [getattr(module, name) for module, names in _NAMES.items() for name in names.split()]
-    pairs = [(f, _wrapped(_READERS.get(f, f))) for f in found]
-    for f, made in pairs:
-        builtin = _find_builtin(f)
-        if builtin is not None:  # so that torch.jit.script, which torch itself uses, goes on compiling calls of it
-            _register_builtin(made, builtin)
-    return pairs
+    return [(f, _wrapped(_READERS.get(f, f))) for f in found]
 
 
 _WRAPPED = _wrap_all()

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..autograd import function
-from ..levels import VALUES
-from ..tensor import Tensor
+from ..autograd import function, function_node
+from ..seam.levels import VALUES
+from ..session.tensor import Tensor
 
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
@@ -62,7 +62,7 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
 
 def meet() -> None:
     """Called once, by ``import runtime``."""
-    function.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function serve as ours do
+    function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function serve as ours do
     _Function.apply = classmethod(_apply)
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)

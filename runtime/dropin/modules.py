@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ..levels import Value
-from ..tensor import unwrap
+from ..seam.levels import Value
+from ..session.tensor import unwrap
 from .patches import Patches
 
 _pad_sequence: Any = torch._C._nn.pad_sequence
@@ -19,8 +19,6 @@ _Uninitialized: Any = UninitializedParameter.__mro__[1]  # the mixin, which torc
 
 def _placed(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.Tensor:
     """``rows[places]``, with ``padding`` where a place is negative."""
-    if not rows.shape[0]:
-        return rows.new_full((*places.shape, *rows.shape[1:]), padding)
     missing = (places < 0).view(*places.shape, *(1,) * (rows.dim() - 1))
     return rows[places.clamp(min=0)].masked_fill(missing, padding)
 
@@ -37,8 +35,6 @@ def _padded(sequences: Any, batch_first: bool = False, padding_value: float = 0.
 
 def _padded_packed(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> Any:
     """``_pad_packed_sequence``, likewise."""
-    if not isinstance(data, Value):
-        return _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length)
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
     places, lengths = _pad_packed_sequence(unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length)
     return _placed(data, places.squeeze(-1), padding_value), lengths
@@ -62,7 +58,7 @@ def _new_buffer(cls: Any, requires_grad: bool = False, device: Any = None, dtype
 def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     """The object becomes a runtime tensor of that shape, a parameter if it was to be one."""
     like = t.data
-    made: Any = torch.empty(shape, device=device or like.device, dtype=dtype or like.dtype)
+    made: Any = torch.empty(shape, device=device or like.device, dtype=dtype or like.dtype, requires_grad=t.requires_grad)
     if isinstance(t, UninitializedParameter):
         made = torch.nn.Parameter(made, t.requires_grad)
     made.__dict__.update(t.__dict__)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 import torch._vmap_internals
 
-from ..autograd import anomaly, engine, forward_ad, nodes, running, saved
+from ..autograd import forward_ad
 from ..autograd.function import Function
 from ..func.batch import current_fallback_policy, set_fallback_policy
 from ..func.vmap import vmap
+from ..tape import anomaly, engine, nodes, running, saved
 
 # torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
 _ROUTES = {
@@ -66,6 +67,13 @@ def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pa
     return vmap(func, in_dims, out_dims)
 
 
+def _one_or_all(outs: tuple[Any, ...]) -> Any:
+    match outs:
+        case (one,):
+            return one
+    return outs
+
+
 class _Undefined(Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Any) -> Any:
@@ -80,8 +88,7 @@ class _UndefinedGrad:
     """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no gradient to them."""
 
     def __call__(self, *tensors: Any) -> Any:
-        out = _Undefined.apply(*tensors)
-        return out[0] if len(tensors) == 1 else out
+        return _one_or_all(_Undefined.apply(*tensors))
 
 
 class _Delayed(Function):
@@ -106,8 +113,7 @@ class _DelayedError:
     def __call__(self, *tensors: Any) -> Any:
         if len(tensors) != self.number:
             raise TypeError(f"DelayedError: made for {self.number} tensors, called with {len(tensors)}")
-        out = _Delayed.apply(self.message, *tensors)
-        return out[0] if len(tensors) == 1 else out
+        return _one_or_all(_Delayed.apply(self.message, *tensors))
 
 
 def switches() -> list[tuple[Any, str, Any]]:

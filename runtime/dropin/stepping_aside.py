@@ -19,9 +19,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..autograd import function
-from ..autograd.function import INTERFACES, Function
-from ..levels import Value
-from ..tensor import Tensor, wrap
+from ..autograd.function import Function
+from ..autograd.function_node import INTERFACES
+from ..seam.levels import Value
+from ..session.tensor import Tensor, wrap
 from .patches import Patches
 
 _thread = threading.local()

@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.stateless import _functional_call  # the public name is torch.func's
 from torch.utils import _pytree as pytree
 
-from ..leaf import as_leaf
+from ..session.leaf import as_leaf
 from .fallback import by_sample
 from .weight import ExpandedWeight, UnhandledFunction
 
@@ -52,7 +52,7 @@ def call_for_per_sample_grads(
         for name, p in module.named_parameters():
             params[name] = p
             if p.requires_grad:
-                params[name] = weight = ExpandedWeight(p, size, loss_reduction, fallback=fallback)
+                params[name] = weight = ExpandedWeight(p, size, loss_reduction, fallback=by_sample if fallback else None)
                 weight.batch_first = batch_first
                 weight.allow_smaller_batches = batch_size is not None
 

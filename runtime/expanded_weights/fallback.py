@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..autograd.level import edge_of
 from ..func import vjp, vmap
-from ..leaf import as_leaf
-from ..levels import Value
-from ..tensor import ROOT
+from ..seam.levels import Value
+from ..session.leaf import as_leaf
+from ..session.tensor import SESSION
+from ..tape.values import edge_of
 from .layer import PerSampleBackward
 from .utils import plain, set_grad_sample_if_exists
 from .weight import ExpandedWeight, UnhandledFunction
@@ -44,7 +44,7 @@ def by_sample(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     outs, out_spec = pytree.tree_flatten(run(xs, ws))
     _check_by_sample(name, outs, pytree.tree_leaves(run([x[:1] for x in xs], ws)), size)
     if not torch.is_grad_enabled():
-        return pytree.tree_unflatten([ROOT.wrap(o, None) for o in outs], out_spec)
+        return pytree.tree_unflatten([SESSION.wrap(o, None) for o in outs], out_spec)
     tracked = [i for i, o in enumerate(outs) if o.is_floating_point() or o.is_complex()]
 
     def differentiable(batched: Sequence[Any], chosen: Sequence[Any]) -> Any:
@@ -80,7 +80,7 @@ def by_sample(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         return [by_place.get(k) for k in range(len(edges))]
 
     node = PerSampleBackward(edges, [outs[i] for i in tracked], deliver, input_grad)
-    wrapped = [ROOT.wrap(o, (node, tracked.index(i)) if i in tracked else None) for i, o in enumerate(outs)]
+    wrapped = [SESSION.wrap(o, (node, tracked.index(i)) if i in tracked else None) for i, o in enumerate(outs)]
     return pytree.tree_unflatten(wrapped, out_spec)
 
 

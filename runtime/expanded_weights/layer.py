@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ..autograd.level import edge_of
-from ..autograd.nodes import Node
-from ..autograd.saved import FREED
-from ..leaf import as_leaf
-from ..levels import Value
 from ..rules.record import overload
-from ..tensor import ROOT
+from ..seam.levels import Value
+from ..session.leaf import as_leaf
+from ..session.tensor import SESSION
+from ..tape.nodes import Node
+from ..tape.saved import FREED
+from ..tape.values import edge_of
 from .utils import check_batch_size, check_input, plain, set_grad_sample_if_exists, standard_kwargs, unpack_expanded_weight_or_tensor
 from .weight import ExpandedWeight, implements_per_sample_grads
 
@@ -31,7 +31,7 @@ class PerSampleBackward(Node):
     __slots__ = ("deliver", "input_grad")
 
     def __init__(self, edges: Any, outs: Any, deliver: Any, input_grad: Any) -> None:
-        super().__init__(ROOT, edges, tuple((o.shape, o.dtype) for o in outs))
+        super().__init__(SESSION, edges, tuple((o.shape, o.dtype) for o in outs))
         self.deliver = deliver
         self.input_grad = input_grad
 
@@ -68,7 +68,7 @@ class LayerFunction:
         check_batch_size(args, kwargs)  # after the rule, which says that a batch is missing altogether
         out = func(*actual, **named)
         if not torch.is_grad_enabled():
-            return ROOT.wrap(out, None)
+            return SESSION.wrap(out, None)
         weights = {name: w for name, w in given.items() if isinstance(w, ExpandedWeight)}
         batch_second = any(not w.batch_first for w in weights.values())
         if batch_second:  # formulas of weights look for the batch at dimension 0
@@ -82,7 +82,7 @@ class LayerFunction:
 
         edge = edge_of(x) if isinstance(x, Value) else None
         node = PerSampleBackward((edge,), (out,), deliver, lambda grads: (gradients["input"](grads[0]),))
-        return ROOT.wrap(out, (node, 0))
+        return SESSION.wrap(out, (node, 0))
 
 
 def _applied(formula: Callable[[torch.Tensor], Any], g: torch.Tensor, _weight: Any) -> Any:

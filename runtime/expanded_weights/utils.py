@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..levels import Value
-from ..tensor import ROOT, unwrap
+from ..seam.levels import Value
+from ..session.tensor import SESSION, unwrap
 from .weight import ExpandedWeight
 
 MIXTURE = (
@@ -60,7 +60,7 @@ def plain(a: Any) -> Any:
     if isinstance(a, ExpandedWeight):
         return plain(a.orig_weight)
     if isinstance(a, Value):
-        if a._level is not ROOT:
+        if a._level is not SESSION:
             raise RuntimeError(f"Expanded Weights are used inside {a._level.what}; take per-sample gradients outside of it")
         return unwrap(a)
     return a.detach() if isinstance(a, torch.Tensor) else a

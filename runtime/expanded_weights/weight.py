@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..levels import Value
+from ..seam.levels import Value
 
 Rule = TypeVar("Rule")
 HANDLED: dict[Callable[..., Any], Any] = {}
@@ -34,7 +34,7 @@ class ExpandedWeight(torch.Tensor):
     """``orig_weight``, expanded over ``batch_size`` samples of a loss that is their ``"sum"`` or ``"mean"``.
 
     Layers that know it compute with the original and put per-sample gradients into ``orig_weight.grad_sample`` in the backward.
-    ``fallback``: let any other function run by ``vmap(vjp)`` instead of raising.
+    ``fallback(func, args, kwargs)`` runs any other function, which else is an error.
     """
 
     orig_weight: Any
@@ -42,9 +42,9 @@ class ExpandedWeight(torch.Tensor):
     loss_reduction: str
     allow_smaller_batches: bool
     batch_first: bool
-    fallback: bool
+    fallback: Any
 
-    def __new__(cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: bool = False) -> ExpandedWeight:
+    def __new__(cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Any = None) -> ExpandedWeight:
         if not isinstance(orig_weight, torch.Tensor):
             raise RuntimeError(f"Can only make Expanded Weights of Tensors, got {type(orig_weight).__name__}")
         if not orig_weight.requires_grad:
@@ -54,7 +54,7 @@ class ExpandedWeight(torch.Tensor):
         data = orig_weight._inner if isinstance(orig_weight, Value) else orig_weight.detach()
         return torch.Tensor._make_subclass(cls, data)
 
-    def __init__(self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: bool = False) -> None:
+    def __init__(self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Any = None) -> None:
         self.orig_weight = orig_weight
         self.batch_size = batch_size
         self.loss_reduction = loss_reduction
@@ -72,10 +72,8 @@ class ExpandedWeight(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*(_original(a) for a in args), **kwargs)
         weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
-        if weights and all(w.fallback for w in weights):
-            from .fallback import by_sample
-
-            return by_sample(func, args, kwargs)
+        if weights and all(w.fallback is not None for w in weights):
+            return weights[0].fallback(func, args, kwargs)
         raise UnhandledFunction(
             f"Expanded Weights encountered but cannot handle function {name}. Give it a rule (docs/expanded_weights.md shows how), or ask "
             "for the slower general way with call_for_per_sample_grads(..., fallback=True)."

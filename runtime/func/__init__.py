@@ -1,12 +1,12 @@
 """Composable function transforms, with the names and signatures of ``torch.func``."""
 
-from . import custom_function as custom_function
+from . import pulled_back as pulled_back
 from .debug import debug_unwrap
-from .forward import jvp
 from .functional_call import functional_call, replace_all_batch_norm_modules_, stack_module_state
 from .functionalize import functionalize
 from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
+from .jvp import jvp
 from .linearize import linearize
 from .rearrange import rearrange
 from .vmap import chunk_vmap, vmap

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from .. import foreach
-from ..autograd.registered import VMAP, registered
 from ..errors import OWN_ERRORS, BatchingError, MissingRule, called_from, users_frame
-from ..levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
+from ..rules import foreach
 from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..seam.levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
 from . import draws, elements, trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
@@ -77,7 +76,7 @@ class BatchedValue(Value):
 
     @property
     def data(self) -> Any:
-        return self._level.wrap(self._inner)
+        return self._level.wrap(self._inner.data)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -154,12 +153,10 @@ class BatchLevel(Level):
         if op.kind is OUT:
             raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
         if record is None or record.batch is None:
-            decomposed = decomposition_of(op)
+            decomposed = decomposition_of(op, "batch")
             if decomposed is not None:
-                elements.check(op, args, kwargs)
-                return decomposed(*args, **kwargs)
-            decomposed = registered(op, VMAP)
-            if decomposed is not None:
+                if op.decomposed:  # else the author of the op answers for it
+                    elements.check(op, args, kwargs)
                 return decomposed(*args, **kwargs)
             return self._wrapped(self._loop(op, args, kwargs))
         return draws.draw(self, op, args, kwargs)
@@ -198,7 +195,7 @@ class BatchLevel(Level):
                     rank = r
             elif isinstance(a, torch.Tensor):
                 widest = max(widest, a.dim())
-            elif kind is list or kind is tuple:
+            elif kind in (list, tuple):
                 return None, rank
             out.append(a)
         return (out if widest < rank and (rank > 1 or widest < 0) else None), rank
@@ -245,7 +242,7 @@ class BatchLevel(Level):
         if isinstance(result, torch.Tensor):
             return self.wrap(result)
         if isinstance(result, (tuple, list)):
-            return type(result)(self._wrapped(r) for r in result) if type(result) in (tuple, list) else tuple(map(self._wrapped, result))
+            return (list if isinstance(result, list) else tuple)(map(self._wrapped, result))
         return result
 
     def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
@@ -258,6 +255,9 @@ class BatchLevel(Level):
                 "extra_args that has more elements than `self`. `other` has the batch dimension and `self` has not: use the out-of-place "
                 "op, or make `self` with new_zeros or zeros_like of a batched input."
             )
+        if op.base_name == "detach_":
+            target._inner = target._inner.detach()
+            return target
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
         if op.base_name in _RESIZES:

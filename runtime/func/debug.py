@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..levels import Value
+from ..seam.levels import Value
 from .functionalize import FunctionalValue
 
 
@@ -14,7 +14,7 @@ def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
     A tensor of the eager session is no transform's value and stays as it is. For debugging: what a transformed function computes from the
     result passes the transform by.
     """
-    while isinstance(tensor, Value) and tensor._level.number > 0:
+    while isinstance(tensor, Value) and tensor._level.number:
         tensor = tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner
         if not recurse:
             break

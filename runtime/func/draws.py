@@ -8,9 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError
-from ..levels import _VIEWS, SCOPE, _set_excluded, hand_over, innermost, reopen_keys, unwrap_kwargs
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import overload
+from ..seam.levels import _VIEWS, SCOPE, _set_excluded, hand_over, innermost, reopen_keys, unwrap_kwargs
 from . import elements
 
 ERROR = (
@@ -143,11 +143,12 @@ class DrawPerElement(TorchDispatchMode):
         if not draws or (found is not None and found.number == level.number):
             return func(*args, **kwargs)
         if at == _LIKE:
-            return level.wrap(func(args[0].expand(level.size, *args[0].shape), *args[1:], **kwargs))
+            (like,) = args
+            return level.wrap(func(like.expand(level.size, *like.shape), **kwargs))
         if at is not None:
             if not isinstance(args[at], (list, tuple)):
                 at += 1  # randint(low, high, size)
-            return level.wrap(func(*args[:at], [level.size, *args[at]], *args[at + 1 :], **kwargs))
+            return level.wrap(func(*args[:at], [level.size, *args[at]], **kwargs))
         if op_of(func).kind is INPLACE:
             raise RuntimeError(
                 f"vmap: Cannot ask for different inplace randomness on an unbatched tensor: {func} fills one that all elements of the "

@@ -66,7 +66,7 @@ def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torc
     out = dict(tensors)
     for group in groups.values():
         present = [name for name in group if name in tensors]
-        if len(group) == 1 or not present:
+        if not present:
             continue
         if len({id(tensors[name]) for name in present}) > 1:
             raise ValueError(

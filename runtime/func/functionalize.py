@@ -15,10 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
-from ..level_mode import LevelMode
-from ..levels import GEOMETRY, Level, Value, change_geometry, faithful_shell
 from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
-from .scatter import put_back
+from ..seam.level_mode import LevelMode
+from ..seam.levels import GEOMETRY, Level, Value, change_geometry, faithful_shell
+from .scatter import copying_form, put_back
 
 aten = torch.ops.aten
 _overloads: dict[Any, Any] = {}
@@ -40,7 +40,7 @@ class FunctionalValue(Value):
     _level: FunctionalLevel
     _store: Store
     _chain: tuple[Any, ...] = ()  # (func, arguments after self, kwargs, output number or None) per view op
-    _seen: int = 0
+    _seen: int
 
     @property
     def _version(self) -> int:  # type: ignore[override]
@@ -98,8 +98,19 @@ class FunctionalLevel(Level):
             bases.append(out if which is None else out[which])
         for (func, rest, kwargs, which), base in zip(reversed(v._chain), reversed(bases), strict=bool(v._chain)):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
-        store.value = new
+        store.value = self._with_history(store.value, new, v)
         store.generation += 1
+
+    def _with_history(self, old: torch.Tensor, new: torch.Tensor, v: FunctionalValue) -> torch.Tensor:
+        """``new`` as the value of a store after a write through ``v``. A write under ``no_grad``, or through ``detach()``, leaves the
+        history of ``old`` as it is; so the outer levels that keep one write ``new`` into a copy of ``old``, as without functionalize."""
+        detached = any(func is aten.detach.default for func, *_ in v._chain)
+        if (torch.is_grad_enabled() and not detached) or not _has_history(old):
+            return new
+        with torch.enable_grad():
+            kept = old.clone()
+        (kept.detach() if detached else kept).copy_(new)
+        return kept
 
     def own(self, t: torch.Tensor) -> FunctionalValue:
         """A closed-over tensor as a value, so that writes to it are seen by later reads and carried out at the end."""
@@ -115,12 +126,10 @@ class FunctionalLevel(Level):
         op = op_of(func)
         if op.composite:
             with self.mode:
-                out = func.decompose(*args, **kwargs)
-            if out is not NotImplemented:
-                return out
+                return func.decompose(*args, **kwargs)
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
-        if op.kind is INPLACE:
+        if op.kind is INPLACE or op.fills_argument:
             return self._mutate(op, args, kwargs)
         if op.kind is OUT:
             return self._out(op, args, kwargs)
@@ -132,8 +141,7 @@ class FunctionalLevel(Level):
         if isinstance(out, torch.Tensor):
             return self.wrap(out)
         if isinstance(out, (tuple, list)):
-            items = [self._fresh(o) for o in out]
-            return type(out)(items) if type(out) in (tuple, list) else tuple(items)
+            return (list if isinstance(out, list) else tuple)(map(self._fresh, out))
         return out
 
     def _read_one(self, a: Any) -> Any:
@@ -152,11 +160,7 @@ class FunctionalLevel(Level):
 
     def _view_op(self, func: Any) -> Any:
         """The op that gives a view, or its copying form if views are to be removed."""
-        if not self.views:
-            return func
-        name, overload = func._schema.name.split("::")[1], func._overloadname
-        copying = getattr(getattr(aten, f"{name}_copy", None), overload, None)
-        return func if copying is None else copying
+        return copying_form(func) if self.views else func
 
     def _view(self, op: Op, args: Any, kwargs: Any) -> Any:
         source = self.own(args[0])
@@ -169,35 +173,42 @@ class FunctionalLevel(Level):
     def _mutate(self, op: Op, args: Any, kwargs: Any) -> Any:
         name = op.base_name
         if name == "detach_":
-            return args[0]
+            return self._detach(self.own(args[0]))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
         if name in ("resize_", "set_"):
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
             )
-        schema = op.func._schema.arguments
-        targets = [args[i] if i < len(args) else kwargs.get(a.name) for i, a in enumerate(schema) if a.alias_info and a.alias_info.is_write]
+        schema = op.func._schema
+        written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
+        n_own = len(schema.returns) if op.fills_argument else 0  # results beside what is written
         functional = functional_of(op.func)
         if functional is not None:
             results = functional(*self._read_all(args), **_defaults(op, functional, args), **self._read_kwargs(kwargs))
-            n_own = len(op.func._schema.returns) if functional._schema.name.endswith("_functional") and len(targets) > 1 else 0
-            news = list(results)[n_own:] if isinstance(results, tuple) else [results]
+            results = list(results) if isinstance(results, tuple) else [results]
+            own, news = results[:n_own], results[n_own:]
         else:
             # no functional form: mutate private copies instead
-            copies = [_cloned(t) for t in self._read_all(targets)]
-            swap = dict(zip(map(id, targets), copies, strict=True))
+            news = [_cloned(t) for t in self._read_all(targets)]
+            swap = dict(zip(map(id, targets), news, strict=True))
             results = op.func(
                 *(swap.get(id(a), r) for a, r in zip(args, self._read_all(args), strict=True)),
                 **{k: swap.get(id(a), self._read_one(a)) for k, a in kwargs.items()},
             )
-            news, n_own = copies, 0
+            own = [] if not n_own else list(results) if isinstance(results, tuple) else [results]
         for target, new in zip(targets, news, strict=True):
             self._write_each(target, new)
-        if n_own:
-            return self._fresh(tuple(results)[:n_own] if n_own > 1 else results[0])
-        returned = op.func._schema.returns
-        return None if not returned else targets[0] if len(targets) == 1 else tuple(targets)
+        returned = self._fresh(own) if own else targets[: len(schema.returns)]
+        return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
+
+    def _detach(self, v: FunctionalValue) -> FunctionalValue:
+        if v._chain:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
+        v._store.value = self.read(v).detach()
+        v._store.generation += 1
+        return v
 
     def _write_each(self, target: Any, new: Any) -> None:
         if isinstance(target, (list, tuple)):
@@ -248,6 +259,15 @@ def _defaults(op: Op, functional: Any, args: Any) -> dict[str, Any]:
     return {a.name: op.defaults[op.positions[a.name]] for a in missing if not (a.has_default_value() or a.kwarg_only)}
 
 
+def _has_history(t: Any) -> bool:
+    """Whether an outer level that differentiates knows where ``t`` comes from."""
+    while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
+        if t._level.keeps_history and not t._level.is_constant(t):
+            return True
+        t = t._inner
+    return False
+
+
 def _cloned(x: Any) -> Any:
     return [t.clone() for t in x] if isinstance(x, (list, tuple)) else x.clone()
 
@@ -267,7 +287,8 @@ def _find_functional(func: Any) -> Any:
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             other = getattr(packet, overload)
-            if other is not func and op_of(other).kind is FUNCTIONAL and _signature(other._schema.arguments) == wanted:
+            pure = op_of(other).kind is FUNCTIONAL and not op_of(other).fills_argument
+            if pure and _signature(other._schema.arguments) == wanted:
                 return other
     return None
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..autograd.engine import execute
-from ..autograd.foreign import pass_mark_on
-from ..autograd.level import GradLevel, edge_of
 from ..errors import NestedTensor
-from ..levels import Value, _set_excluded
+from ..seam.levels import Value, _set_excluded
+from ..tape.engine import execute
+from ..tape.foreign import pass_mark_on
+from ..tape.grad_level import GradLevel
+from ..tape.values import edge_of
 from . import trees
 
 _set_grad_enabled = torch._C._set_grad_enabled

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from . import trees
-from .forward import jvp
 from .grad import normalize_argnums, vjp
+from .jvp import jvp
 from .vmap import vmap
 
 _TENSOR = object()

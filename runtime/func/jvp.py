@@ -1,403 +1,84 @@
-"""Forward mode: the dual level carries a tangent beside each primal; and ``jvp``, ``linearize`` are written on it."""
+"""The forward-mode transform ``jvp``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .. import foreach
-from ..autograd.running import computes_tangents
-from ..autograd.views import STALE, WRITTEN, View, aliases, refuse_rebase
-from ..errors import MissingRule
-from ..levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
-from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..rules.record import parameters
+from ..errors import NestedTensor
+from ..seam.levels import Value
+from ..tape.foreign import pass_mark_on
+from ..tape.running import with_forward_mode
+from ..tape.view_history import aliases
+from . import trees
+from .grad import check_outputs
+from .pushforward import DualLevel, fit, tangent_of
 
 
-class DualValue(Value):
-    """A primal (``_inner``) with its tangent (``_tangent``, a tensor one level out, or None for zero)."""
-
-    _tangent: torch.Tensor | None = None
-    _generation: int = 0
-
-    def tolist(self) -> Any:
-        return self._inner.tolist()
-
-    def detach_(self) -> Any:
-        return self._level.call(torch.ops.aten.detach_.default, (self,), {})
-
-    def numpy(self, *, force: bool = False) -> Any:
-        return self._inner.numpy(force=force)
-
-    @property
-    def data(self) -> Any:
-        return self._level.wrap(self._inner, None)  # type: ignore[attr-defined]
-
-    @data.setter
-    def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
+def own_memory(t: torch.Tensor, given: list[Any], result: torch.Tensor) -> torch.Tensor:
+    """``t``, the tangent of ``result``, or a copy where writing to it would change a tangent that the caller has ``given``, or where its
+    elements share memory though those of ``result`` do not."""
+    expanded = any(a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True))
+    return t.clone(memory_format=torch.contiguous_format) if expanded else t.clone() if any(aliases(t, g) for g in given) else t
 
 
-def tangent_of(v: Any) -> Any:
-    """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
-    view = v._view
-    if view is not None and view.generation != view.base._generation:
-        if view.creation == "function":
-            refuse_rebase(v, STALE)
-        view.generation = view.base._generation
-        base = view.base._tangent
-        v._tangent = None if base is None else view.replay(base)
-    return v._tangent
-
-
-class DualLevel(Level):
-    """One forward-mode pass."""
-
-    __slots__ = ()
-    what = "jvp or jacfwd"
-    keeps_history = True
-
-    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> Any:
-        v: Any = same_shape(DualValue, inner)
-        v._level = self
-        v._tangent = tangent
-        return v
-
-    def history_of(self, v: Any) -> Any:
-        return tangent_of(v)
-
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = op_of(func)
-        if op.record is None and op.composite and op.kind is not INPLACE:
-            return self.run_inside(func.decompose, args, kwargs)
-        if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
-            return self._constant(op, args, kwargs)
-        if op.kind is OUT:
-            return self._out(op, args, kwargs)
-        if kwargs and self._any_dual(kwargs.values()):
-            return self.run_inside(written_out(op, "jvp"), args, kwargs)
-        if op.kind is INPLACE:
-            return self._inplace(op, args, kwargs)
-        primals, tangents, any_tangent = self._split(op, args)
-        kwargs = unwrap_kwargs(self, kwargs)
-        if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
-            return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
-        record = op.record
-        if record is None or (record.jvp is None and record.vjp is None):
-            decomposed = decomposition_of(op)
-            if decomposed is None:
-                raise MissingRule(str(func), "jvp")
-            return self.run_inside(decomposed, args, kwargs)
-        result = func(*primals, **kwargs)
-        ts = _rule(op)(op, primals, tangents, kwargs, result)
-        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
-            ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
-        return self._wrap(op, args, kwargs, result, ts)
-
-    def _constant(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""
-        if op.kind is INPLACE and op.base_name in GEOMETRY:
-            return self._inplace(op, args, kwargs)
-        result = op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
-        if op.kind is INPLACE:
-            return args[0] if op.n_results else None
-        return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
-
-    def _any_dual(self, args: Iterable[Any]) -> bool:
-        return any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args)
-
-    def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
-        primals = list(args)
-        tangents: list[Any] = [None] * len(primals)
-        found = False
-        for i in op.tensor_args:
-            if i >= len(primals):
-                break
-            a = primals[i]
-            if isinstance(a, Value):
-                if a._level is self:
-                    primals[i] = a._inner
-                    tangents[i] = tangent_of(a)
-                    found = found or tangents[i] is not None
-            elif type(a) is list or type(a) is tuple:
-                mine = [isinstance(b, Value) and b._level is self for b in a]
-                if any(mine):
-                    primals[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
-                    tangents[i] = [tangent_of(b) if m else None for b, m in zip(a, mine, strict=True)]
-                    if all(t is None for t in tangents[i]):
-                        tangents[i] = None
-                    else:
-                        found = True
-        return primals, tangents, found
-
-    def _wrap(self, op: Op, args: Any, kwargs: Any, result: Any, tangents: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            if isinstance(tangents, (tuple, list)):
-                tangents = tangents[0]
-            view = op.kind is VIEW
-            if not view and not (result.is_floating_point() or result.is_complex()):
-                return result
-            v = self.wrap(result, fit(tangents, result))
-            if view and not op.nondiff:
-                self._mark(v, op, args, kwargs, None)
-            return v
-        if isinstance(result, (tuple, list)):
-            ts = tangents if tangents is not None else [None] * len(result)
-            out = []
-            for i, (r, t) in enumerate(zip(result, ts, strict=True)):
-                if isinstance(r, torch.Tensor) and (op.kind is VIEW or r.is_floating_point() or r.is_complex()):
-                    r = self.wrap(r, None if i in op.nondiff else fit(t, r))
-                    if op.kind is VIEW:
-                        self._mark(r, op, args, kwargs, i)
-                out.append(r)
-            return type(result)(out) if type(result) in (list, tuple) else tuple(out)
-        return result
-
-    def _mark(self, v: Any, op: Op, args: Any, kwargs: Any, which: int | None) -> None:
-        source = args[0]
-        if isinstance(source, Value) and source._level is self:
-            step = ((op.func, tuple(args[1:]), kwargs, which),)
-            of = source._view
-            v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, of.creation)
-
-    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
-        target = args[0]
-        if not isinstance(target, torch.Tensor):
-            return foreach.run(op, args, kwargs)
-        if not (isinstance(target, Value) and target._level is self):
-            return self._write_to_foreign(op, args, kwargs)
-        if op.base_name in GEOMETRY and op.functional is not None:
-            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
-        primals, tangents, found = self._split(op, args)
-        kwargs = unwrap_kwargs(self, kwargs)
-        v: Any = target
-        if op.base_name == "detach_":
-            return self._detach(v)
-        if not found:
-            op.func(*primals, **kwargs)
-            return target
-        functional = op.functional or op
-        if functional.record is None:
-            raise MissingRule(str(op.func), "jvp")
-        if functional.nondiff:  # draws, comparisons: what is written does not move
-            op.func(*primals, **kwargs)
-            self._set_tangent(v, None)
-            return target
-        before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
-        op.func(*primals, **kwargs)
-        t = fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
-        was = tangents[0]
-        if not torch.is_grad_enabled() and was is not None and t is not None:
-            # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
-            with torch.enable_grad():
-                kept = was + torch.zeros_like(t)  # a copy, batched where either is
-            t = kept.copy_(t)
-        self._set_tangent(v, t)
-        return target
-
-    def _detach(self, v: Any) -> Any:
-        if v._view is not None:
-            raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
-        v._tangent = None
-        v._generation += 1
-        return v
-
-    def _write_to_foreign(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
-        primals, _, found = self._split(op, args)
-        if found:
-            from ..autograd.adopt import adopt
-
-            return self._inplace(op, [adopt(self, args[0], op.func), *args[1:]], kwargs)
-        op.func(*primals, **unwrap_kwargs(self, kwargs))
-        return args[0]
-
-    def _set_tangent(self, v: Any, t: Any) -> None:
-        """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values."""
-        if v._view is None:
-            v._tangent = t
-            v._generation += 1
-            return
-        if v._view.creation == "function":
-            refuse_rebase(v, WRITTEN)
-        base = v._view.base
-        old = base._tangent
-        if t is None:
-            if old is None:
-                return
-            new = old.clone()
-            v._view.replay(new).zero_()
-        else:
-            new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
-            if old is not None:
-                new = new + old
-            v._view.replay(new).copy_(t)
-        base._tangent = new
-        base._generation += 1
-
-    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
-        _, _, found = self._split(op, args)
-        if found or self._any_dual(kwargs.values()):
-            raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
-        op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
-        return kwargs.get("out")
-
-
-def fit(t: Any, result: torch.Tensor) -> Any:
-    """A tangent of the result's shape and dtype."""
-    if t is None:
-        return None
-    if t.shape != result.shape:
-        t = t.expand(result.shape)
-    if t.dtype is not result.dtype:
-        t = torch.real(t) if t.is_complex() and not result.is_complex() else t
-        t = t.to(result.dtype)
-    return t
-
-
-def _rule(op: Op) -> Any:
-    """``rule(op, primals, tangents, kwargs, result) -> tangent(s)``, compiled from the record once."""
-    if op.jvp is None:
-        jvp = op.record.jvp  # type: ignore[union-attr]
-        known = op.vjp_args
-        if jvp == "linear":
-            rule: Any = _linear
-        elif jvp == "multilinear":
-            rule = _multilinear
-        elif isinstance(jvp, dict):
-            rule, known = _summed(op, jvp), frozenset(op.positions[name] for name in jvp if name in op.positions)
-        elif callable(jvp):
-            call = _caller(op, jvp)
-            rule = lambda op, p, t, k, r: call(p, t, k, r)  # noqa: E731
-            known = frozenset(op.positions[p[:-2]] for p in parameters(jvp) if p.endswith("_t") and p[:-2] in op.positions)
-        else:
-            rule = transposed_twice
-        op.jvp = _complete(op, rule, known)
-    return op.jvp
-
-
-def _complete(op: Op, rule: Any, known: frozenset[int]) -> Any:
-    """``rule``, which has formulas for the ``known`` arguments, with an error for a tangent of any other: it would be dropped."""
-    unknown = [i for i in op.tensor_args if i not in known]
-    if not unknown:
-        return rule
-
-    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-        lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
-        if lacking:
-            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
-        return rule(op, primals, tangents, kwargs, result)
-
-    return checked
-
-
-def _caller(op: Op, formula: Any) -> Callable[..., Any]:
-    elementwise = op.record is not None and op.record.elementwise
-    sources = []
-    for p in parameters(formula):
-        tangent = p.endswith("_t") and p[:-2] in op.positions
-        sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
-    reach = 1 + max((at for _, at, _ in sources), default=-1)
-
-    def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-        operands = op.operands(primals, kwargs, result, reach)
-        actual = []
-        for tangent, at, reader in sources:
-            v = (tangents[at] if at < len(tangents) else None) if tangent else operands[at]
-            actual.append(v if reader is None else reader(v))
-        return run_elementwise(formula, actual) if elementwise else formula(*actual)
-
-    return call
-
-
-def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
-    calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
-
-    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-        total = None
-        for i, call in calls:
-            if i < len(tangents) and tangents[i] is not None:
-                part = call(primals, tangents, kwargs, result)
-                if part is not None:
-                    total = part if total is None else total + part
-        return total
-
-    return rule
-
-
-def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-    flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
-    like = next(t for t in flat if t is not None)
-
-    def zeros(p: Any, t: Any) -> Any:
-        """Zeros made from a tangent, so that they are batched where it is."""
-        return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
-
-    actual = list(primals)
-    for i in op.vjp_args:
-        if i < len(actual):
-            p, t = primals[i], tangents[i]
-            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)] if isinstance(p, list) else zeros(p, t)
-    return op.func(*actual, **kwargs)
-
-
-def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-    total = None
-    for i, t in enumerate(tangents):
-        if t is not None:
-            part = op.func(*primals[:i], t, *primals[i + 1 :], **kwargs)
-            total = part if total is None else total + part
-    return total
-
-
-def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-    """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
-    from ..autograd.engine import execute
-    from ..autograd.level import GradLevel, edge_of
-    from ..autograd.nodes import OpNode
-
-    with torch.enable_grad():
-        level = GradLevel()
-        outs = [result] if isinstance(result, torch.Tensor) else list(result)
-        us = [
-            level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
-            for i, o in enumerate(outs)
-        ]
-        wanted: list[int] = []
-        spans: dict[int, int] = {}
-        flat: list[Any] = []
-        for i, t in enumerate(tangents):
-            if t is not None:
-                wanted.append(i)
-                if isinstance(t, list):
-                    spans[i] = len(t)
-                    flat.extend(t)
-                else:
-                    flat.append(t)
-        node: Any = OpNode.of(op, level, (None,) * len(flat), (), sum(1 << i for i in wanted), spans)
-        node.save(primals, kwargs, result)
-        grads = node.apply(us, None, False)
-        primal_flat = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]
-    from ..autograd.engine import conform
-
-    roots = []
-    with torch.enable_grad():
-        for g, t, p in zip(grads, flat, primal_flat, strict=True):
-            if t is None or not isinstance(g, Value) or g._level is not level:
-                continue
-            g = conform(g, (p.shape, p.dtype), node, 0)
-            edge = edge_of(g)
-            if edge is not None:
-                roots.append((edge, t))
-    level.close()
-    captures = [None if u is None else edge_of(u) for u in us]
-    found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
-    return found[0] if isinstance(result, torch.Tensor) else found
-
-
-__all__ = ["DualLevel", "DualValue", "fit", "tangent_of", "transposed_twice"]
+def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+    """As ``torch.func.jvp``: outputs and their tangents along ``tangents``."""
+    if not isinstance(primals, tuple):
+        raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")
+    flat, spec = trees.flatten(primals)
+    flat_t, t_spec = trees.flatten(tangents)
+    if spec != t_spec:
+        raise RuntimeError(
+            "jvp(f, primals, tangents): Expected primals and tangents to have the same python structure. "
+            f"That of primals is {trees.torch_spec(spec)}, that of tangents {trees.torch_spec(t_spec)}"
+        )
+    if not flat:
+        raise RuntimeError("jvp(f, primals, tangents): Expected primals to contain at least one Tensor.")
+    for what, leaves in (("primals", flat), ("tangents", flat_t)):
+        for x in leaves:
+            if not isinstance(x, torch.Tensor):
+                raise RuntimeError(f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}")
+            if x.is_nested:
+                raise NestedTensor
+            if not (x.is_floating_point() or x.is_complex()):
+                raise ValueError(f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}")
+    for p, t in zip(flat, flat_t, strict=True):
+        if p.shape != t.shape:
+            raise RuntimeError(
+                "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
+                f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
+            )
+        if t.is_complex() and not p.is_complex():
+            raise RuntimeError(f"jvp(f, primals, tangents): a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype}).")
+    level = DualLevel()
+    try:
+        given = trees.unflatten([level.wrap(p, fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
+        outs = with_forward_mode(level, func, given)
+        aux = None
+        if has_aux:
+            if not (isinstance(outs, tuple) and len(outs) == 2):
+                raise RuntimeError("jvp(f, primals, tangents): output of function f should be a tuple: (output, aux) if has_aux is True")
+            outs, aux = outs
+        flat_out, out_spec = trees.flatten(outs)
+        check_outputs("jvp(f, primals, tangents)", flat_out)
+        results, result_tangents = [], []
+        for o in flat_out:
+            mine = isinstance(o, Value) and o._level is level
+            t = tangent_of(o) if mine else None
+            inner = o._inner if isinstance(o, Value) and mine else o
+            if t is None and strict:
+                raise RuntimeError(
+                    "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
+                    "With strict=False its tangent is zero."
+                )
+            results.append(inner)
+            result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
+        pass_mark_on(flat_out, (*results, *result_tangents))
+        lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
+    finally:
+        level.close()
+    out = trees.unflatten(results, out_spec), trees.unflatten(result_tangents, out_spec)
+    return (*out, lowered) if has_aux else out

@@ -10,11 +10,11 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..autograd.running import with_forward_mode
-from ..autograd.saved import Saved
-from ..levels import Value
-from .forward import own_memory
-from .jvp import DualLevel, tangent_of
+from ..seam.levels import Value
+from ..tape.running import with_forward_mode
+from ..tape.saved import Saved
+from .jvp import own_memory
+from .pushforward import DualLevel, tangent_of
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
@@ -100,7 +100,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
 
 @cache
 def _linear_part() -> Any:
-    from ..aot.trace import Trace  # which builds on this package
+    from .trace import Trace  # here, since its symbols need sympy and Dynamo, which take longer to import than all of this package
 
     class LinearPart(Trace):
         """A trace whose constants become arguments, each with the version that it had when it was first used: that is what it means."""

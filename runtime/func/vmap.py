@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..autograd.foreign import pass_mark_on
 from ..errors import NestedTensor
-from ..levels import Value
+from ..seam.levels import Value
+from ..tape.foreign import pass_mark_on
 from . import draws, trees
 from .batch import BatchLevel, EmptyBatch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -190,45 +191,45 @@ linear(
     _masked_select_batch,
 )
 
-# Reductions into indexed places. ``read`` takes to each source element what stands at its place, ``add`` adds sources up at theirs.
-
-Place = Callable[..., torch.Tensor]
+# Reductions into indexed places.
 
 
-def _reduced_back(
-    g: torch.Tensor,
-    self: Any,
-    src: Any,
-    result: Any,
-    reduce: str,
-    include_self: bool,
-    dim: int,
-    index: Any,
-    read: Place,
-    add: Place,
-    clear: Place,
-    again: Place,
-) -> tuple[Any, Any]:
-    """Gradients of (self, src). ``index``: the place of each source along ``dim``; ``clear`` puts zeros at all places;
-    ``again(self, src)`` runs the same reduction."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the sources of a reduction go.
+
+    ``index``: the place of each source along ``dim``; ``read(t)``: what ``t`` holds at each source's place; ``add(t, s)``: ``t`` with the
+    sources ``s`` added at their places; ``clear(t)``: ``t`` with zeros at all places; ``again(t, s)``: the same reduction of other tensors.
+    """
+
+    dim: int
+    index: torch.Tensor
+    read: Callable[[torch.Tensor], torch.Tensor]
+    add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    clear: Callable[[torch.Tensor], torch.Tensor]
+    again: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _reduced_back(at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool) -> tuple[Any, Any]:
+    """Gradients of (self, src)."""
     if reduce == "sum":
-        grad_self, grad_src = g, read(g)
+        grad_self, grad_src = g, at.read(g)
     elif reduce == "mean":
         start = torch.ones_like(g) if include_self else torch.zeros_like(g)
-        count = add(start, torch.ones_like(src))
+        count = at.add(start, torch.ones_like(src))
         count = torch.where(count == 0, 1, count)
-        grad_self, grad_src = g / count, read(g / count)
+        grad_self, grad_src = g / count, at.read(g / count)
     elif reduce == "prod":
-        grad_self = g * conj(again(torch.ones_like(self), src))
-        grad_src = read(g * conj(self) if include_self else g) * conj(_product_of_others(src, dim, index))
+        grad_self = g * conj(at.again(torch.ones_like(self), src))
+        grad_src = at.read(g * conj(self) if include_self else g) * conj(_product_of_others(src, at.dim, at.index))
     else:  # a maximum or minimum is shared by all that attain it
         mine = (self == result).to(g.dtype)
-        mine = mine if include_self else clear(mine)
-        theirs = (src == read(result)).to(g.dtype)
-        count = add(mine, theirs)
+        mine = mine if include_self else at.clear(mine)
+        theirs = (src == at.read(result)).to(g.dtype)
+        count = at.add(mine, theirs)
         share = g / torch.where(count == 0, 1, count)
-        grad_self, grad_src = mine * share, theirs * read(share)
-    return grad_self if include_self else clear(grad_self), grad_src
+        grad_self, grad_src = mine * share, theirs * at.read(share)
+    return grad_self if include_self else at.clear(grad_self), grad_src
 
 
 def _product_of_others(src: Any, dim: int, index: Any) -> Any:
@@ -266,40 +267,31 @@ def _scatter_reduce_back(
     g: Any, self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool, result: Any
 ) -> tuple[Any, Any]:
     part = src if src.shape == index.shape else src[tuple(slice(n) for n in index.shape)]
-    grad_self, grad_src = _reduced_back(
-        g,
-        self,
-        part,
-        result,
-        reduce,
-        include_self,
+    places = _Places(
         dim,
         index,
         read=lambda t: t.gather(dim, index),
         add=lambda t, s: t.scatter_add(dim, index, s),
         clear=lambda t: t.scatter(dim, index, 0),
-        again=lambda x, s: x.scatter_reduce(dim, index, s, reduce, include_self=include_self),
+        again=lambda t, s: t.scatter_reduce(dim, index, s, reduce, include_self=include_self),
     )
+    grad_self, grad_src = _reduced_back(places, g, self, part, result, reduce, include_self)
     return grad_self, back_to(grad_src, src.shape)
 
 
 def _index_reduce_back(
     g: Any, self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool, result: Any
 ) -> tuple[Any, Any]:
-    return _reduced_back(
-        g,
-        self,
-        source,
-        result,
-        "sum" if reduce == "add" else reduce,
-        include_self,
+    wide = [-1 if d == dim % source.dim() else 1 for d in range(source.dim())]
+    places = _Places(
         dim,
-        index.reshape([-1 if d == dim % source.dim() else 1 for d in range(source.dim())]).expand(source.shape) if source.dim() else index,
+        index.reshape(wide).expand(source.shape) if source.dim() else index,
         read=lambda t: t.index_select(dim, index.reshape(-1)).reshape(source.shape),
         add=lambda t, s: t.index_add(dim, index, s),
         clear=lambda t: t.index_fill(dim, index, 0),
-        again=lambda x, s: x.index_reduce(dim, index, s, reduce, include_self=include_self),
+        again=lambda t, s: t.index_reduce(dim, index, s, reduce, include_self=include_self),
     )
+    return _reduced_back(places, g, self, source, result, "sum" if reduce == "add" else reduce, include_self)
 
 
 register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.pointed)

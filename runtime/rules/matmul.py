@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..levels import run_batchwise
+from ..seam.levels import run_batchwise
 from . import derive_batch as batch
 from .derive import conj, multilinear
 from .record import register

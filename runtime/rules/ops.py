@@ -11,7 +11,7 @@ import torch
 from torch._C import DispatchKey
 
 from ..errors import MissingRule
-from ..levels import SCOPE, hand_over, innermost, outlived, uncounted
+from ..seam.levels import SCOPE, hand_over, innermost, outlived, uncounted
 from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
@@ -159,9 +159,20 @@ class Op:
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload, nested: bool = False) -> None:
-        schema = func._schema
         self.func = func
         self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func
+        self._read_schema()
+        self._find_record(nested)
+        self._conclude()
+        self.plans: dict[int, Any] = {}
+        self.node_class: Any = None
+        self.jvp: Any = None  # what `runtime.func.pushforward` and `runtime.func.batch` have worked out of the record
+        self.batch: Any = None
+        self.accepted: set[Any] | None = set()
+        self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes
+
+    def _read_schema(self) -> None:
+        schema = self.func._schema
         arguments = schema.arguments
         self.arg_names = tuple(a.name for a in arguments)
         self.positions = {name: i for i, name in enumerate(self.arg_names)}
@@ -171,7 +182,6 @@ class Op:
         self.base_name = schema.name.split("::")[1]
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
-        self.functional: Op | None = None
         self.fills_argument = bool(written and not returned and schema.returns)  # what it computes there is saved after the call
         self.multi_view = False
         if self.fills_argument:
@@ -183,6 +193,11 @@ class Op:
             self.multi_view = "List" in str(schema.returns[0].type) or self.n_results > 1
         else:
             self.kind = FUNCTIONAL
+
+    def _find_record(self, nested: bool) -> None:
+        """``record``, of an in-place op that of its functional form, and whether ATen composes the op of others."""
+        func = self.func
+        self.functional: Op | None = None
         self.record: Record | None = NESTED.get(func) if nested else RECORDS.get(func)
         if self.kind == INPLACE and self.record is None:
             found = _functional(func, self.base_name)
@@ -196,21 +211,18 @@ class Op:
             if self.record is None and func in RECORDS and RECORDS[func].nondiff is True:
                 self.record = RECORDS[func]
             self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.NestedTensorCPU)
-        self.plans: dict[int, Any] = {}
-        self.node_class: Any = None
-        self.jvp: Any = None  # what `runtime.func.jvp` and `runtime.func.batch` have worked out of the record
-        self.batch: Any = None
-        self.accepted: set[Any] | None = set()
-        self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes
+
+    def _conclude(self) -> None:
+        """What follows from schema and record together."""
         nondiff = self.record.nondiff if self.record else ()
-        if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in schema.returns):
+        if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in self.func._schema.returns):
             nondiff = True  # `item`, `equal`: what is no tensor has no derivative
         self.nondiff: frozenset[int] = frozenset(range(max(self.n_results, 1))) if nondiff is True else frozenset(nondiff or ())
         self.vjp_args: frozenset[int] = frozenset()
         if self.record is not None and self.record.vjp is not None:
             keys = [k for key in self.record.vjp for k in ((key,) if isinstance(key, str) else key)]
             self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
-            self.kernel = _binding(func) or self.kernel
+            self.kernel = _binding(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
         self.special = self.kind in (INPLACE, OUT) or self.record is None or self.record.vjp is None or bool(self.nondiff)
 
@@ -348,16 +360,20 @@ def nested_op_of(func: torch._ops.OpOverload) -> Op:
     return op
 
 
-def decomposition_of(op: Op) -> Callable[..., Any] | None:
-    """The op in terms of other ops: the record's, else ATen's composite kernel, else torch's decomposition table."""
+# Who else may know an op in terms of other ops: asked in order, with the rule that is missing ("vjp", "jvp" or "batch").
+PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
+
+
+def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
+    """The op in terms of other ops: the record's, else ATen's composite kernel, else torch's decomposition table, else a provider's."""
+    return _decomposed(op) or next((found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None)
+
+
+def _decomposed(op: Op) -> Callable[..., Any] | None:
     if op.decomposed is None:
         found: Any = op.record.decomposition if op.record is not None and op.kind != INPLACE else None
         if found is None and op.composite:
             found = op.func.decompose
-        if found is None and op.kind is FUNCTIONAL and op.base_name.startswith("_foreach_"):
-            from ..foreach import decomposition
-
-            found = decomposition(op)
         if found is None:
             from torch._decomp import decomposition_table
 
@@ -370,7 +386,7 @@ def decomposition_of(op: Op) -> Callable[..., Any] | None:
 
 def written_out(op: Op, rule: str) -> Callable[..., Any]:
     """The op in terms of other ops, for a call that derives by a keyword argument: formulas are for positional ones."""
-    found = decomposition_of(op)
+    found = decomposition_of(op, rule)
     if found is None:
         raise MissingRule(str(op.func), rule, case="for a keyword argument")
     return found

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,10 @@ class Record:
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
 NESTED: dict[torch._ops.OpOverload, Record] = {}  # the same for calls with a nested tensor among their arguments
 _listeners: list[Callable[[], None]] = []
+# What a formula may ask for of a tensor in place of it; words that are no arguments; what `jvp` may be as a word.
+FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
+_WORDS = frozenset(("g", "gs", "needs"))
+_KINDS = ("linear", "multilinear")
 
 
 def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
@@ -79,14 +83,75 @@ def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Recor
     """Make a record for the overloads in ``names`` (one string, spaces between) and enter it; one op has one record per table."""
     each = tuple(names.split()) if isinstance(names, str) else tuple(names)
     record = Record(names=each, **rules)
-    for name in each:
-        func = overload(name)
+    funcs = [overload(name) for name in each]
+    for func in funcs:
         if func in into:
             raise ValueError(f"{func} has two records: {into[func].family} and {record.family}")
-        into[func] = record
+    _check(record, funcs)
+    into.update(dict.fromkeys(funcs, record))
     for listener in _listeners:
         listener()
     return record
+
+
+def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
+    """``ValueError`` if ``record`` does not fit its overloads: a misspelt argument would be a rule that no call ever finds."""
+    for what, table in (("vjp", record.vjp), ("jvp", record.jvp)):
+        if isinstance(table, Mapping):
+            _check_table(what, table, funcs)
+    if isinstance(record.jvp, str) and record.jvp not in _KINDS:
+        raise ValueError(f"{funcs[0]}: jvp is {record.jvp!r}; as a word it is one of {', '.join(map(repr, _KINDS))}")
+    if callable(record.jvp):
+        for func in funcs:
+            _check_formula("jvp", record.jvp, func)
+    for what, rule in (("batch", record.batch), ("decomposition", record.decomposition)):
+        if rule is not None and not callable(rule):
+            raise ValueError(f"{funcs[0]}: {what} is {rule!r}, which cannot be called")
+    if record.nondiff is not True:
+        for func in funcs:
+            number = len(func._schema.returns)
+            if beyond := [i for i in record.nondiff or () if not 0 <= i < number]:
+                raise ValueError(f"{func}: nondiff names result {beyond[0]}, and there are {number}, counted from 0")
+
+
+def _check_table(what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[torch._ops.OpOverload]) -> None:
+    known = {a.name for func in funcs for a in func._schema.arguments}
+    for key, formula in table.items():
+        targets = (key,) if isinstance(key, str) else key
+        for target in targets:
+            if target not in known:
+                raise ValueError(f"{funcs[0]}: {what} for {target!r}, which is no argument; its arguments are {_listed(_names(funcs[0]))}")
+        for func in funcs:
+            if not _names(func).isdisjoint(targets):
+                _check_formula(what, formula, func)
+
+
+def _check_formula(what: str, formula: Callable[..., Any], func: torch._ops.OpOverload) -> None:
+    known = {*_names(func), *_results(func)}
+    for name in parameters(formula):
+        if name in _WORDS if what == "vjp" else name.removesuffix("_t") in known:
+            continue
+        if not _resolves(name, known):
+            raise ValueError(
+                f"{func}: a formula of its {what} asks for {name!r}, which is neither an argument ({_listed(_names(func))}) nor a result "
+                f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}" + (" or _t" if what == "jvp" else "")
+            )
+
+
+def _resolves(name: str, known: Collection[str]) -> bool:
+    return name in known or any(_resolves(name.removesuffix(fact), known) for fact in FACTS if name.endswith(fact))
+
+
+def _names(func: torch._ops.OpOverload) -> set[str]:
+    return {a.name for a in func._schema.arguments}
+
+
+def _results(func: torch._ops.OpOverload) -> set[str]:
+    return {"result", *(f"result{i}" for i in range(len(func._schema.returns)))}
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 class _Kernels:

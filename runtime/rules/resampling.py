@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ for _name, _spatial in {
 }.items():
     _upsample(_name, _spatial)
 
-# Sampling on a grid. First derivatives have kernels; derivatives of these come from the sampling written out.
+# Sampling on a grid. First derivatives have kernels.
 
 
 def _sampled_3d(a: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
@@ -96,28 +97,23 @@ def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> 
     return x.clamp(0, n - 1) if padding_mode else x
 
 
-def _grid_sampler(name: str, rank: int, written_out: Any) -> None:
+def _grid_sampler(name: str, rank: int) -> None:
     backward = overload(f"{name}_backward")
 
     def vjp(g: Any, input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any, needs: Any) -> Any:
         mask = ["input" in needs, "grid" in needs]
         return backward(g, input, grid, interpolation_mode, padding_mode, align_corners, mask)
 
-    def pulled(
-        grad_output: Any, input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any, output_mask: Any
-    ) -> Any:
-        from .. import func
-
-        _, pullback = func.vjp(lambda x, at: written_out(x, at, interpolation_mode, padding_mode, align_corners), input, grid)
-        by_input, by_grid = pullback(grad_output)
-        return by_input, by_grid
-
     register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), family="resampling")
-    register(f"{name}_backward", decomposition=pulled, batch=fold(rank), family="resampling")
 
 
-_grid_sampler("grid_sampler_2d", 4, _sampled_2d)
-_grid_sampler("grid_sampler_3d", 5, _sampled_3d)
+# By name: the number of dimensions, and the sampling written out, of which `runtime.func.pulled_back` makes the backward.
+GRID_SAMPLERS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
+    "grid_sampler_2d": (4, _sampled_2d),
+    "grid_sampler_3d": (5, _sampled_3d),
+}
+for _name, (_rank, _) in GRID_SAMPLERS.items():
+    _grid_sampler(_name, _rank)
 
 # Patches
 

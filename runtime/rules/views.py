@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..levels import run_batchwise
+from ..seam.levels import run_batchwise
 from . import derive_batch as batch
 from .derive import linear, view
 from .derive_fold import dims, filled
@@ -28,7 +28,13 @@ register(
     batch=lambda f, n, b, a, k: f(a[0]),
     family="view",
 )
-view("view_as_complex", lambda g: torch.view_as_real(g.contiguous().resolve_conj()), lambda f, n, b, a, k: f(a[0]))
+register(
+    "view_as_complex",
+    vjp={"self": lambda g: torch.view_as_real(g.contiguous().resolve_conj())},
+    jvp={"self": lambda self_t: torch.view_as_complex(self_t if self_t.stride(-1) == 1 else self_t.contiguous())},
+    batch=lambda f, n, b, a, k: f(a[0]),
+    family="view",
+)
 
 
 # Shapes

@@ -12,8 +12,8 @@ import torch
 
 from gen import audit
 from gen.audit.campaign import Finding, Survivors
-from gen.audit.modules import load_modules
-from gen.audit.reach import Map, Reach, eligible, telling
+from gen.audit.modules import eligible, load_modules
+from gen.audit.reach import Map, Reach, telling
 from gen.audit.rules import RuleFault, Rules
 from gen.audit.workers import Job, Tried, Workers
 from gen.targets import load

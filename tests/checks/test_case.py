@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gen.checks.case import Case, Lacking, Mismatch, SampleFailure, Vacuous
-from gen.checks.cases import Cell, Family, known
+from gen.checks.tables import Cell, Family, known
 from gen.targets.torch_target import TorchTarget
 
 OWN: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gen.checks.case import Case, Lacking, Mismatch
-from gen.checks.cases import Cell, Family
+from gen.checks.tables import Cell, Family
 from gen.targets.torch_target import TorchTarget
 
 

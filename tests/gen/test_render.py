@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gen.checks.cases import cells_of
+from gen.checks.tables import cells_of
 from gen.expand import Plan
 from gen.literals import WIDTH, call, docstring, literal, quoted
 from gen.render import is_edited, is_generated, modules

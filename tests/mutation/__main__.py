@@ -29,7 +29,7 @@ R = TypeVar("R")
 ROOT = Path.cwd()
 CACHE = Path(".cache/mutation/lines.json")
 EQUIVALENT = Path("tests/mutation/equivalent.yaml")
-SOURCES = ["runtime/func", "runtime/autograd", "runtime/dropin", "runtime/checkpoint"]
+SOURCES = [f"runtime/{folder}" for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "dropin")]
 TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # half a minute and more each, and other tests run the same lines
     "tests/runtime/test_saved_memory.py",
@@ -61,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         def one(copy: Copy, mutant: Mutant) -> Outcome:
             tests = known.tests(mutant.path, mutant.lines, test_files)
+            near = known.near(mutant.path, tests)
             outcome = Outcome(False, "no test runs it")
-            for some in stages(within_budget(tests, args.budget), known.near(tests)):
+            for some in stages(within_budget(nearest_first(tests, near), args.budget), near):
                 outcome = copy.trial(mutant, some)
                 if outcome.killed:
                     break
@@ -100,7 +101,7 @@ def identity(mutant: Mutant) -> str:
 
 
 def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
-    """The quickest tests, as many as fit; at least one."""
+    """The first tests, as many as fit; at least one."""
     total, chosen = 0.0, dict[str, float]()
     for test, cost in tests.items():
         total += cost
@@ -108,6 +109,11 @@ def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
             break
         chosen[test] = cost
     return chosen
+
+
+def nearest_first(tests: dict[str, float], near: set[str]) -> dict[str, float]:
+    """Within each group the order stays."""
+    return dict(sorted(tests.items(), key=lambda item: item[0].partition("::")[0] not in near))
 
 
 def stages(tests: dict[str, float], near: set[str]) -> list[dict[str, float]]:

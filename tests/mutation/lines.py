@@ -5,74 +5,62 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import sys
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
+from tests.mutation.tracing import Lines, Masks, followed, merge
+
 __all__ = ["Map", "Tracer"]
 
-# How much of a test is traced; what comes later rarely runs another line.
-CALLS = 200  # of one function
-SECONDS = 10.0  # of processor time
+SECONDS = 10.0  # of processor time for which a test is traced: what comes later rarely runs another line
+SECONDS_STARTED = 60.0  # of a process that a test starts, which imports torch first
+SECONDS_COLLECTING = 300.0  # while test files are imported
+IMPORT = "import"  # in a trace beside its tests: what runs when a source is imported, whichever test comes first
 Trace = dict[str, dict[str, Any]]  # by test: "seconds" of processor time, and "lines": by source file a bit per line
 
 
 class Tracer:
-    """A pytest plugin that notes which lines of ``sources`` under ``root`` each test runs, in all threads."""
+    """A pytest plugin that notes which lines of ``sources`` under ``root`` each test runs, in all threads and started processes."""
 
     def __init__(self, root: Path, sources: list[str]) -> None:
         self.found: Trace = {}
-        self._prefixes = tuple(f"{root / source}{os.sep}" for source in sources)
-        self._root, self._mine = root, dict[CodeType, bool]()
-        self._lines: set[tuple[CodeType, int]] = set()
-        self._calls: Counter[CodeType] = Counter()
+        self._lines = Lines(str(root), sources)
+        self._started = followed(root, sources, SECONDS_STARTED)
         self._failed = False
+        self._lines.begin(SECONDS_COLLECTING)
 
-    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        mine = self._mine.get(code)
-        if mine is None:
-            mine = self._mine[code] = code.co_filename.startswith(self._prefixes)
-        if not mine:
-            return None
-        self._calls[code] += 1
-        return self._line if self._calls[code] <= CALLS else None
+    def pytest_collection_finish(self) -> None:
+        self._lines.end()
+        self._started.__enter__()
 
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        self._lines.add((frame.f_code, frame.f_lineno))
-        return self._line
+    def pytest_sessionfinish(self) -> None:
+        self._started.__exit__()
+        self.found[IMPORT] = _facts(0.0, self._lines.imported())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._lines, self._calls, self._failed, start = set(), Counter(), False, sum(os.times()[:4])
-        threading.settrace(self._called)
-        signal.signal(signal.SIGVTALRM, lambda *_: sys.settrace(None))
-        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-        sys.settrace(self._called)
+        self._failed, start = False, sum(os.times()[:4])
+        self._lines.begin(SECONDS)
         try:
             result = yield
         finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            sys.settrace(None)
-            threading.settrace(None)
+            lines = self._lines.end()
+            merge(lines, self._started.taken())
         if not self._failed:
-            lines: dict[str, int] = {}
-            for code, line in self._lines:
-                path = os.path.relpath(code.co_filename, self._root)
-                lines[path] = lines.get(path, 0) | 1 << line
-            self.found[item.nodeid] = {"seconds": round(sum(os.times()[:4]) - start, 3), "lines": {p: f"{m:x}" for p, m in lines.items()}}
+            self.found[item.nodeid] = _facts(round(sum(os.times()[:4]) - start, 3), lines)
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed |= not report.passed
+
+
+def _facts(seconds: float, lines: Masks) -> dict[str, Any]:
+    return {"seconds": seconds, "lines": {path: f"{mask:x}" for path, mask in lines.items()}}
 
 
 class Map:
@@ -106,21 +94,27 @@ class Map:
         self._path.with_suffix(".new").replace(self._path)
 
     def tests(self, path: str, lines: tuple[int, int], test_files: list[str]) -> dict[str, float]:
-        """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first; those that run the file, if none does."""
+        """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first.
+
+        Those that run the file at all, where the lines run as it is imported, and where no test runs them.
+        """
         found, nearby = dict[str, float](), dict[str, float]()
         for test_file in test_files:
             then = self._then(path, self._versions.get(test_file, {}).get(path, ""))
             wanted = sum(1 << then[line] for line in range(lines[0], lines[1] + 1) if line in then)
-            for test, facts in self._traces.get(test_file, {}).items():
-                mask = int(facts["lines"].get(path, "0"), 16)
+            masks = {test: int(facts["lines"].get(path, "0"), 16) for test, facts in self._traces.get(test_file, {}).items()}
+            at_import = masks.pop(IMPORT, 0) & wanted
+            for test, mask in masks.items():
                 if mask:
-                    (found if mask & wanted else nearby)[test] = float(facts["seconds"])
+                    (found if at_import or mask & wanted else nearby)[test] = float(self._traces[test_file][test]["seconds"])
         return dict(sorted((found or nearby).items(), key=lambda item: item[1]))
 
-    def near(self, tests: Iterable[str], number: int = 3) -> set[str]:
-        """The test files of which the largest part is among ``tests``."""
+    def near(self, path: str, tests: Iterable[str], number: int = 3) -> set[str]:
+        """The test files that are named after the source file ``path``, and those of which the largest part is among ``tests``."""
         counts = Counter(test.partition("::")[0] for test in tests)
-        return set(sorted(counts, key=lambda path: (-counts[path] / len(self._traces[path]), path))[:number])
+        name = Path(path).parent.name if Path(path).stem == "__init__" else Path(path).stem
+        named = {test_file for test_file in counts if Path(test_file).stem == f"test_{name}"}
+        return named.union(sorted(counts, key=lambda path: (-counts[path] / len(self._traces[path]), path))[:number])
 
     def _then(self, path: str, version: str) -> dict[int, int]:
         """Where a line of today's source stood in that version of it."""

@@ -41,7 +41,8 @@ MESSAGES = {"warn", "warning", "debug", "info"}  # calls whose arguments are wor
 class Mutant:
     """Replace ``old``, the bytes from ``start`` on, by ``new``.
 
-    ``lines`` are the first and last of the statement: a test that runs none of them cannot notice the change.
+    ``lines`` are the first and last of the statement: a test that runs none of them cannot notice the change. For a function's defaults and
+    decorators they are those of the function, and for other statements that run when the module is imported there are none: (0, 0).
     """
 
     path: str
@@ -96,8 +97,10 @@ class _Finder:
             return
         body = getattr(node, "body", None)
         last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-        lines = (node.lineno, max(node.lineno, last))
+        lines = (node.lineno, max(node.lineno, last)) if any(function for _, function in self._names) else (0, 0)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if isinstance(node, ast.FunctionDef):
+                lines = (node.lineno, node.end_lineno or node.lineno)
             for one in node.decorator_list:
                 self._expressions(one, lines)
             if isinstance(node, ast.FunctionDef):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import draw, identity, main, stages, within_budget
+from tests.mutation.__main__ import draw, identity, main, nearest_first, stages, within_budget
 from tests.mutation.lines import Map
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.trial import Copy
@@ -125,7 +125,7 @@ def test_of_an_error_the_raising_is_changed_and_not_the_message(project: Path) -
 
 def test_every_mutant_is_a_program() -> None:
     root = Path(__file__).parents[2]
-    for path in ("runtime/autograd/engine.py", "runtime/func/vmap.py"):
+    for path in ("runtime/tape/engine.py", "runtime/func/vmap.py"):
         source = (root / path).read_bytes()
         for one in draw(mutants_of(root, path), 100, 0):
             compile(one.applied(source), path, "exec")
@@ -144,18 +144,22 @@ def test_an_identity_survives_lines_that_are_added_above(project: Path) -> None:
     assert identity(mutant(project, "comparison: count > 10 →")) == before
 
 
-def test_the_quickest_tests_are_run_within_the_budget_and_at_least_one() -> None:
+def test_the_first_tests_are_run_within_the_budget_and_at_least_one() -> None:
     assert within_budget({"a": 1, "b": 2, "c": 3}, 3) == {"a": 1, "b": 2}
     assert within_budget({"a": 5, "b": 6}, 3) == {"a": 5}
 
 
 def test_tests_of_files_that_are_about_the_line_come_first(tmp_path: Path) -> None:
     known = Map(tmp_path / "lines.json", tmp_path)
-    for path, number in (("a.py", 4), ("b.py", 1)):
+    for path, number in (("a.py", 4), ("b.py", 1), ("tests/test_c.py", 9)):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()
         known.learn(path, {f"{path}::{i}": {"seconds": 1, "lines": {}} for i in range(number)}, [])
     tests = {"a.py::0": 1.0, "a.py::1": 1.0, "b.py::0": 2.0}
-    assert known.near(tests, 1) == {"b.py"}
+    assert known.near("c.py", tests, 1) == {"b.py"}
+    assert known.near("c.py", {**tests, "tests/test_c.py::0": 3.0}, 1) == {"b.py", "tests/test_c.py"}
+    assert known.near("c/__init__.py", {**tests, "tests/test_c.py::0": 3.0}, 1) == {"b.py", "tests/test_c.py"}
+    assert list(nearest_first(tests, {"b.py"})) == ["b.py::0", "a.py::0", "a.py::1"]
     assert stages(tests, {"b.py"}) == [{"b.py::0": 2.0}, {"a.py::0": 1.0, "a.py::1": 1.0}]
     assert stages({"b.py::0": 2.0}, {"b.py"}) == [{"b.py::0": 2.0}]
 
@@ -179,6 +183,65 @@ def test_a_trial_tells_claims_from_mere_runs_and_leaves_the_tree_alone(project: 
     assert one.trial(mutant(project, "count -= 1 → pass"), {ends: 0.1}).by == "time-out"
     assert not one.trial(negated, {"tests/test_price.py::test_unknown": 0.1}).killed
     assert (project / "shop/price.py").read_text() == (one.place / "shop/price.py").read_text() == PRICE
+
+
+STARTING = """\
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import shop
+from shop.price import countdown
+
+def test_a_program() -> None:
+    root = str(Path(shop.__file__).parents[1])
+    subprocess.run([sys.executable, "-c", "from shop.price import price; price(11, True)"], env={"PYTHONPATH": root}, cwd="/", check=True)
+
+def test_a_process() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=countdown, args=(3,))
+    process.start()
+    process.join()
+"""
+
+
+def test_the_map_has_the_lines_of_processes_that_a_test_starts(project: Path, tmp_path: Path) -> None:
+    (project / "tests/test_starting.py").write_text(STARTING)
+    one = Copy(project, tmp_path / "copy", [])
+    trace = {test.partition("::test_")[2]: facts["lines"] for test, facts in one.trace("tests/test_starting.py", ["shop"]).items()}
+    ran = {test: {i for i in range(25) if int(lines["shop/price.py"], 16) >> i & 1} for test, lines in trace.items()}
+    program, process = {6, 7}, {17, 18}
+    assert program <= ran["a_program"] and not process & ran["a_program"]
+    assert process <= ran["a_process"] and not program & ran["a_process"]
+    assert not (one.place / "sitecustomize.py").exists() and not (one.place / ".lines").exists()
+
+
+def test_a_line_that_runs_at_import_is_asked_of_every_test_that_runs_the_file_whichever_came_first(project: Path, tmp_path: Path) -> None:
+    (project / "shop/price.py").write_text(PRICE + "\n\ndef table() -> list[int]:\n    return [price(1)]\n\n\nTABLE = table()\n")
+    (project / "tests/test_price.py").write_text(TESTS.replace("from shop.price import check, countdown, price\n", "") + LATER)
+    one = Copy(project, tmp_path / "copy", [])
+    known = Map(tmp_path / "lines.json", project)
+    known.learn("tests/test_price.py", one.trace("tests/test_price.py", ["shop"]), ["shop"])
+    asked = {test.partition("::")[2] for test in known.tests("shop/price.py", (22, 22), ["tests/test_price.py"])}
+    assert asked == {"test_first", "test_second"}
+
+
+LATER = """
+def test_first() -> None:
+    import shop.price
+    shop.price.check(3)
+
+def test_second() -> None:
+    import shop.price
+    assert shop.price.price(1) == shop.price.TABLE[0]
+"""
+
+
+def test_a_default_is_asked_of_who_calls_the_function_and_what_runs_at_import_of_all(project: Path) -> None:
+    default = mutant(project, "constant: False")
+    assert default.lines == (4, 8)
+    (project / "shop/price.py").write_text("class Shop:\n    open = True\n")
+    assert mutant(project, "constant: True").lines == (0, 0)
 
 
 def test_a_map_follows_lines_that_move_and_forgets_test_files_that_change(project: Path, tmp_path: Path) -> None:

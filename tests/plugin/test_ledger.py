@@ -6,10 +6,10 @@ import pytest
 
 from gen.checks import known
 from gen.checks.case import Case, SampleFailure
-from gen.checks.cases import Cell, Family
 from gen.checks.entries import Known
 from gen.checks.ledger import Verdict, attempt, settle
 from gen.checks.outcomes import Lacking, Mismatch, Vacuous
+from gen.checks.tables import Cell, Family
 from gen.targets import load
 
 TODAY = datetime.date(2026, 5, 1)

@@ -274,13 +274,12 @@ def test_a_case_that_cannot_be_made_is_an_error_of_the_cell(run: Runner) -> None
     assert (cell.outcome, cell.op) == ("error", "torch.sin") and "no disk" in cell.why
 
 
-def test_20000_cells_collect_in_seconds(run: Runner, tmp_path: Path) -> None:
+def test_20000_cells_are_collected(run: Runner, tmp_path: Path) -> None:
     row = 'op(f"torch.op{i}", smoke="float64", full="float32 complex64 complex128 bfloat16")'
     checks = "".join(f"@cases(*[{row} for i in range(100)])\ndef test_c{number}(case): ...\n" for number in range(40))
     run.write(HEAD + checks)
     result = run("--collect-only", "-qq", "--tier", "full")
     result.stdout.fnmatch_lines(["test_demo.py: 20000"])
-    assert result.duration < 15
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])

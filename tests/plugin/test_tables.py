@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gen.checks import cases, family, known, op
-from gen.checks.cases import Cell, Cells, TableError, cells_of
 from gen.checks.entries import Settings
+from gen.checks.tables import Cell, Cells, TableError, cells_of
 
 TODAY = datetime.date(2026, 5, 1)
 TORCH_ON_CPU = Settings("torch", "cpu", "2.13.0+cpu", TODAY)

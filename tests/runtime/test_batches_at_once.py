@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime.func import grad, jvp, vjp, vmap
-from runtime.levels import Value
+from runtime.seam.levels import Value
 
 torch.manual_seed(0)
 X, ROW, S = torch.randn(3, 4, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64), torch.randn(3, dtype=torch.float64)

@@ -221,3 +221,26 @@ def test_an_op_on_lists_writes_to_plain_tensors_and_to_those_of_the_session() ->
     plain, ours = torch.ones(2), runtime.tensor([2.0, 3.0])
     torch._foreach_mul_([plain, ours], [ours, ours])
     assert plain.tolist() == [2.0, 3.0] and ours.tolist() == [4.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("write", "slope"),
+    [
+        (lambda b, x: b.addcmul_(x, x), lambda x: 2 * x),
+        (lambda b, x: b.addcmul_(x, x.detach() * 3, value=2), lambda x: 6 * x),
+        (lambda b, x: b.index_put_((torch.tensor([2, 1, 0]),), x * x), lambda x: 2 * x),
+        (lambda b, x: b.index_put_((torch.tensor([0, 0, 0]),), x, accumulate=True), torch.ones_like),
+        (lambda b, x: b.scatter_(0, torch.tensor([1, 0, 2]), x * 3), lambda x: torch.full_like(x, 3)),
+    ],
+)
+def test_a_plain_buffer_takes_on_history_by_a_write_with_several_arguments(write: Callable[[Any, Any], Any], slope: Any) -> None:
+    def f(x: Any) -> Any:
+        buffer = torch.zeros(3, dtype=torch.float64)
+        write(buffer, x)
+        return buffer.sum()
+
+    torch.testing.assert_close(runtime.func.grad(f)(V), slope(V))
+    x = wrap(V, True)
+    f(x).backward()
+    assert x.grad is not None
+    torch.testing.assert_close(unwrap(x.grad), slope(V))

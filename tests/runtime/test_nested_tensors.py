@@ -347,6 +347,12 @@ def test_grads_of_nested_outputs_are_not_batched() -> None:
         autograd.grad(y, n, torch.ones_like(y), is_grads_batched=True)
 
 
+def test_a_nested_batch_of_cotangents_of_a_dense_output_is_refused() -> None:
+    x = leaf(2, 3)
+    with pytest.raises(RuntimeError, match="Batched grads are not supported with Nested Tensor"):
+        autograd.grad(x.sin(), x, plain(), is_grads_batched=True)
+
+
 def test_grad_can_be_set_to_what_has_the_sizes() -> None:
     n = nested()
     n.grad = plain()

@@ -101,6 +101,22 @@ def test_no_grad_inside_holds_and_outside_does_not() -> None:
         torch.testing.assert_close(runtime.func.grad(lambda x: x * x)(x), torch.tensor(4.0))
 
 
+def test_no_grad_inside_holds_for_the_outer_transform_too() -> None:
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            c = x * x
+            b = x * 1
+            b.mul_(c)
+        return c * x + b
+
+    x = torch.tensor(3.0)
+    for lib in (torch.func, runtime.func):
+        assert lib.grad(f)(x) == 9
+        assert lib.grad(lib.grad(f))(x) == 0
+        with torch.no_grad():
+            assert lib.grad(lib.grad(lambda x: x**3))(x) == 18
+
+
 def test_aux_and_value() -> None:
     x = torch.randn(5, dtype=torch.float64)
     grads, (value, aux) = runtime.func.grad_and_value(lambda x: (scalar(x), {"twice": 2 * x}), has_aux=True)(x)
@@ -145,3 +161,14 @@ def test_a_write_under_no_grad_gives_each_element_its_tangent_where_all_shared_o
     x, t = W[:2], W[3]
     found = runtime.func.vmap(lambda x: runtime.func.jvp(power, (x,), (t,))[1])(x)
     torch.testing.assert_close(found, 2 * x * t)
+
+
+def test_a_list_may_hold_values_of_several_transforms_and_tensors_of_none() -> None:
+    plain = torch.tensor([2.0])
+
+    def f(lib: Any, x: Any) -> Any:
+        inner = lib.grad(lambda y: (torch.cat([x, y, plain]) ** 3).sum() * torch.stack([plain, y * x, y]).prod())
+        return inner(x).sum()
+
+    expected = torch.func.grad(lambda x: f(torch.func, x))(torch.tensor([1.5]))
+    torch.testing.assert_close(runtime.func.grad(lambda x: f(runtime.func, x))(torch.tensor([1.5])), expected)

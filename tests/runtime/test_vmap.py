@@ -198,6 +198,9 @@ def test_equal_answers_where_all_elements_agree() -> None:
     torch.testing.assert_close(vmap(vmap(same))(y.unsqueeze(0)), y.unsqueeze(0) * 2)
     with pytest.raises(BatchingError, match=r"torch\.equal"):
         vmap(same)(torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
+    z = torch.tensor([[1.0, 1.0, 2.0], [3.0, 3.0, 4.0]])
+    last = torch.tensor([0.0, 0.0, 1.0])
+    torch.testing.assert_close(vmap(lambda a: a if torch.equal(a, a + last) else -a)(z), -z)  # one number of each element differs
     weights = torch.tensor([[1, 2, 1], [3, 1, 1]])
     data = torch.randn(2, 3)
     expected = torch.stack([torch.cov(data, fweights=w) for w in weights])
@@ -267,6 +270,13 @@ def test_a_number_on_which_all_elements_agree_may_be_asked_for() -> None:
     nested = vmap(lambda y: vmap(lambda x, a: x * a.item() if y.isfinite() else x)(x, one * 2))(one)
     torch.testing.assert_close(nested, (x * 2).expand(3, 3, 2))
     torch.testing.assert_close(vmap(grad(lambda x, a: (x * a.item()).sum()))(x, one * 2), torch.full_like(x, 2))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule:UserWarning")
+def test_a_batch_of_one_element_always_agrees() -> None:
+    x = torch.eye(3).unsqueeze(0)
+    torch.testing.assert_close(vmap(lambda x, a: x * a.item() if a > 1 else x)(x, torch.tensor([2.0])), 2 * x)
+    torch.testing.assert_close(vmap(lambda x: x * x.to_sparse()._nnz())(x), 3 * x)
 
 
 @pytest.mark.parametrize(
@@ -368,3 +378,71 @@ def test_what_fails_for_one_element_fails_for_none() -> None:
 def test_a_dimension_to_map_over_is_an_integer(dim: Any) -> None:
     with pytest.raises(ValueError, match="in_dim must be either an integer"):
         vmap(torch.add, in_dims=(dim, None))(torch.ones(2), torch.ones(2))
+
+
+@pytest.mark.parametrize("in_dims", [[0], "0", None, 1.0, {"x": 0}])
+def test_in_dims_are_an_integer_or_a_tuple(in_dims: Any) -> None:
+    with pytest.raises(ValueError, match="expected `in_dims` to be int or a"):
+        vmap(torch.sin, in_dims=in_dims)(torch.ones(2))
+
+
+def test_there_must_be_something_to_map_over() -> None:
+    with pytest.raises(ValueError, match="got no inputs"):
+        vmap(lambda: torch.ones(2))()
+    for args in ((torch.ones(()),), (torch.ones(2), torch.ones(()))):
+        with pytest.raises(ValueError, match="that input is a Tensor of dimensionality 0"):
+            vmap(lambda *a: a[0])(*args)
+    with pytest.raises(ValueError, match=r"Got in_dim=-3 for some input, but .* -2 <= in_dim < 2"):
+        vmap(torch.sin, in_dims=-3)(torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
+def test_any_dimension_may_be_mapped_and_be_that_of_the_output(dim: int) -> None:
+    x = torch.randn(2, 3, 4)
+    for out in range(-3, 3):
+        for chunk in (None, 1, x.shape[dim]):
+            found = vmap(lambda x: x.cumsum(0) * 2, dim, out, chunk_size=chunk)(x)
+            torch.testing.assert_close(found, torch.func.vmap(lambda x: x.cumsum(0) * 2, dim, out)(x))
+
+
+def test_what_is_the_same_for_all_parts_is_that_of_the_first() -> None:
+    count = iter(range(10))
+    _, number = vmap(lambda x: (x, next(count)), out_dims=(0, None), chunk_size=2)(torch.ones(5))
+    assert (number, next(count)) == (0, 3)
+
+
+def test_an_integer_is_not_cast_by_a_write_in_place() -> None:
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+        vmap(lambda x, y: x.clone().add_(y))(torch.arange(3), torch.rand(3))
+
+
+@pytest.mark.parametrize("write", ["round_", "detach_", "zero_", "sin_", "t_", "relu_"])
+def test_an_op_in_place_returns_its_argument_at_every_level(write: str) -> None:
+    op = getattr(torch.ops.aten, write).default
+
+    def f(x: Any) -> Any:
+        y = x * 1
+        assert op(y) is y
+        return y.sum()
+
+    x = torch.randn(2, 3, 3)
+    vmap(f)(x)
+    transforms: list[Any] = [runtime.func.grad(f), runtime.func.functionalize(f), lambda x: runtime.func.jvp(f, (x,), (x,))]
+    for transform in transforms:
+        transform(x[0])
+        vmap(transform)(x)
+
+
+def test_one_part_of_all_elements_is_the_batch_itself() -> None:
+    x = torch.randn(3, 2)
+    for chunk in (None, 3, 4):
+        assert vmap(lambda x: x, chunk_size=chunk)(x).data_ptr() == x.data_ptr()
+    assert vmap(lambda x: x, chunk_size=2)(x).data_ptr() != x.data_ptr()
+
+
+def test_a_vector_of_a_batch_and_a_number_promote_as_the_elements_do() -> None:
+    for scalar in (torch.tensor(2.0, dtype=torch.float64), torch.tensor(2), 2.0):
+        for x in (torch.ones(3), torch.ones(3, 2), torch.arange(3)):
+            fs: list[Any] = [lambda x: x * scalar, lambda x: torch.add(scalar, x), lambda x: torch.where(x > 0, x, scalar)]  # noqa: B023
+            for f in fs:
+                torch.testing.assert_close(vmap(f)(x), torch.stack([f(e) for e in x]))

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime import aot, func
-from runtime.func import vmap
+from runtime.func import elements, vmap
+from runtime.rules.ops import op_of
 
 ones = torch.ones
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
@@ -109,3 +110,32 @@ def test_tolerances_of_pinv_may_have_more_dimensions_than_its_matrices() -> None
     a, unbatched = torch.randn(2, 3, 3), torch.tensor([1e-3, 10.0])
     found = vmap(lambda a: torch.linalg.pinv(a, rtol=unbatched))(a)
     torch.testing.assert_close(found, torch.stack([torch.linalg.pinv(e, rtol=unbatched) for e in a]))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "batch"),
+    [
+        (lambda x: x.sum((-1,)), lambda x: x.sum((-2,)), (ones(2, 3),)),
+        (lambda x: x.sum(-1), lambda x: x.sum(-2), (ones(2, 3),)),
+        (lambda x: x.flip((0,)), lambda x: x.flip((-2,)), (ones(2, 3),)),
+        (lambda x: x.unsqueeze(0), lambda x: x.unsqueeze(-3), (ones(2, 3),)),
+        (lambda x, y: torch.cat([x, x]), lambda x, y: torch.cat([x, y]), (ones(2, 3), ones(2, 3, 3))),
+        (lambda x, i: x.gather(0, i), lambda x, i: x.gather(0, i.float()), (ones(2, 3), torch.zeros(2, 3).long())),
+    ],
+)
+def test_a_call_that_was_accepted_speaks_for_no_other(accepted: Any, refused: Any, batch: Any) -> None:
+    vmap(accepted)(*batch)
+    with pytest.raises(Exception) as of_element:
+        refused(*(x[0] for x in batch))
+    with pytest.raises(type(of_element.value)) as of_batch:
+        vmap(refused)(*batch)
+    assert str(of_batch.value) == str(of_element.value)
+
+
+def test_only_so_many_accepted_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "REMEMBERED", 3)
+    op = op_of(torch.ops.aten.cumsum.default)
+    op.accepted = set()
+    for n in range(1, 9):
+        vmap(lambda x: x.cumsum(0))(ones(2, n))
+        assert 1 <= len(op.accepted) <= 3

@@ -82,10 +82,15 @@ def test_gradients_are_laid_out_as_torch_lays_them_out(strides: tuple[int, int])
         x: Any = (storage if lib.name == "torch" else OURS.tensor(storage.tolist())).as_strided((3, 3), strides).detach()
         x.requires_grad_()
         x.sum().backward()
-        first = x.grad.stride()
-        x.grad = None
-        (x * 2).backward(torch.ones(3, 3).t())
-        return first, x.grad.stride()
+        found = [x.grad.stride()]
+        for cotangent in (torch.ones(3, 3), torch.ones(3, 3).t(), torch.ones(9, 3)[::3], torch.ones(()).expand(3, 3)):
+            x.grad = None
+            (x * 2).backward(cotangent)
+            found.append(x.grad.stride())
+            x.grad = None
+            x.view_as(x).backward(cotangent)
+            found.append(x.grad.stride())
+        return found
 
     same(scenario)
 
@@ -141,5 +146,121 @@ def test_the_layout_of_gradients_need_not_be_enforced(enforced: bool) -> None:
         with lib.autograd.enforce_grad_layout_policy(enforced):
             (y.t() * lib.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
         return x.grad.stride(), y.grad.stride(), y.grad
+
+    same(scenario)
+
+
+def sparse(g: Any) -> Any:
+    """The gradient of a table of which some rows were looked up."""
+    return g.to_dense() if g.layout is torch.sparse_coo else g
+
+
+@pytest.mark.parametrize("order", ["sparse first", "dense first", "sparse twice", "both, then both"])
+@pytest.mark.parametrize("end", ["leaf", "result"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_sparse_and_dense_gradients_add_up_in_any_order(order: str, end: str, passes: int) -> None:
+    """Within one pass, and from pass to pass."""
+
+    def scenario(lib: Any) -> Any:
+        table = lib.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        used = table if end == "leaf" else table * 1
+        seen: list[Any] = []
+        if end == "result":
+            used.register_hook(lambda g: seen.append(str(g.layout)))
+
+        def looked_up() -> Any:
+            return torch.nn.functional.embedding(torch.tensor([0, 2, 2]), used, sparse=True).sum()
+
+        def whole() -> Any:
+            return (used * used).sum()
+
+        uses = {
+            "sparse first": [whole, looked_up],  # the node that was made last runs first
+            "dense first": [looked_up, whole],
+            "sparse twice": [looked_up, looked_up],
+            "both, then both": [whole, looked_up, whole, looked_up],
+        }[order]
+        if passes == 1:
+            torch.stack([use() for use in uses]).sum().backward()
+        else:
+            for use in reversed(uses):
+                use().backward(retain_graph=True)
+        return seen, sparse(table.grad), str(table.grad.layout)
+
+    same(scenario)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("end", ["leaf", "result"])
+def test_recorded_gradients_add_up_and_can_be_differentiated(end: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        y = x if end == "leaf" else x * 3
+        (y**3).sum().backward(create_graph=True)
+        (y**2 + y**4).sum().backward(create_graph=True)
+        found = x.grad, lib.autograd.grad(x.grad.sum(), x)
+        x.grad = None
+        return found
+
+    same(scenario)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_a_recorded_gradient_is_added_to_one_that_was_not_recorded_and_the_other_way() -> None:
+    def scenario(lib: Any) -> Any:
+        found = []
+        for first, second in ((False, True), (True, False)):
+            x = lib.tensor([1.0, 2.0], requires_grad=True)
+            for recorded in (first, second):
+                (x**3).sum().backward(create_graph=recorded)
+            found.append((x.grad, x.grad.requires_grad))
+            x.grad = None
+        return found
+
+    same(scenario)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_sparse_gradients_are_added_to_recorded_ones() -> None:
+    def scenario(lib: Any) -> Any:
+        table = lib.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        torch.nn.functional.embedding(torch.tensor([0, 2]), table, sparse=True).sum().backward()
+        before = str(table.grad.layout)
+        lib.autograd.backward((table * table).sum(), create_graph=True)
+        found = before, str(table.grad.layout), table.grad, table.grad.requires_grad
+        table.grad = None
+        return found
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("n", [8, 4096, 5000])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_sum_in_place_changes_no_gradient_that_somebody_holds(n: int, held: bool) -> None:
+    """Large sums go into the memory of the first gradient, unless a hook or a node has it too."""
+
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor([1.0] * n, requires_grad=True)
+        y = x * 1
+        kept: list[Any] = []
+        parts = [y * 2, y * 3, y.view(n) * 4, y[:n] * 5]
+        for part in parts:
+            part.grad_fn.register_hook(lambda gi, go: kept.append(gi[0]) if held else None)
+        (parts[0] + parts[1] + parts[2] + parts[3]).sum().backward()
+        return [g[0] for g in kept], [g[-1] for g in kept], x.grad[0], x.grad[-1]
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2), (2, 0, 1), (0, 2, 1)])
+@pytest.mark.parametrize("shape", [(2, 1, 3), (1, 4, 1), (3, 2, 1)])
+def test_dimensions_of_one_element_leave_a_gradient_the_layout_of_its_leaf(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    """The steps of those dimensions themselves are nobody's promise."""
+
+    def scenario(lib: Any) -> Any:
+        x = lib.tensor(torch.ones(shape).tolist()).permute(order).detach().requires_grad_()
+        (x * x).sum().backward()
+        (x * x).sum().backward()
+        return [(n, step) for n, step in zip(x.shape, x.grad.stride(), strict=True) if n > 1], x.grad
 
     same(scenario)

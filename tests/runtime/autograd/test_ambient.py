@@ -11,7 +11,7 @@ import runtime
 from runtime import checkpoint as ckpt
 from runtime.autograd import forward_ad as fw
 from runtime.autograd import graph
-from runtime.autograd.running import DUALS, FORWARD
+from runtime.tape.running import DUALS, FORWARD
 
 from .scenarios import OURS
 
@@ -138,7 +138,7 @@ def test_backward_passes_deeper_than_a_helper_thread_see_the_dual_level() -> Non
 
 
 def test_a_helper_thread_takes_along_all_of_the_state() -> None:
-    from runtime.ambient import continued
+    from runtime.seam.ambient import continued
 
     seen: list[Any] = []
 

@@ -22,7 +22,7 @@ from runtime.checkpoint import (
     create_selective_checkpoint_contexts,
     set_checkpoint_early_stop,
 )
-from runtime.levels import Value
+from runtime.seam.levels import Value
 
 from ..errors import told
 

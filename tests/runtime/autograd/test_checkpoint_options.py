@@ -1,4 +1,4 @@
-"""What the options of a checkpoint do, which segments run again, and what a selective one takes from the first run."""
+"""What the options of a checkpoint do, which segments run again, and what is around both runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from runtime.autograd import Function
 from runtime.checkpoint import (
     CheckpointError,
     CheckpointPolicy,
-    SelectiveCheckpointContext,
     checkpoint,
     checkpoint_sequential,
-    create_selective_checkpoint_contexts,
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
 )
+from runtime.checkpoint.state import Surroundings
 
 aten = torch.ops.aten
 once = functools.partial(checkpoint, use_reentrant=False)
@@ -256,72 +255,139 @@ class TestState:
         assert states[0].item() == 20
 
 
-class TestSelective:
-    @staticmethod
-    def calls_again(policy: Any, f: Any, x: Any) -> tuple[list[str], Any]:
-        """The kernels that the second run calls, and the gradient. ``policy`` says what the first run saves."""
-        first, second = create_selective_checkpoint_contexts(policy)
-        called: list[str] = []
-        kernel = second.kernel  # type: ignore[attr-defined]
+class Devices:
+    """Two devices of a type that this machine does not have, and the states of their generators."""
 
-        def noted(func: Any, call: Any, args: Any, kwargs: Any) -> Any:
-            if call not in second.results.kept:  # type: ignore[attr-defined]
-                called.append(str(func))
-            return kernel(func, call, args, kwargs)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, initialized: bool | None = True) -> None:
+        self.states, self.current = {0: torch.tensor([10]), 1: torch.tensor([11])}, 0
+        if initialized is not None:
+            self._initialized = initialized
+        monkeypatch.setattr(torch, "xpu", self)
+        monkeypatch.setattr("runtime.checkpoint.state._module", lambda kind: {"xpu": self}[kind])
+        monkeypatch.setattr("runtime.checkpoint.state._on_devices", lambda args: [a for a in args if hasattr(a, "get_device")])
 
-        second.kernel = noted  # type: ignore[attr-defined]
-        once(f, x, context_fn=lambda: (first, second), early_stop=False).sum().backward()
-        return called, x.grad
+    @contextmanager
+    def device(self, number: int) -> Iterator[None]:
+        before, self.current = self.current, number
+        yield
+        self.current = before
 
-    @staticmethod
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return self.states[self._number(device)]
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        self.states[self._number(device)] = state
+
+    def _number(self, device: Any) -> int:
+        return self.current if device is None else getattr(device, "index", device)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [int(state) for state in self.states.values()]
+
+
+def on_device(number: int, kind: str = "xpu") -> Any:
+    return SimpleNamespace(get_device=lambda: number, device=SimpleNamespace(type=kind))
+
+
+class TestSurroundings:
+    def test_the_generators_of_devices_are_as_they_were_and_afterwards_as_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices = Devices(monkeypatch)
+        for preserve, within in ((True, [10, 11]), (False, [20, 21])):
+            devices.states = {0: torch.tensor([10]), 1: torch.tensor([11])}
+            around = Surroundings((on_device(1), "word", on_device(0)), preserve)
+            devices.states = {0: torch.tensor([20]), 1: torch.tensor([21])}
+            with around.restored():
+                assert devices.numbers == within
+            assert devices.numbers == [20, 21]
+
+    @pytest.mark.parametrize("initialized", [False, None])
+    def test_a_device_that_was_not_used_yet_has_no_state(self, initialized: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices = Devices(monkeypatch, initialized)
+        around = Surroundings((on_device(1),), True)
+        devices.states = {0: torch.tensor([20]), 1: torch.tensor([21])}
+        with around.restored():
+            assert devices.numbers == [20, 21]
+
+    def test_the_first_argument_on_a_device_says_which_type_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        Devices(monkeypatch)
+        assert Surroundings((1, on_device(0), on_device(0, "cuda")), True).device_type == "xpu"
+
+    def test_autocast_is_as_it_was_on_the_device_and_on_the_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def state() -> list[Any]:
+            kinds = ("cpu", "xpu")
+            return [torch.is_autocast_cache_enabled(), *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds)]
+
+        Devices(monkeypatch)
+        outside = state()
+        with torch.autocast("cpu", dtype=torch.half, cache_enabled=False):
+            torch.set_autocast_enabled("xpu", True)
+            torch.set_autocast_dtype("xpu", torch.bfloat16)
+            try:
+                around, expected = Surroundings((on_device(0),), False), state()
+            finally:
+                torch.set_autocast_enabled("xpu", outside[2][0])
+                torch.set_autocast_dtype("xpu", outside[2][1])
+        assert expected == [False, (True, torch.half), (True, torch.bfloat16)] and state() == outside
+        with around.restored():
+            assert state() == expected
+        assert state() == outside
+
+
+def test_a_call_that_does_not_name_the_form_is_reentrant() -> None:
+    modes: list[bool] = []
+
     def f(x: Any) -> Any:
-        return x.sin().view(3, 1).mul(2).t().exp().sort()[0].cos()
+        modes.append(torch.is_grad_enabled())
+        return x.sin()
 
-    @pytest.mark.parametrize("wish", [True, *(p for p in CheckpointPolicy if "RECOMPUTE" not in p.name)])
-    def test_what_is_saved_does_not_run_again_views_excepted(self, wish: Any) -> None:
-        called, gradient = self.calls_again(lambda context, op, *args, **kwargs: wish, self.f, leaf())
-        assert called == ["aten.view.default", "aten.t.default"]
-        x = leaf()
-        self.f(x).sum().backward()
-        torch.testing.assert_close(unwrap(gradient), unwrap(x.grad))
+    with pytest.warns(UserWarning, match=r"checkpoint: the use_reentrant"):
+        checkpoint(f, leaf()).sum().backward()
+    with pytest.warns(UserWarning, match=r"checkpoint_sequential: the use_reentrant") as told:
+        checkpoint_sequential([f, torch.sin], 2, leaf()).sum().backward()
+    assert modes == [False, True] * 2 and len(told) == 1  # the first run records nothing
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checkpoint_sequential([f, torch.sin], 2, leaf(), use_reentrant=False).sum().backward()
+        checkpoint(f, leaf(), use_reentrant=False).sum().backward()
+    assert modes[4:] == [True] * 4
 
-    @pytest.mark.parametrize("wish", [False, CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE])
-    def test_what_is_not_runs_again(self, wish: Any) -> None:
-        called, gradient = self.calls_again(lambda context, op, *args, **kwargs: wish, self.f, leaf())
-        assert [name.split(".")[1] for name in called] == ["sin", "view", "mul", "t", "exp", "sort", "cos"]
-        x = leaf()
-        self.f(x).sum().backward()
-        torch.testing.assert_close(unwrap(gradient), unwrap(x.grad))
 
-    def test_of_several_calls_of_one_op_each_has_its_result(self) -> None:
-        x = leaf()
-        called, gradient = self.calls_again([aten.sin.default], lambda x: x.sin().exp().sin().exp().sin(), x)
-        assert [name.split(".")[1] for name in called] == ["exp", "exp"]
-        y = leaf()
-        y.sin().exp().sin().exp().sin().sum().backward()
-        torch.testing.assert_close(unwrap(gradient), unwrap(y.grad))
+def test_arguments_of_a_transform_and_objects_of_any_kind_are_given_again_as_they_are() -> None:
+    class Thing:
+        _edge = "of a polygon"
 
-    def test_views_of_what_is_saved_follow_a_write_to_their_base(self) -> None:
-        def f(x: Any) -> Any:
-            y = x * 2
-            y[1:].mul_(x[:2])
-            return y.view(-1).sin() * y
+    def f(x: Any, thing: Thing) -> Any:
+        assert thing._edge == "of a polygon"
+        return x.sin().exp()
 
-        called, gradient = self.calls_again(lambda context, op, *args, **kwargs: op is not aten.mul.Tensor, f, leaf())
-        x = leaf()
-        f(x).sum().backward()
-        torch.testing.assert_close(unwrap(gradient), unwrap(x.grad))
-        assert "aten.mul_.Tensor" in called and "aten.sin.default" not in called  # a write runs again whatever the policy says
-        with pytest.raises(RuntimeError, match="has been mutated"):  # now the base is what was saved
-            self.calls_again(lambda context, op, *args, **kwargs: True, f, leaf())
+    x, y = leaf(), leaf()
+    f(y, Thing()).sum().backward()
+    once(f, x, Thing()).sum().backward()
+    rows = runtime.func.vmap(runtime.func.grad(lambda row: once(f, row, Thing())))(x.detach())
+    for found in (x.grad, rows):
+        torch.testing.assert_close(unwrap(found), unwrap(y.grad))
+    batched = runtime.func.vmap(lambda row: once(f, row, Thing()))(x.detach())
+    torch.testing.assert_close(unwrap(batched), unwrap(f(x.detach(), Thing())))
 
-    def test_the_policy_is_told_which_run_it_is_and_the_result(self) -> None:
-        context = SelectiveCheckpointContext(is_recompute=True)
-        assert context.is_recompute and context.op_output is None
 
-    @pytest.mark.parametrize("bad", [[torch.ops.aten.sin], ["sin"], None, 3])
-    def test_a_policy_is_a_function_or_a_list_of_overloads(self, bad: Any) -> None:
-        with pytest.raises((TypeError, ValueError)) as caught:
-            create_selective_checkpoint_contexts(bad)
-        packet = isinstance(bad, list) and bad[0] is torch.ops.aten.sin
-        assert ("Please update the OpOverloadPacket to a specific OpOverload" in str(caught.value)) is packet
+def test_policies_have_the_names_and_numbers_of_torchs() -> None:
+    assert {p.name: p.value for p in CheckpointPolicy} == {p.name: p.value for p in torch.utils.checkpoint.CheckpointPolicy}
+
+
+def test_without_grad_mode_the_first_context_is_around_the_only_run() -> None:
+    entered: list[str] = []
+
+    @contextmanager
+    def told(name: str) -> Iterator[None]:
+        entered.append(name)
+        yield
+        entered.append(f"{name} left")
+
+    with torch.no_grad():
+        y = once(lambda x, *, k: x * k, leaf(), k=3, context_fn=lambda: (told("first"), told("again")))
+    assert y.tolist() == [3.0, 6.0, 9.0] and entered == ["first", "first left"]
+    contexts = ckpt.noop_context_fn()
+    for context in contexts:
+        with context as value:
+            assert value is None

@@ -11,9 +11,9 @@ from torch.nn.functional import layer_norm, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
-from runtime import composite
 from runtime.autograd import forward_ad
 from runtime.autograd.graph import saved_tensors_hooks
+from runtime.session import composite
 
 from .view_scenarios import OURS, TORCH, gradients, name, same
 

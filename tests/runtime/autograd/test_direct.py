@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
-from runtime import direct
 from runtime.autograd import forward_ad
+from runtime.session import direct
 
 from .view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same
 
@@ -47,7 +47,8 @@ def agree(scenario: Scenario) -> None:
 
 
 def facts(t: Any) -> Any:
-    return list(t.shape), list(t.stride()), t.storage_offset(), t.requires_grad, t.is_leaf, t._version, t._is_view()
+    version = None if t.is_inference() else t._version
+    return list(t.shape), list(t.stride()), t.storage_offset(), t.requires_grad, t.is_leaf, version, t._is_view()
 
 
 @pytest.fixture
@@ -132,6 +133,33 @@ def test_a_write_has_torchs_values_versions_and_history(target: str, value: str,
         return *found, names, kinds, gradients(lib, base * other.view(3, 4, 3) * written, x, v)
 
     agree(scenario)
+
+
+CLONED: dict[str, Callable[[Any], Any]] = {
+    "leaf": lambda x: x, "constant": lambda x: x.detach(), "product": lambda x: x * 2, "transposed": lambda x: x.mT,
+    "expanded": lambda x: x[0].expand(2, 4), "written view": lambda x: (x * 1).mul_(3)[1:],
+    "conjugate": lambda x: torch.complex(x, x).conj().real, "nothing": lambda x: x[:0],
+    "integers": lambda x: x.argsort(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", CLONED.values(), ids=CLONED)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("options", [{}, {"memory_format": torch.contiguous_format}], ids=["plain", "contiguous"])
+def test_a_clone_has_torchs_layout_history_and_gradient(made: Any, mode: Any, options: dict[str, Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(3, 4)
+        source = made(x)
+        with mode():
+            y = source.clone(**options)
+        y_facts = y, facts(y), y.data_ptr() != source.data_ptr() or not y.numel(), source._version
+        if not y.requires_grad:
+            return y_facts
+        z = y.clone()
+        y.mul_(2)
+        return *y_facts, z.grad_fn.name(), gradients(lib, (y * z).sum(), x)
+
+    same(scenario)
 
 
 def test_a_write_to_a_leaf_is_refused_but_under_no_grad() -> None:

@@ -11,6 +11,7 @@ import torch
 import runtime
 from runtime import unwrap, wrap
 from runtime.autograd import forward_ad as fw
+from runtime.errors import InplaceError
 
 from .duals import close, dual, rand, tangent, through_torch
 
@@ -49,6 +50,40 @@ def test_unpacking_outside_of_a_level_gives_the_tensor_itself() -> None:
     x = wrap(rand(2))
     primal, t = fw.unpack_dual(x)
     assert primal is x and t is None
+
+
+def test_only_tensors_of_the_session_are_unpacked(level: None) -> None:
+    plain = torch.ones(2)
+    assert fw.unpack_dual(plain).primal is plain and fw.unpack_dual(plain).tangent is None
+    for bad in (3, None, [plain]):
+        with pytest.raises(TypeError, match="must be Tensor, not"):
+            fw.unpack_dual(bad)  # type: ignore[arg-type]
+
+
+def test_a_level_is_named_by_its_number(level: None) -> None:
+    x, t = wrap(torch.ones(1)), wrap(torch.ones(1))
+    for number in (None, 0):
+        assert fw.unpack_dual(fw.make_dual(x, t, level=number), level=number).tangent is t
+    d = fw.make_dual(x, t)
+    assert fw.unpack_dual(d, level=-1) == (d, None)  # that of no level
+    with pytest.raises(RuntimeError, match="no level exists"):
+        fw.make_dual(x, t, level=-1)
+    for number in (1, -2):
+        with pytest.raises(RuntimeError, match="Invalid level given to _make_dual"):
+            fw.make_dual(x, t, level=number)
+        with pytest.raises(RuntimeError, match="Invalid level given to _fw_primal"):
+            fw.unpack_dual(d, level=number)
+    for number, message in ((1, "not the last one that was created"), (-1, "must be a positive number")):
+        with pytest.raises(RuntimeError, match=message):
+            fw.exit_dual_level(level=number)
+    assert fw.current_level() == 0
+
+
+def test_no_level_can_be_left_by_its_number_twice() -> None:
+    fw.enter_dual_level()
+    fw.exit_dual_level(level=0)
+    with pytest.raises(RuntimeError, match="not the last one that was created"):
+        fw.exit_dual_level(level=0)
 
 
 def test_after_the_level_a_dual_tensor_is_its_primal() -> None:
@@ -295,6 +330,13 @@ def test_a_write_gives_a_tensor_a_tangent_and_all_its_views_theirs(level: None) 
         lambda y: y.transpose_(0, 1),
         lambda y: y.clamp_(0.2, 0.7),
         lambda y: y.index_add_(0, torch.tensor([0, 0]), y[1:].clone()),
+        lambda y: y.index_put_((torch.tensor([0, 1]),), y[2].clone()),
+        lambda y: y.index_put_((torch.tensor([0, 0]), torch.tensor([1, 2])), y[2, 0] * 2, accumulate=True),
+        lambda y: y.masked_fill_(y < 0.5, y[0, 0] * 3),
+        lambda y: y.zero_(),
+        lambda y: y.copy_(torch.ones(3, 3, dtype=torch.float64)),
+        lambda y: torch._foreach_mul_([y, y[0].clone()], 2.0),
+        lambda y: torch._foreach_addcmul_([y[0], y[1]], [y[2] * 1, y[2] * 2], [y[2] * 3, y[2] * 4]),
     ],
 )
 def test_writes_agree_with_torch(level: None, write: Callable[..., Any]) -> None:
@@ -317,6 +359,58 @@ def test_a_write_that_reads_its_target_uses_the_value_from_before(level: None) -
     close(unwrap(tangent(y.mul_(y))), 2 * x * t)
     y = dual(x, t) * 1
     close(unwrap(tangent(y.addcmul_(y, y))), t + 2 * x * t)
+
+
+def test_a_dual_tensor_can_be_detached_in_place_and_not_resized(level: None) -> None:
+    x = dual(torch.ones(2), torch.ones(2)) * 3
+    assert x.detach_() is x and tangent(x) is None and tangent(x * 2) is None
+    assert tangent(x + dual(torch.ones(2), torch.ones(2))) is not None
+    d = dual(torch.ones(2), torch.ones(2))
+    changes: list[Any] = [lambda: d.resize_(3), lambda: d.set_(torch.ones(3)), lambda: d.resize_as_(torch.ones(3))]
+    for change in changes:
+        with pytest.raises(InplaceError, match="changes the geometry of a tensor that has a tangent"):
+            change()
+    assert tangent(d).tolist() == [1.0, 1.0] and d.shape == (2,)
+
+
+def test_a_view_of_an_unpacked_primal_has_no_tangent(level: None) -> None:
+    """Though its base may have one."""
+    y = dual(torch.ones(3), torch.ones(3)) * 2
+    primal = fw.unpack_dual(y).primal
+    for view in (primal[:2], primal.view(3, 1), primal.view(3, 1)[0], *primal.split(1)):
+        assert tangent(view) is None and tangent(view * 2) is None
+    assert tangent(y[:2]).tolist() == [2.0, 2.0]
+
+
+def test_a_view_of_what_was_written_has_one_tangent(level: None) -> None:
+    base = wrap(torch.zeros(3))
+    part = base[1:]
+    assert tangent(part) is None
+    base.copy_(dual(torch.ones(3), torch.arange(3.0)))
+    assert tangent(part) is tangent(part) and tangent(part).tolist() == [1.0, 2.0]
+
+
+def test_a_tangent_goes_through_the_sparse_layout(level: None) -> None:
+    """Which torch refuses."""
+    x = torch.eye(3, dtype=torch.float64)
+    close(unwrap(tangent(dual(x, 3 * x).to_sparse().to_dense() * 2)), 6 * x)
+
+
+@pytest.mark.parametrize("transform", [lambda f, x: runtime.func.jvp(f, (x,), (x,)), lambda f, x: runtime.func.vmap(f)(x)])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_transform_begun_while_forward_mode_is_off_leaves_it_off_for_dual_tensors(level: None, transform: Any, enabled: bool) -> None:
+    d, buffer, filled = dual(torch.ones(2), torch.ones(2)), wrap(torch.zeros(2)), wrap(torch.zeros(2))
+
+    def f(x: Any) -> Any:
+        buffer.add_(d)
+        if not enabled:
+            torch.mul(d, 2, out=filled)  # which forward mode refuses
+        return x * 2
+
+    with fw._set_fwd_grad_enabled(enabled):
+        transform(f, torch.ones(2, 2))
+    assert (tangent(buffer) is not None) is enabled
+    assert filled.tolist() == ([0.0, 0.0] if enabled else [2.0, 2.0])
 
 
 def test_a_tangent_is_shared_with_nobody_else(level: None) -> None:

@@ -301,6 +301,29 @@ def test_an_input_or_a_view_of_it_may_be_returned_but_not_written(forward: Any) 
     of_both(written_base)
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("given", [lambda x: x, lambda x: x * 1, lambda x: x.detach(), lambda x: x.detach()[:2]])
+def test_an_input_that_is_returned_is_a_view_or_as_detached_without_grad_mode(given: Any, mode: Any) -> None:
+    def program(base: Any, autograd: Any, x: Any) -> Any:
+        y = given(x)
+        with mode():
+            out = made(base, forward=lambda ctx, x: x).apply(y)
+        return out is y, out.requires_grad, out._is_view(), out._base is y, out
+
+    of_both(program)
+
+
+@pytest.mark.parametrize("other", [lambda y: y.detach(), lambda y: y[1:], lambda y: y.detach()[1:]])
+@pytest.mark.parametrize("forward", [lambda ctx, x, z: x, lambda ctx, x, z: x[:2]])
+def test_of_inputs_that_share_memory_the_first_is_what_a_view_is_taken_of(forward: Any, other: Any) -> None:
+    y = leaf("runtime") * 1
+    out = made(Function, forward=forward, backward=lambda ctx, g: (g, None)).apply(y, other(y))
+    assert out._base is y or out._base is None
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="created inside a custom Function"):
+        _ = out + 1
+
+
 def test_a_view_of_an_output_that_is_a_view_does_not_pass_the_function_by() -> None:
     y = leaf("runtime") * 1
     part = made(Function, forward=lambda ctx, x: x).apply(y)[:2]
@@ -379,10 +402,10 @@ def test_no_grad_records_nothing() -> None:
 
 def test_subclasses_of_torchs_class_serve_once_it_is_known_as_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     """The drop-in routes ``torch.autograd.Function.apply`` here."""
-    from runtime.autograd import function
+    from runtime.autograd import function, function_node
 
     monkeypatch.setattr(
-        function, "INTERFACES", {*function.INTERFACES, torch.autograd.Function, torch.autograd.function._SingleLevelFunction}
+        function_node, "INTERFACES", {*function_node.INTERFACES, torch.autograd.Function, torch.autograd.function._SingleLevelFunction}
     )
     x = leaf("runtime")
     for style in (Styles.with_ctx, Styles.with_setup):
@@ -410,6 +433,35 @@ def test_a_generated_vmap_rule_undoes_broadcasting_within_an_element() -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 4)
     _, pullback = runtime.func.vjp(runtime.func.vmap(Product.apply), x, y)
     torch.testing.assert_close(pullback(torch.ones(2, 3, 4))[1], x.sum(1))
+
+
+def test_after_a_pass_the_node_shows_its_saved_tensors_as_before() -> None:
+    """To the level that recorded it they are values with a history, whatever the backward pass was shown."""
+
+    class Squared(Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            seen.append(ctx.saved_tensors[0].requires_grad)
+            return 2 * g * ctx.saved_tensors[0]
+
+    def f(x: Any) -> Any:
+        y = Squared.apply(x)
+        for create_graph in (False, True, False):
+            runtime.autograd.grad(y.sum(), x, retain_graph=True, create_graph=create_graph)
+            assert y.grad_fn.saved_tensors[0].requires_grad
+        return y.sum()
+
+    seen: list[bool] = []
+    torch.testing.assert_close(runtime.func.grad(f)(torch.ones(2)), 2 * torch.ones(2))
+    assert seen == [False, True, False, False]
 
 
 @pytest.mark.parametrize("forward", [saving, write, lambda ctx, x: x])

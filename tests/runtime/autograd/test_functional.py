@@ -208,7 +208,11 @@ V, PAIR = rand(3, seed=2), (rand(3, seed=2), rand(2, seed=3))
         ("hessian", (lambda x: x.detach().sum(), X), {"strict": True}),
         ("hessian", (LINEAR, X), {"outer_jacobian_strategy": "sideways"}),
         ("vjp", (CUBES, X), {}),
+        ("vjp", (lambda x: (x.sum(), x.sum()), X), {}),
         ("vjp", (CUBES, X, 3.0), {}),
+        ("vjp", (CUBES, (X,), (Y,)), {}),
+        ("vjp", (lambda x: (x * 2,), X, (X, X)), {}),
+        ("vjp", (lambda x: x.detach(), X, V), {"strict": True}),
         ("vjp", (CUBES, X, rand(2)), {}),
         ("vjp", (CUBES, X, PAIR), {}),
         ("vjp", (TWO, (X, Y), (X,)), {}),
@@ -216,11 +220,18 @@ V, PAIR = rand(3, seed=2), (rand(3, seed=2), rand(2, seed=3))
         ("vjp", (FIRST, (X, Y)), {"strict": True}),
         ("vjp", (LINEAR, X), {"strict": True, "create_graph": True}),
         ("jvp", (CUBES, X), {}),
+        ("jvp", (lambda x, y: x * y, (X[0], Y[0])), {}),
+        ("jvp", (CUBES, X, PAIR), {}),
+        ("jvp", (CUBES, (X, X), (X,)), {}),
+        ("jvp", (lambda x: x.detach(), X, V), {"strict": True}),
         ("jvp", (CUBES, (X,), PAIR), {}),
         ("jvp", (CUBES, (X,), (Y,)), {}),
         ("jvp", (FIRST, (X, Y), PAIR), {"strict": True}),
         ("jvp", (LINEAR, X, V), {"strict": True, "create_graph": True}),
         ("vhp", (CUBES, X, V), {}),
+        ("vhp", (LINEAR, X), {}),
+        ("vhp", (lambda x: x.detach().sum(), X, V), {"strict": True}),
+        ("hvp", (lambda x: x.detach().sum(), X, V), {"strict": True}),
         ("vhp", (LINEAR, X, V), {"strict": True}),
         ("vhp", (FIRST, (X, Y), PAIR), {"strict": True}),
         ("vhp", (lambda x: (x * x).sum(), X, V), {"strict": True, "create_graph": True}),
@@ -257,6 +268,47 @@ def test_a_function_that_writes_its_input_is_refused() -> None:
 def test_integers_are_refused() -> None:
     with pytest.raises(RuntimeError, match=r"only Tensors of floating point .* can require gradients"):
         functional.jacobian(lambda x: x.sum(), wrap(torch.arange(3)))
+
+
+@pytest.mark.parametrize("options", [{}, {"strict": True}, {"create_graph": True}], ids=str)
+@pytest.mark.parametrize(("name", "f"), [("vjp", LINEAR), ("jvp", LINEAR), ("jacobian", LINEAR), ("vhp", "squares"), ("hvp", "squares")])
+def test_a_constant_derivative_is_refused_only_if_strict_and_to_be_differentiated(name: str, f: Any, options: Any) -> None:
+    of = (lambda x: (x * x).sum()) if f == "squares" else f
+    agree(name, of, X, *(() if name in ("vjp", "jacobian") else (V,)), **options)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("name", ["vjp", "jvp", "jacobian", "vhp", "hvp", "hessian"])
+def test_what_depends_on_all_inputs_and_is_not_linear_passes_the_strict_mode(name: str, create_graph: bool, strict: bool) -> None:
+    two = name in ("vhp", "hvp", "hessian")
+    f = (lambda x, y: (x**3).sum() * (y**3).sum()) if two else (lambda x, y: (x**3 * y.sum() ** 3, (x * x).sum() * y**3))
+    v = {"vjp": (V, Y), "jacobian": (), "hessian": ()}.get(name, PAIR)
+    agree(name, f, (X, Y), *([v] if v else []), create_graph=create_graph, strict=strict)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("inputs", [X[0], X[:1], (X[0],), (X[:1],)], ids=["number", "vector of one", "tuple", "tuple of a vector"])
+@pytest.mark.parametrize("name", ["vjp", "jvp", "vhp", "hvp"])
+def test_of_one_element_the_direction_is_one_by_default(name: str, inputs: Any, create_graph: bool) -> None:
+    agree(name, lambda x: x**4, inputs, create_graph=create_graph)
+    if name in ("vjp", "jvp"):
+        agree(name, lambda x: (x**4,), inputs, create_graph=create_graph)
+
+
+def test_a_tensor_that_requires_grad_as_the_direction_is_not_differentiated_unless_asked() -> None:
+    for name in ("vjp", "jvp", "vhp", "hvp"):
+        f = CUBES if name in ("vjp", "jvp") else lambda x: (x**4).sum()
+        for create_graph in (False, True):
+            agree(name, f, X, V.clone().requires_grad_(), create_graph=create_graph)
+
+
+@pytest.mark.parametrize("options", [{}, {"vectorize": True}, {"vectorize": True, "strategy": "forward-mode"}], ids=str)
+def test_jacobians_of_tensors_on_another_device_live_there(options: Any) -> None:
+    x, y = (wrap(torch.ones(n, dtype=torch.float64, device="meta"), True) for n in (3, 2))
+    (by_x, by_y), (none, also_by_y) = functional.jacobian(lambda x, y: (x.sum() * y, y * y), (x, y), **options)
+    found = [(t.device.type, tuple(t.shape), t.dtype) for t in (by_x, by_y, none, also_by_y)]
+    assert found == [("meta", shape, torch.float64) for shape in ((2, 3), (2, 2), (2, 3), (2, 2))]
 
 
 @pytest.mark.parametrize("create_graph", [False, True])

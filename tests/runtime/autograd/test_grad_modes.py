@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+import runtime
+
 from .scenarios import OURS, same
 
 
@@ -196,3 +198,26 @@ def test_a_view_of_a_tensor_of_inference_mode_requires_grad_by_itself_only() -> 
         return [(t.requires_grad, t.is_inference()) for t in (made, inside, made.view(2))]
 
     same(scenario)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_an_op_of_a_transform_leaves_the_mode_of_its_function_as_it_is(outside: bool) -> None:
+    """Though it runs in the mode that was on around the transform."""
+    seen: list[bool] = []
+
+    def f(x: Any) -> Any:
+        y = x * x
+        seen.append(torch.is_grad_enabled())
+        with torch.no_grad():
+            z = x.exp()
+            seen.append(torch.is_grad_enabled())
+            z = z + 1
+        seen.append(torch.is_grad_enabled())
+        return (y * z).sum()
+
+    x = torch.tensor([1.0, 2.0])
+    with torch.set_grad_enabled(outside):
+        found = runtime.func.grad(f)(x)
+        assert torch.is_grad_enabled() is outside
+    torch.testing.assert_close(found, 2 * x * (x.exp() + 1))
+    assert seen == [True, False, True]

@@ -10,7 +10,7 @@ import torch
 
 import runtime
 from runtime.autograd import graph
-from runtime.autograd.node_names import _numbered, node_name
+from runtime.tape.node_names import _numbered, node_name
 
 from .scenarios import OURS, TORCH, same
 
@@ -218,6 +218,14 @@ def test_edges_are_inputs_and_outputs_of_the_engine() -> None:
         return [*found, x.grad]
 
     same(scenario)
+
+
+def test_the_cotangent_of_an_edge_is_made_where_its_leaves_live() -> None:
+    x = runtime.wrap(torch.ones(1, device="meta"), True)
+    deep = x.exp().sin() + x.detach() * 3
+    for y in (x.exp(), deep, (deep * deep).cos()):
+        (g,) = runtime.autograd.grad(graph.get_gradient_edge(y), x, retain_graph=True)
+        assert g.device.type == "meta" and g.shape == (1,)
 
 
 def test_an_edge_names_the_value_before_an_in_place_op() -> None:

@@ -118,6 +118,32 @@ def test_retain_grad_of_a_view_follows_a_write_to_it() -> None:
     assert same(scenario) == [[5.0, 5.0], True]
 
 
+@pytest.mark.parametrize("change", [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).squeeze_(0)])
+def test_retain_grad_goes_along_with_a_change_of_geometry(change: Any) -> None:
+    """Here torch leaves a gradient of the former sizes."""
+    y = OURS.tensor([[1.0, 2.0, 3.0]], requires_grad=True).clone()
+    y.retain_grad()
+    change(y)
+    (y * y).sum().backward()
+    assert y.grad.shape == y.shape and torch.equal(y.grad, 2 * y.detach())
+
+
+@pytest.mark.parametrize("write", [lambda base, view: base.mul_(2), lambda base, view: view.mul_(2), lambda base, view: base[1:].mul_(2)])
+def test_a_view_has_one_node_after_a_write_to_its_base_and_keeps_what_is_registered_there(write: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        base = lib.tensor([1.0, 2.0, 3.0], requires_grad=True).clone()
+        view, other = base[:2], base[1:]
+        write(base, view)
+        nodes = view.grad_fn is view.grad_fn, other.grad_fn is other.grad_fn, view.grad_fn.name()
+        view.register_hook(lambda g: g * 10)
+        other.retain_grad()
+        (view * 3).sum().backward(retain_graph=True)
+        (other * 5).sum().backward()
+        return nodes, other.grad
+
+    assert same(scenario)[0][:2] == [True, True]
+
+
 def test_removing_a_hook() -> None:
     def scenario(lib: Any) -> Any:
         (x,) = leaves(lib, 1)

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from runtime import func
-from runtime.autograd import profiling
+from runtime.tape import profiling
 
 from .scenarios import OURS, TORCH
 

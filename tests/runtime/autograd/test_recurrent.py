@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import composite, recurrent
+from runtime.session import composite, recurrent
 
 from .view_scenarios import OURS, Scenario, gradients, outcome
 from .view_scenarios import TORCH as THEIRS

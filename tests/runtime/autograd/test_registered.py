@@ -61,6 +61,25 @@ def tripled_(x: Tensor) -> None:
     x.mul_(3)
 
 
+@torch.library.custom_op("runtime_tests::negated", mutates_args=())
+def negated(x: Tensor) -> Tensor:
+    return -x
+
+
+negated.register_autograd(lambda ctx, g: -g)  # which needs nothing from the forward pass
+
+
+@torch.library.custom_op("runtime_tests::spread", mutates_args=())
+def spread(x: Tensor, times: int, *, scale: float = 1.0, offset: float = 0.0) -> Tensor:
+    return scale * x[..., None].repeat(*[1] * x.dim(), times) + offset
+
+
+@spread.register_vmap
+def _(info: Any, in_dims: Any, x: Tensor, times: int, *, scale: float, offset: float) -> tuple[Tensor, int]:
+    assert len(in_dims) == 2 and in_dims[1] is None
+    return spread(x.movedim(in_dims[0], 0), times, scale=scale, offset=offset), 0
+
+
 batched_calls: list[int] = []
 
 
@@ -80,6 +99,20 @@ def test_the_registered_backward_is_the_gradient_at_every_level(kwargs: dict[str
     slope = 3 * torch.cos(X + kwargs.get("shift", 0.0))
     assert x.grad is not None and torch.equal(runtime.unwrap(x.grad), slope)
     assert torch.equal(func.grad(lambda x: scaled_sin(x, 3.0, **kwargs).sum())(X), slope)
+
+
+def test_a_backward_may_do_without_a_setup() -> None:
+    x = runtime.wrap(X, requires_grad=True)
+    (negated(x) * x).sum().backward()
+    assert x.grad is not None and torch.equal(runtime.unwrap(x.grad), -2 * X)
+    assert torch.equal(func.grad(lambda x: negated(x).sum())(X), -torch.ones_like(X))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"scale": 3.0}, {"offset": 5.0}, {"scale": 2.0, "offset": -1.0}], ids=str)
+def test_the_registered_vmap_is_given_what_only_keywords_pass(kwargs: Any) -> None:
+    x = torch.stack([X, X + 1], 1)
+    expected = torch.stack([spread(x[:, i], 2, **kwargs) for i in range(2)])
+    assert torch.equal(func.vmap(lambda x: spread(x, 2, **kwargs), in_dims=1)(x), expected)
 
 
 def test_it_is_differentiated_again() -> None:

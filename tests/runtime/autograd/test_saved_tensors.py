@@ -14,6 +14,7 @@ import runtime
 from runtime import unwrap
 from runtime.autograd import graph
 from runtime.checkpoint import checkpoint
+from runtime.errors import NestedTensor
 
 from ..errors import told
 
@@ -201,6 +202,24 @@ class TestHandles:
         assert packed._raw_saved_self.data == "payload" and packed._raw_saved_self.unpack().tolist() == [0.0, 0.0]
         assert plain._raw_saved_self.data is x and plain._raw_saved_self.unpack_hook is None and plain._saved_self is x
 
+    def test_what_is_saved_has_the_history_of_the_argument_or_the_output_that_it_is(self) -> None:
+        x = runtime.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        a, b = x.sin(), x.cos()
+        product: Any = (a * b).grad_fn
+        for name, origin in (("self", a), ("other", b)):
+            for saved in (getattr(product, f"_saved_{name}"), getattr(product, f"_raw_saved_{name}").unpack()):
+                assert saved.grad_fn is origin.grad_fn and saved.equal(origin)
+            assert getattr(product, f"_raw_saved_{name}").data.grad_fn is origin.grad_fn
+        result: Any = a.exp().grad_fn
+        for saved in (result._saved_result, result._raw_saved_result.unpack(), result._raw_saved_result.data):
+            assert saved.grad_fn is result and saved.output_nr == 0
+        parts: Any = torch.linalg.qr(a)
+        node = parts.R.grad_fn
+        for nr, part in enumerate(parts):
+            kept = [n for n in dir(node) if n.startswith("_saved_") and isinstance(getattr(node, n), torch.Tensor)]
+            saved = [getattr(node, f"_raw{n}").unpack() for n in kept]
+            assert any(s.grad_fn is node and s.output_nr == nr and s.equal(part) for s in saved)
+
     def test_a_saved_output_is_another_tensor_with_the_same_history(self) -> None:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
         y: Any = x.exp()
@@ -276,6 +295,40 @@ class TestMutationOnSaved:
             assert slope(OURS, y, x).tolist() == [2.0, 8.0, 12.0]
             del y
             assert len(context.cloned) == 0
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda a, b: torch._foreach_mul_([a, b], 3.0),
+            lambda a, b: torch._foreach_add_((b, a), [1.0, 2.0]),
+            lambda a, b: (a.zero_(), b.zero_()),
+            lambda a, b: (torch.add(b.detach()[0], 1, out=b.detach()[0]), a.fill_(7)),
+        ],
+        ids=["list", "tuple", "one by one", "out"],
+    )
+    def test_each_tensor_that_a_call_writes_is_copied_first(self, write: Callable[[Any, Any], Any]) -> None:
+        a, b = runtime.tensor(3.0, requires_grad=True), runtime.tensor([[1.0, 2.0]], requires_grad=True)
+        with graph.allow_mutation_on_saved_tensors() as context:
+            x, y = a.clone(), b.clone()
+            loss = x**2 + (y**2).sum()
+            write(x, y)
+            assert len(context.cloned) == 2 and len(context.original) == 0
+            found = runtime.autograd.grad(loss, (a, b))
+        assert [g.tolist() for g in found] == [6.0, [[2.0, 4.0]]]
+
+    def test_what_is_not_written_is_not_copied(self) -> None:
+        x = runtime.tensor([1.0, 2.0], requires_grad=True).clone()
+        with graph.allow_mutation_on_saved_tensors() as context:
+            y, other = x**2, x.detach().clone()
+            other.mul_(x.detach()).add_(1)
+            assert len(context.cloned) == 0 and len(context.original) == 1
+        assert len(context.original) == 0 and y.requires_grad
+
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+    def test_nested_tensors_are_refused(self) -> None:
+        n = runtime.wrap(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), requires_grad=True)
+        with graph.allow_mutation_on_saved_tensors(), pytest.raises(NestedTensor):
+            _ = n * n
 
     def test_one_copy_per_version(self) -> None:
         a = runtime.tensor([1.0, 2.0], requires_grad=True).clone()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.autograd.running import current_graph_task_id
+from runtime.tape.running import current_graph_task_id
 
 from .scenarios import OURS
 

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+import runtime
+from runtime.errors import InplaceError
+
 from .scenarios import same
 
 
@@ -174,5 +177,29 @@ def test_the_gradient_of_a_stale_view_may_be_looked_at(seen: Any) -> None:
             v = buffer[:1]
         buffer.mul_(s)
         return seen(v)
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("view", [lambda y: y.conj(), lambda y: torch.view_as_real(y), lambda y: y.real, lambda y: y.conj().imag])
+@pytest.mark.parametrize("use", ["written", "read after a write"])
+def test_a_view_that_strides_do_not_describe_is_lost_when_its_base_changes_geometry(view: Any, use: str) -> None:
+    y = runtime.tensor([[1.0 + 2j, 3.0 - 1j, 2j]], requires_grad=True) * 1
+    v = view(y)
+    y.t_()
+    if use == "read after a write":
+        y.mul_(2)
+    with pytest.raises(InplaceError, match="the base of a view has changed its geometry in place"):
+        v.mul_(2) if use == "written" else v * 1
+
+
+@pytest.mark.parametrize("start", [lambda x: x, lambda x: x * 1, lambda x: x.detach()], ids=["leaf", "result", "constant"])
+@pytest.mark.parametrize("change", [lambda v: v.t_(), lambda v: v.unsqueeze_(0)])
+@pytest.mark.parametrize("of_dtype", [torch.int64, torch.float64])
+def test_a_view_of_another_dtype_changes_its_geometry_as_in_torch(start: Any, change: Any, of_dtype: torch.dtype) -> None:
+    def scenario(lib: Any) -> Any:
+        v = start(_leaf(lib, 4)).view(2, 2).view(of_dtype)
+        change(v)
+        return list(v.shape), v.requires_grad, _name(v)
 
     same(scenario)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import runtime
+from runtime.errors import InplaceError
 
 from .view_scenarios import OURS, TORCH, Scenario, gradients, name, no_grad_view, outcome, same
 
@@ -176,6 +177,22 @@ def test_writes_of_whole_tensors(write: Callable[[Any, Any], Any]) -> None:
     same(scenario)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [lambda b: b.t().view(6)[1:3], lambda b: b.t()[0][:2], lambda b: b.view(3, 2)[1:], lambda b: b.as_strided((2,), (2,), 1)],
+    ids=["view of the transposed", "row of the transposed", "rows", "strides"],
+)
+def test_a_write_through_views_that_only_the_layout_of_the_base_allows(view: Any) -> None:
+    def scenario(lib: Any) -> Any:
+        x, s = lib.leaf(2, 3), lib.leaf(2)
+        base = x.t() * 2  # as transposed as x.t()
+        weights = lib.plain(torch.arange(6.0, dtype=torch.float64).view(3, 2))
+        view(base).mul_(s)
+        return base.stride(), gradients(lib, base * base * weights, x, s)
+
+    same(scenario)
+
+
 def test_numbers_without_gradient_take_no_history() -> None:
     def scenario(lib: Any) -> Any:
         counts = lib.tensor([0, 0, 0])
@@ -210,6 +227,23 @@ def test_foreach_ops_in_place(write: Callable[[Any, Any, Any], Any]) -> None:
         return gradients(lib, a * a + b * b * b, x, y)
 
     same(scenario)
+
+
+def test_a_write_to_a_plain_tensor_gives_that_tensor() -> None:
+    plain, x = torch.ones(2), runtime.tensor([1.0, 2.0])
+    assert torch.ops.aten.add_.Tensor(plain, x) is plain and plain.add_(x) is plain
+    assert plain.tolist() == [3.0, 5.0]
+
+
+def test_an_in_place_op_whose_gradient_nobody_knows_is_refused() -> None:
+    library = torch.library.Library("runtime_tests", "FRAGMENT")
+    library.define("quartered_(Tensor(a!) x) -> Tensor(a!)")
+    library.impl("quartered_", lambda x: x.div_(4), "CPU")
+    x = OURS.leaf(2)
+    for target in (x * 1, (x * 1)[:1]):
+        with pytest.raises(InplaceError, match=r"quartered_.* has no functional form with a record, so its gradient is not known"):
+            torch.ops.runtime_tests.quartered_(target)
+    assert torch.ops.runtime_tests.quartered_(x.detach().clone()).tolist() == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("on_view", [False, True])
@@ -248,6 +282,7 @@ REFUSED: dict[str, Scenario] = {
     "leaf": lambda lib: lib.leaf(3).add_(1),
     "leaf_geometry": lambda lib: lib.leaf(3, 2).t_(),
     "leaf_as_strided": lambda lib: lib.leaf(4).as_strided_((2,), (2,)),
+    "no_grad_view_set": lambda lib: no_grad_view(lib.tensor([1.0, 2.0]).double()).set_(lib.leaf(2) * 1),
     "leaf_set": lambda lib: lib.leaf(2).set_(lib.tensor([1.0]).double()),
     "leaf_view": lambda lib: lib.leaf(3)[0].add_(1),
     "leaf_view_of_view": lambda lib: lib.leaf(3, 2)[0][1].add_(1),
@@ -365,3 +400,19 @@ def test_a_view_whose_history_is_lost_prints_as_invalid() -> None:
 
 def test_a_foreach_op_may_not_write_to_a_view_that_has_no_history() -> None:
     same(lambda lib: torch._foreach_mul_([no_grad_view(lib.leaf(4) * 1)], 2.0), error=True)
+
+
+@pytest.mark.parametrize("op", ["sqrt_", "reciprocal_", "exp_", "sigmoid_", "tanh_"])
+def test_an_in_place_op_whose_result_is_saved_may_write_to_a_lazily_conjugated_or_negated_tensor(op: str) -> None:
+    """The dispatcher runs it on a resolved copy, which it does not count as written."""
+
+    def found(lib: Any, view: Callable[[Any], Any]) -> Any:
+        x = lib.tensor([1 + 2j, 3 + 0.5j], requires_grad=True)
+        y = view(x * (0.2 - 0.7j))
+        getattr(y, op)()
+        (g,) = lib.autograd.grad(y.abs().pow(3).sum(), x, create_graph=True)
+        (h,) = lib.autograd.grad(g.abs().pow(2).sum(), x)
+        return [runtime.unwrap(t).detach().resolve_conj().resolve_neg() for t in (y, g, h)]
+
+    for view in (lambda x: x.conj(), lambda x: x.conj().imag):
+        torch.testing.assert_close(found(runtime, view), found(torch, view), equal_nan=True)

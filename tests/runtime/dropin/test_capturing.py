@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -126,6 +127,51 @@ def with_a_function_of_the_users() -> Any:
     return torch.jit.trace(Module(), torch.ones(2))(x), torch.export.export(Module(), (torch.ones(2),)).module()(x)
 
 
+def traced_with_keywords() -> Any:
+    f = torch.jit.trace(lambda x: x * 2, example_inputs=(torch.ones(2),))
+    g = torch.jit.trace(lambda x, y: x - y, example_kwarg_inputs={"y": torch.ones(2), "x": torch.zeros(2)})
+    return f(torch.tensor([1.0, 5.0])), g(y=torch.tensor([1.0, 2.0]), x=torch.tensor([5.0, 5.0]))
+
+
+def exported_with_keywords_and_constants() -> Any:
+    class Module(nn.Module):
+        seen: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.constant = nn.Parameter(torch.tensor([1.0, 2.0])), torch.tensor([3.0, 4.0])
+            self.register_buffer("seen", torch.zeros(2))
+
+        def forward(self, x: Any, *, scale: Any) -> Any:
+            self.seen.add_(x.detach())
+            return x * self.w * scale + self.constant + torch.tensor([1.0, 5.0])
+
+    m = Module()
+    program = torch.export.export(m, (torch.ones(2),), {"scale": torch.ones(2)}, strict=False)
+    made = program.module(False)
+    x = torch.tensor([2.0, 3.0], requires_grad=True)
+    y = made(x, scale=torch.tensor([10.0, 20.0]))
+    y.sum().backward()
+    assert m.w.grad is not None
+    decomposed = program.run_decompositions(None).module()
+    return y, x.grad, m.w.grad, m.seen, decomposed(x, scale=torch.ones(2)), dict(program.state_dict), dict(program.constants)
+
+
+def scripted_function_with_factories() -> Any:
+    return torch.jit.script(made_of_factories)(3)
+
+
+def made_of_factories(n: int) -> torch.Tensor:
+    return torch.zeros([n]) + torch.ones([n]) * torch.arange(n)
+
+
+def written_to_a_file_by_keywords() -> Any:
+    pytest.importorskip("onnx")
+    file = io.BytesIO()
+    torch.onnx.export(model(), args=(torch.ones(4, 2),), f=file, dynamo=False, input_names=["given"])  # type: ignore[arg-type]
+    return file.getvalue()
+
+
 def symbolically_traced() -> Any:
     m = model()
     return trained(torch.fx.symbolic_trace(m), list(m.parameters()))
@@ -148,6 +194,10 @@ def scripted() -> Any:
         exported_saved_and_loaded,
         written_as_onnx,
         with_a_function_of_the_users,
+        traced_with_keywords,
+        exported_with_keywords_and_constants,
+        scripted_function_with_factories,
+        written_to_a_file_by_keywords,
         symbolically_traced,
         scripted,
     ],
@@ -213,3 +263,114 @@ def test_captures_in_two_threads_wait_for_one_another() -> None:
     for thread in threads:
         thread.join()
     assert results == [[1.0, 1.0]] * 2 and isinstance(torch.ones(1), runtime.Tensor)
+
+
+def in_session(*tensors: Any) -> bool:
+    return all(isinstance(t, runtime.Tensor) for t in tensors)
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.constant = nn.BatchNorm1d(2), torch.ones(2)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x) * self.constant
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.usefixtures("routed")
+def test_the_buffers_of_a_traced_module_are_those_of_the_module() -> None:
+    m = Constant()
+    traced = torch.jit.trace(m, torch.arange(8.0).reshape(4, 2))  # a view, which is exchanged as well
+    assert m.norm.running_mean is not None
+    before = m.norm.running_mean.clone()
+    traced(torch.arange(8.0).reshape(4, 2) + 5)
+    assert not torch.equal(m.norm.running_mean, before)
+    assert torch.equal(dict(traced.named_buffers())["norm.running_mean"], m.norm.running_mean)
+
+
+@pytest.mark.usefixtures("routed")
+def test_an_exported_program_holds_tensors_of_the_session_whatever_was_done_with_it(tmp_path: Any) -> None:
+    m = Constant()
+    x = torch.ones(4, 2)
+    program = torch.export.export(m, (x,))
+
+    def holds() -> list[Any]:
+        assert program.example_inputs is not None and program.example_inputs[0][0] is x
+        assert in_session(*program.state_dict.values(), *program.constants.values())
+        assert program.state_dict["norm.weight"] is m.norm.weight and program.state_dict["norm.running_mean"] is m.norm.running_mean
+        return [*program.state_dict.values(), *program.constants.values()]
+
+    before = holds()
+    assert program.constants
+    torch.export.save(program, tmp_path / "program.pt2")
+    with pytest.raises(Exception, match="nowhere"):
+        torch.export.save(program, tmp_path / "nowhere" / "program.pt2")
+    made: Any = program.module()
+    decomposed = program.run_decompositions()
+    assert all(a is b for a, b in zip(holds(), before, strict=True))
+    assert in_session(*made.parameters(), *made.buffers(), *decomposed.state_dict.values(), *decomposed.constants.values())
+    assert decomposed.state_dict["norm.weight"] is m.norm.weight and made.norm.weight is m.norm.weight
+    loaded = torch.export.load(tmp_path / "program.pt2")
+    assert in_session(*loaded.state_dict.values(), *loaded.constants.values(), *(loaded.example_inputs or [()])[0])
+    torch.testing.assert_close(unwrap(loaded.module()(x).detach()), unwrap(made(x).detach()))
+
+
+@pytest.mark.parametrize("capture", ["jit.trace", "jit.trace_module"])
+@pytest.mark.usefixtures("routed")
+def test_a_refusal_names_the_capture(capture: str) -> None:
+    hidden = frozenset([torch.ones(2)])
+
+    class Module(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * next(iter(hidden))
+
+    inputs: Any = torch.ones(2) if capture == "jit.trace" else {"forward": torch.ones(2)}
+    with pytest.raises(RuntimeError, match=rf"runtime\.dropin: torch\.{capture} met a tensor"):
+        getattr(torch.jit, capture.partition(".")[2])(Module(), inputs)
+
+
+def test_an_exported_program_from_before_works_and_its_methods_are_torchs_after_leaving() -> None:
+    methods = [vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")]
+    x = torch.ones(4, 2)
+    program = torch.export.export(model(), (x,))
+    expected = program.module()(x)
+    with dropin.installed():
+        assert [vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")] != methods
+        found = program.module()(torch.ones(4, 2))
+        assert isinstance(found, runtime.Tensor)
+        assert in_session(*program.run_decompositions().state_dict.values())
+    torch.testing.assert_close(unwrap(found.detach()), expected.detach())
+    assert [vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")] == methods
+
+
+def test_an_exported_program_that_was_saved_loads_in_plain_torch(tmp_path: Any) -> None:
+    path = tmp_path / "program.pt2"
+    with dropin.installed():
+        m = model()
+        torch.export.save(torch.export.export(m, (torch.ones(4, 2),)), path)
+        expected = unwrap(m(torch.ones(4, 2)).detach())
+    loaded = torch.export.load(path)
+    assert not any(in_session(t) for t in (*loaded.state_dict.values(), *(loaded.example_inputs or [()])[0]))
+    torch.testing.assert_close(loaded.module()(torch.ones(4, 2)).detach(), expected)
+    with zipfile.ZipFile(path) as archive:
+        assert not any(b"runtime.session" in archive.read(name) for name in archive.namelist())
+
+
+def test_an_export_to_onnx_is_given_the_model_with_plain_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package onnx, whose files the tests above read."""
+    calls: list[Any] = []
+
+    def export(model: Any, *args: Any, **kwargs: Any) -> str:
+        calls.append((model, [type(p) for p in model.parameters()], args, kwargs))
+        return "exported"
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    with dropin.installed():
+        layer, x = nn.Linear(2, 1), torch.ones(1, 2)
+        assert torch.onnx.export(layer, (x,), "file", input_names=["given"]) == "exported"  # type: ignore[comparison-overlap]
+        assert all(isinstance(p, runtime.Tensor) for p in layer.parameters())
+    ((model, kinds, (given, file), options),) = calls
+    assert model is layer and file == "file" and options == {"input_names": ["given"]}
+    assert kinds == [nn.Parameter, nn.Parameter] and [type(t) for t in given] == [torch.Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin, unwrap
+from runtime.seam import levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -66,6 +68,34 @@ def routed() -> Iterator[None]:
         yield
 
 
+def inputs_of_every_kind(compiled: bool) -> list[Any]:
+    """Results and gradients of a function of leaves, results, views and written tensors."""
+    leaf, weight = torch.arange(6.0).reshape(2, 3).requires_grad_(), nn.Parameter(torch.ones(3))
+    result = leaf * 2
+    written = leaf * 3
+    written[0].mul_(weight)
+    with torch.no_grad():
+        silent = leaf.view(-1)
+    constants = [torch.ones(3), torch.zeros(2, 3)[0], torch.arange(3)]
+
+    def f(*args: Any) -> Any:
+        return sum((a * (i + 1)).sum() for i, a in enumerate(args))
+
+    if compiled:
+        torch._dynamo.reset()
+        f = torch.compile(f, backend="aot_eager", fullgraph=True)
+    y: Any = f(leaf, weight, result, result.t()[1:], result.view(-1), written, written[0], silent, leaf[1], *constants)
+    y.backward()
+    return [y.detach(), leaf.grad, weight.grad]
+
+
+def test_inputs_of_every_kind_have_their_gradients_in_a_compiled_function() -> None:
+    expected = inputs_of_every_kind(compiled=False)
+    with dropin.installed():
+        found = inputs_of_every_kind(compiled=True)
+    torch.testing.assert_close([unwrap(t) for t in found], expected)
+
+
 @pytest.mark.usefixtures("routed")
 def test_a_function_is_captured_once_and_recorded_by_the_session() -> None:
     graphs = []
@@ -105,3 +135,84 @@ def test_an_error_of_a_backend_leaves_the_drop_in_installed() -> None:
     with pytest.raises(Exception, match="no such chip"):
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
     assert isinstance(torch.ones(1), runtime.Tensor) and torch.autograd.grad is runtime.autograd.grad
+
+
+FUNCTION = torch.sin
+
+
+def counted() -> tuple[list[int], Any]:
+    """A backend, and the graphs that it was given."""
+    graphs: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Any:
+        graphs.append(len(examples))
+        return module.forward
+
+    return graphs, backend
+
+
+@pytest.mark.usefixtures("routed")
+def test_what_a_graph_makes_without_a_tensor_is_of_the_session() -> None:
+    graphs, backend = counted()
+    f = torch.compile(lambda: (torch.ones(2), torch.zeros(1)), backend=backend, fullgraph=True)
+    a, b = f()
+    assert isinstance(a, runtime.Tensor) and isinstance(b, runtime.Tensor) and a.tolist() == [1.0, 1.0] and graphs == [0]
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_program_is_captured_anew_when_a_name_that_it_uses_changes_and_not_for_names_that_the_drop_in_replaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs, backend = counted()
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def f(x: Any) -> Any:
+        return FUNCTION(x) + torch.zeros(2) + torch.func.vmap(torch.sin)(x)
+
+    x = torch.tensor([1.0, 2.0])
+    for _ in range(2):
+        torch.testing.assert_close(unwrap(f(x)), 2 * unwrap(x).sin())
+    assert len(graphs) == 1
+    monkeypatch.setattr(f"{__name__}.FUNCTION", torch.cos)
+    torch.testing.assert_close(unwrap(f(x)), unwrap(x).sin() + unwrap(x).cos())
+    assert len(graphs) == 2
+
+
+def test_dynamo_is_changed_once_and_is_what_it_was_after_leaving() -> None:
+    names = ["guards.GuardBuilder", "convert_frame.ConvertFrame", "convert_frame.ConvertFrameAssert", "output_graph.OutputGraph"]
+    names += ["variables.builder.VariableBuilder"]
+    modules = {name.rpartition(".")[0] for name in names} | {"variables.builder", "trace_rules"}
+
+    def state() -> list[Any]:
+        found = {module: importlib.import_module(f"torch._dynamo.{module}") for module in modules}
+        classes = [getattr(found[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in names]
+        owners: list[Any] = [*classes, found["variables.builder"], torch._subclasses.fake_tensor.FakeTensorMode]
+        rules: Any = found["trace_rules"]
+        return [*(dict(vars(owner)) for owner in owners), list(rules.SKIP_DIRS), rules.check_file(levels.__file__).skipped]
+
+    def changed(a: list[Any], b: list[Any]) -> int:
+        return sum(new.get(name) is not value for old, new in zip(a[:-2], b[:-2], strict=True) for name, value in old.items())
+
+    before = state()
+    assert not before[-1]
+    with dropin.installed():
+        torch.compile(lambda x: x + 1, backend="eager")
+        first = state()
+        torch.compile(lambda x: x + 2, backend="eager")
+        second = state()
+        assert first[-1] and len(first[-2]) == len(second[-2]) == len(before[-2]) + 1
+        assert changed(before, first) >= 8 and changed(first, second) == 0
+    after = state()
+    assert changed(before, after) == 0 and after[-2:] == before[-2:]
+    assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item() == 2.0
+
+
+def test_a_program_that_dynamo_captures_without_the_drop_in_is_torchs_again() -> None:
+    with dropin.installed():
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    torch._dynamo.reset()
+    graphs, backend = counted()
+    x = torch.ones(2, requires_grad=True)
+    y = torch.compile(lambda x: (x * torch.ones(2)).sum(), backend=backend, fullgraph=True)(x)
+    y.backward()
+    assert type(y) is torch.Tensor and graphs == [1] and x.grad is not None and x.grad.tolist() == [1.0, 1.0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -83,10 +85,11 @@ def test_a_communication_hook_that_is_not_offered_is_refused() -> None:
 
 
 def test_leaving_gives_the_reducer_back() -> None:
-    before = c10d.Reducer
+    names = ["Reducer", "Logger", "_register_comm_hook", "_register_builtin_comm_hook"]
+    before = [getattr(c10d, name) for name in names]
     with dropin.installed():
-        assert c10d.Reducer is not before
-    assert c10d.Reducer is before
+        assert all(getattr(c10d, name) is not old for name, old in zip(names, before, strict=True))
+    assert all(getattr(c10d, name) is old for name, old in zip(names, before, strict=True))
 
 
 def test_data_parallel_on_one_processor_passes_through() -> None:
@@ -94,3 +97,61 @@ def test_data_parallel_on_one_processor_passes_through() -> None:
         layer = nn.Linear(2, 1)
         nn.DataParallel(layer)(torch.ones(3, 2)).sum().backward()
         assert layer.weight.grad is not None and layer.weight.grad.tolist() == [[3.0, 3.0]]
+
+
+SHARDING = """
+import torch
+
+class Sharded:
+    def __init__(self, module):
+        self.module = module
+
+class Other(Sharded):
+    def __init__(self, module):
+        self.made = torch.ones(1)
+"""
+
+
+class Finder:
+    """An import hook of the program's, which looks for modules where Python does."""
+
+    asked: ClassVar[list[str]] = []
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        Finder.asked.append(name)
+        return PathFinder.find_spec(name, path, target)
+
+
+@pytest.mark.parametrize("imported_before", [False, True])
+def test_a_wrapper_is_refused_wherever_it_is_imported_and_is_torchs_afterwards(
+    imported_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sharding", "beside"):
+        (tmp_path / f"a_module_for_{name}.py").write_text(SHARDING)
+        monkeypatch.delitem(sys.modules, f"a_module_for_{name}", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("runtime.dropin.distributed._REFUSED", (("a_module_for_sharding", "Sharded", "sharding"), ("absent", "C", "c")))
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    if imported_before:
+        importlib.import_module("a_module_for_sharding")
+    finders = list(sys.meta_path)
+    Finder.asked.clear()
+    with dropin.installed():
+        sharding, beside = importlib.import_module("a_module_for_sharding"), importlib.import_module("a_module_for_beside")
+        with pytest.raises(NotImplementedError, match=r"runtime\.dropin: sharding works on nodes of torch's own tape"):
+            sharding.Sharded(1)
+        assert "a_module_for_beside" in Finder.asked
+        assert sharding.Other(1).made.item() == 1.0 and beside.Sharded(1).module == 1
+        with pytest.raises(ModuleNotFoundError, match="absent"):
+            importlib.import_module("absent")
+    assert sharding.Sharded(1).module == 1 and sys.meta_path == finders
+    monkeypatch.delitem(sys.modules, "a_module_for_sharding")
+    assert importlib.import_module("a_module_for_sharding").Sharded(1).module == 1
+
+
+def test_a_torch_without_distributed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    reducer, finders = c10d.Reducer, list(sys.meta_path)
+    with dropin.installed():
+        assert c10d.Reducer is reducer and sys.meta_path == finders

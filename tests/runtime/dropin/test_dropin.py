@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -17,6 +18,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin
+from runtime.func.batch import current_fallback_policy
 
 from .programs import losses
 
@@ -65,6 +67,16 @@ def test_every_attribute_of_torchs_modules_is_restored_even_after_an_exception()
         raise KeyError
     after = state()
     assert {n: after[n] for n in before} == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_leaving_restores_the_fallback_policy(fails: bool) -> None:
+    before = current_fallback_policy()
+    with contextlib.suppress(KeyError), dropin.installed():
+        torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
+        if fails:
+            raise KeyError
+    assert current_fallback_policy() == before == "warn"
 
 
 def test_installing_twice_or_leaving_unentered_is_an_error() -> None:
@@ -296,7 +308,7 @@ def test_a_script_or_module_runs_from_the_command_line(how: str, tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-m", "runtime", *what, "a", "--b"], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
     )
-    assert done.stdout == "runtime.tensor ['a', '--b'] __main__\n", done.stderr
+    assert done.stdout == "runtime.session.tensor ['a', '--b'] __main__\n", done.stderr
 
 
 def run_script(folder: Path, text: str, *arguments: str, beside: str = "") -> subprocess.CompletedProcess[str]:
@@ -361,6 +373,16 @@ def test_an_unknown_script_is_an_error_that_says_so(tmp_path: Path) -> None:
         [sys.executable, "-m", "runtime", "nosuch.py"], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
     )
     assert done.returncode == 2 and "no such script: nosuch.py" in done.stderr
+
+
+def test_the_plug_in_is_installed_before_the_first_conftest_and_left_at_the_end_whoever_left_it_before() -> None:
+    config: Any = None
+    dropin.pytest_load_initial_conftests(config)
+    assert dropin.is_installed() and torch.autograd.grad is runtime.autograd.grad
+    dropin.pytest_unconfigure(config)
+    assert not dropin.is_installed() and torch.autograd.grad is not runtime.autograd.grad
+    dropin.pytest_unconfigure(config)
+    assert not dropin.is_installed()
 
 
 def test_the_plug_in_routes_a_test_suite(tmp_path: Path) -> None:

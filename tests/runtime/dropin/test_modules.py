@@ -33,6 +33,9 @@ def same(program: Callable[[], Any]) -> None:
     torch.testing.assert_close(found, expected)
 
 
+_nn: Any = nn  # torch's stubs leave out what a tensor without a shape may be given
+
+
 def _leaf(*shape: int) -> Any:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
@@ -143,3 +146,75 @@ def test_a_number_is_formatted_as_one() -> None:
     assert expected[0] == "3.000"
     with dropin.installed():
         assert _run(program)[:2] == expected[:2]
+
+
+def assert_equal(program: Callable[[], Any]) -> None:
+    expected = _run(program)
+    with dropin.installed():
+        assert _run(program) == expected
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_sequences_without_an_element_are_all_padding(batch_first: bool) -> None:
+    def program() -> Any:
+        parts = [_leaf(0, 3), _leaf(0, 3)]
+        padded = rnn.pad_sequence(parts, batch_first=batch_first, padding_value=7.0)
+        longer = rnn.pad_sequence([_leaf(0, 3), _leaf(0, 3)], batch_first, 1.0)
+        return padded, padded.shape, longer.dtype, rnn.pad_sequence([_leaf(1), _leaf(3)]), rnn.pad_sequence([torch.ones(2, 1, 2)])
+
+    assert_equal(program)
+
+
+def test_every_option_of_padding_has_torchs_default_and_scalars_are_refused_as_in_torch() -> None:
+    def program() -> Any:
+        pad = torch._C._nn.pad_sequence
+        parts = [torch.ones(1, 2), torch.ones(3, 2, dtype=torch.float64)[:2].float()]
+        made = [pad(parts), pad(parts, True), pad(parts, False, 2.0), pad(parts, True, 2.0, "left"), rnn.pad_sequence(torch.ones(2, 3))]
+        try:
+            rnn.pad_sequence([torch.tensor(1.0), torch.ones(2)])
+        except (RuntimeError, IndexError) as error:
+            return made, type(error).__name__, str(error)
+
+    assert_equal(program)
+
+
+def test_padding_happens_on_the_device_of_the_sequences() -> None:
+    def program() -> Any:
+        parts = [torch.ones(2, 2, device="meta"), torch.ones(3, 2, device="meta")]
+        padded = rnn.pad_sequence(parts)
+        return padded.shape, str(padded.device), str(padded.dtype)
+
+    assert_equal(program)
+
+
+def test_sequences_from_before_are_padded_too() -> None:
+    parts = [torch.ones(1, 2), torch.ones(3, 2)]
+    packed = rnn.pack_padded_sequence(torch.arange(6.0).reshape(3, 2), torch.tensor([3, 1]))
+    expected = _plain([rnn.pad_sequence(parts, padding_value=2.0), *rnn.pad_packed_sequence(packed, total_length=4)])
+    with dropin.installed():
+        assert _plain([rnn.pad_sequence(parts, padding_value=2.0), *rnn.pad_packed_sequence(packed, total_length=4)]) == expected
+
+
+def test_a_tensor_without_a_shape_takes_one_with_the_device_and_dtype_that_it_has_or_is_given() -> None:
+    def program() -> Any:
+        parameter, buffer = _nn.UninitializedParameter, _nn.UninitializedBuffer
+        made: list[Any] = [parameter(), parameter(False, "meta", torch.float64), buffer(), buffer(device="meta", dtype=torch.half)]
+        made += [buffer(requires_grad=True), buffer(persistent=False), parameter(device="meta")]
+        for t in made:
+            t.tag = "kept"
+            t.materialize((2, 3), *(["meta", torch.float64] if t is made[-1] else []))
+        kinds = [(isinstance(t, nn.Parameter), isinstance(t, nn.Buffer), t.requires_grad) for t in made]
+        return kinds, [(t.device, t.dtype, t.shape, t.tag) for t in made], [t.persistent for t in made if isinstance(t, nn.Buffer)]
+
+    assert_equal(program)
+
+
+def test_whether_a_lazy_buffer_is_saved() -> None:
+    def program() -> Any:
+        module: Any = nn.Module()
+        module.kept, module.lost = nn.UninitializedBuffer(), nn.UninitializedBuffer(persistent=False)
+        for buffer in (module.kept, module.lost):
+            buffer.materialize((2,))
+        return [name for name, _ in module.named_buffers()], list(module.state_dict()), list(nn.LazyBatchNorm1d().state_dict())
+
+    assert_equal(program)

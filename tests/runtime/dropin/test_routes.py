@@ -1,10 +1,8 @@
-"""Which of torch's names lead here while the drop-in is installed, and that patches undo what they did."""
+"""Which of torch's names lead here while the drop-in is installed."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -14,10 +12,10 @@ import torch
 
 import runtime
 from runtime import dropin
-from runtime.autograd.nodes import AccumulateGrad
 from runtime.dropin.patches import Patches
 from runtime.dropin.routes import _ROUTES, replacements
 from runtime.func.batch import current_fallback_policy
+from runtime.tape.nodes import AccumulateGrad
 
 
 @pytest.fixture
@@ -47,10 +45,10 @@ class TestSwitches:
     def test_anomaly_mode_is_ours(self) -> None:
         with torch.autograd.set_detect_anomaly(True, check_nan=False):
             assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
-            assert runtime.autograd.anomaly.is_anomaly_enabled()
+            assert runtime.tape.anomaly.is_anomaly_enabled()
         assert not torch.is_anomaly_enabled()
         torch.set_anomaly_enabled(True)
-        assert runtime.autograd.anomaly.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+        assert runtime.tape.anomaly.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         torch.set_anomaly_enabled(False)
 
     def test_questions_about_the_pass_that_runs_are_answered_by_ours(self) -> None:
@@ -114,16 +112,6 @@ class TestSwitches:
             out.sum().backward()
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_leaving_restores_the_fallback_policy(fails: bool) -> None:
-    before = current_fallback_policy()
-    with contextlib.suppress(KeyError), dropin.installed():
-        torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
-        if fails:
-            raise KeyError
-    assert current_fallback_policy() == before == "warn"
-
-
 def test_installing_undoes_its_beginning_when_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(patches: Patches) -> None:
         raise KeyError("in the middle")
@@ -136,61 +124,6 @@ def test_installing_undoes_its_beginning_when_it_fails(monkeypatch: pytest.Monke
     assert not dropin.is_installed()
     with dropin.installed():
         assert dropin.is_installed()
-
-
-class TestPatches:
-    def test_what_was_absent_is_absent_again_and_what_was_set_twice_is_the_first(self) -> None:
-        class Owner:
-            present = 1
-
-        class Heir(Owner):
-            pass
-
-        patches = Patches()
-        patches.set(Owner, "present", 2)
-        patches.set(Owner, "present", 3)
-        patches.set(Owner, "absent", 4)
-        patches.set(Heir, "present", 5)
-        assert (Owner.present, Owner.absent, Heir.present) == (3, 4, 5)  # type: ignore[attr-defined]
-        patches.undo()
-        assert Owner.present == Heir.present == 1 and not hasattr(Owner, "absent") and "present" not in vars(Heir)
-        Owner.present = 6
-        patches.undo()
-        assert Owner.present == 6  # once is enough
-
-    def test_the_class_of_a_module_is_changed_and_restored(self) -> None:
-        class Other(ModuleType):
-            pass
-
-        module, patches = ModuleType("module"), Patches()
-        patches.set(module, "__class__", Other)
-        assert type(module) is Other
-        patches.undo()
-        assert type(module) is ModuleType
-
-    def test_contexts_are_left_on_undoing(self) -> None:
-        left: list[str] = []
-        patches = Patches()
-        patches.enter(contextlib.closing(type("Thing", (), {"close": lambda self: left.append("left")})()))
-        assert left == []
-        patches.undo()
-        assert left == ["left"]
-
-    def test_names_are_replaced_in_every_module_but_our_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        old, new, equal = [1], [2], [1]
-        outside, inside, empty = ModuleType("outside"), ModuleType("runtime.inside"), ModuleType("empty")
-        for module in (outside, inside):
-            module.taken, module.equal = old, equal  # type: ignore[attr-defined]
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(sys.modules, "missing", None)
-        monkeypatch.setitem(sys.modules, "odd", object())
-        monkeypatch.setitem(sys.modules, "zzz_last", empty)
-        empty.taken = old  # type: ignore[attr-defined]
-        patches = Patches()
-        patches.replace_everywhere({id(old): (old, new)})
-        assert outside.taken is new and empty.taken is new and inside.taken is old and outside.equal is equal
-        patches.undo()
-        assert outside.taken is old
 
 
 @pytest.mark.usefixtures("routed")

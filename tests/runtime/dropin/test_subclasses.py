@@ -208,6 +208,85 @@ def a_wrapper_sees_the_calls_below_the_tape() -> Any:
     return type(y).__name__, seen, type(y.grad_fn).__name__, [(type(g).__name__, g.elem) for g in grads], len(CALLED) > len(seen)
 
 
+class Watching(torch.Tensor):
+    """Sees ATen calls, and computes in memory of its own. ``requires_grad_`` below the tape is torch's."""
+
+    def __new__(cls, data: Any, requires_grad: bool = False) -> Any:
+        return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = [torch.ones(1), torch.Tensor([2.0]), torch.zeros(1, requires_grad=True), torch.ones(1).requires_grad_()]
+        made[1].requires_grad = True
+        made += [torch.Tensor._make_subclass(Length, torch.ones(1), True), torch.Tensor._make_subclass(Length, torch.ones(1))]
+        CALLED.append(f"{func}: {[type(t).__name__ for t in made]} {[t.requires_grad for t in made]} {[t.tolist() for t in made]}")
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+
+@case
+def a_class_that_sees_calls_in_memory_of_its_own() -> Any:
+    CALLED.clear()
+    data = torch.ones(2)
+    x, y = Watching(data, True), Watching(data)
+    seen = [x.requires_grad, y.requires_grad, x.is_leaf, type(x).__name__]
+    (x * 3).sum().backward()
+    return seen, x.grad.tolist(), sorted({call for call in CALLED if "aten.mul" in call})
+
+
+@case
+def a_wrapper_requires_grad_only_if_it_is_told() -> Any:
+    class Wrapper(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError
+
+    make = torch.Tensor._make_wrapper_subclass
+    made = [make(Wrapper, (2,)), make(Wrapper, (2,), requires_grad=True)]
+    return [(type(t).__name__, t.requires_grad, t.shape, t.is_leaf) for t in made]
+
+
+@case
+def an_instance_over_the_memory_of_another_tensor() -> Any:
+    data = torch.zeros(2)
+    x, y = torch.Tensor._make_subclass(Length, data), torch.Tensor._make_subclass(Length, data, True)
+    data.add_(1)
+    (y * 2).sum().backward()
+    return x, y.detach(), x.requires_grad, y.requires_grad, y.grad
+
+
+@case
+def parameters_of_everything_that_they_are_made_of() -> Any:
+    x = torch.ones(2, requires_grad=True)
+    made: list[Any] = [nn.Parameter(), nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1), False), nn.Parameter(x)]
+    made += [nn.Parameter(x * 2), nn.Parameter(nn.Parameter(x)), nn.Parameter(torch.ones(1, dtype=torch.long), requires_grad=False)]
+    made += [Scaled(None), Scaled(x), Scaled(x, False), Scaled(nn.Parameter(x)), nn.Parameter(Scaled(x))]
+    made.append(nn.Parameter(x.as_subclass(Length)))
+    made[1].sum().backward()
+    return made, made[1].grad, [type(p).__name__ for p in made], [isinstance(p, nn.Parameter) for p in made]
+
+
+@case
+def constructing_with_keywords_or_several_arguments() -> Any:
+    x = torch.ones(2)
+    made = [torch.Tensor(x), torch.Tensor([1.0], device="cpu"), torch.Tensor(2, 0), Length(x), Length(2, 0), Length([1.0], device="cpu")]
+    return made, made[0].data_ptr() == x.data_ptr(), made[3].data_ptr() == x.data_ptr()
+
+
+@case
+def states_of_a_class_that_restores_itself() -> Any:
+    x = Restoring([1.0, 2.0])
+    x.tag = "a"
+    same: Any = pickle.loads(pickle.dumps(x))
+    return type(same).__name__, same.tag, same.tolist()
+
+
+class Restoring(torch.Tensor):
+    tag: str
+
+    def __setstate__(self, state: Any) -> None:
+        self.tag = str(state)[:6] + " restored" if "tag" in str(state) else "nothing"
+
+
 @case
 def a_wrapper_shares_its_attributes() -> Any:
     x = Logging(torch.ones(2))
@@ -287,6 +366,14 @@ def a_buffer() -> Any:
     return list(module.state_dict()), [n for n, _ in module.named_buffers()], isinstance(module.b, nn.Buffer), repr(module.b)
 
 
+@case
+def whether_a_tensor_without_a_shape_requires_grad() -> Any:
+    p, b = nn.UninitializedParameter(), nn.UninitializedBuffer()
+    before = p.requires_grad, b.requires_grad
+    p.requires_grad, b.requires_grad = False, True
+    return before, p.requires_grad, b.requires_grad, nn.Parameter.requires_grad is torch.Tensor.requires_grad
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_subclass_does_as_on_torch(name: str) -> None:
     found, expected = both(CASES[name])
@@ -309,3 +396,38 @@ def test_without_the_drop_in_a_tensor_of_the_session_is_seen_as_an_instance_too(
     assert x.grad is not None and x.grad.tolist() == [2.0, 2.0]
 
 
+def in_session(t: Any) -> bool:
+    return isinstance(t, runtime.Tensor)
+
+
+def test_a_plain_tensor_from_before_stays_plain_until_it_requires_grad() -> None:
+    x: Any = torch.ones(2)
+    y: Any = torch.ones(2, requires_grad=True)
+    z = nn.Parameter(torch.ones(2))
+    with dropin.installed():
+        x.requires_grad_(False)
+        assert not in_session(x) and not x.requires_grad
+        assert isinstance(nn.Parameter(x), runtime.Tensor) and isinstance(nn.Parameter(z), runtime.Tensor) and not in_session(z)
+        assert y.requires_grad_(False) is y and not y.requires_grad
+        assert x.requires_grad_() is x and x.requires_grad and in_session(x)
+        plain = runtime.unwrap(torch.ones(2))
+        assert in_session(torch.Tensor(plain)) and in_session(Scaled(plain))
+
+
+def test_in_a_transformed_function_a_parameter_is_a_leaf_of_the_session_and_what_is_made_is_a_value() -> None:
+    made: list[Any] = []
+
+    def f(x: Any) -> Any:
+        made.extend([nn.Parameter(torch.ones(2)), Scaled(torch.ones(2)), torch.Tensor([1.0, 2.0]), torch.zeros(2)])
+        return (x * made[0] * made[1] + made[2]).sum()
+
+    with dropin.installed():
+        assert torch.func.grad(f)(torch.ones(2)).tolist() == [1.0, 1.0]
+        assert all(isinstance(p, runtime.Tensor) and p.is_leaf and p.requires_grad for p in made[:2])
+        assert not any(isinstance(t, runtime.Tensor) for t in made[2:])
+        assert torch.func.grad(lambda x: torch.Tensor([1.0, 2.0]).mul_(x).sum())(torch.ones(2)).tolist() == [1.0, 2.0]
+
+
+def test_a_tensor_without_a_shape_refuses_methods() -> None:
+    with dropin.installed(), pytest.raises(ValueError, match="Attempted to use an uninitialized parameter"):
+        nn.UninitializedParameter().requires_grad_()

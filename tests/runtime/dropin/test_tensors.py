@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+
+import runtime
+from runtime import dropin
 
 from .compare import Program, both
 
@@ -70,6 +75,35 @@ def the_forms_of_tensor() -> Any:
     made += [torch.as_tensor([]), torch.as_tensor(x), torch.as_tensor(np.ones(2)), torch.asarray([1, 2]), torch.asarray(x, copy=True)]
     made += [torch.scalar_tensor(2), torch.tensor(range(3)), torch.tensor([[True], [False]]), torch.as_tensor(x, dtype=torch.double)]
     return made, torch.as_tensor(x) is x
+
+
+@case
+def a_tensor_of_tensors_has_the_device_and_dtype_and_flag_that_it_is_given() -> Any:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    made = [torch.tensor(x.detach(), dtype=torch.double), torch.tensor(x, device="meta"), torch.tensor(x, requires_grad=True)]
+    made += [torch.tensor([x[0].item(), 2.0], dtype=torch.int32), torch.tensor([x.detach()[0], 2.0], dtype=torch.double)]
+    made += [torch.tensor([x.detach()[1], 2.0], requires_grad=True), torch.tensor(x, dtype=torch.half, device="meta")]
+    made += [torch.tensor(((x.detach()[0], 1), [2, x.detach()[1]])), torch.as_tensor(x, dtype=torch.half), torch.asarray(x)]
+    copied = torch.tensor(x.detach())
+    copied.add_(1)
+    return made, x, copied, [t.requires_grad for t in made]
+
+
+@case
+def nested_tensors() -> Any:
+    parts = [torch.ones(2, 3), torch.zeros(1, 3)]
+    made = [torch.nested.nested_tensor(parts), torch.nested.nested_tensor(parts, dtype=torch.double, requires_grad=True)]
+    made.append(torch.nested.as_nested_tensor(parts))
+    parts[0].add_(1)
+    return [[(t.shape, t.dtype, t.tolist()) for t in nested.unbind()] for nested in made], [nested.requires_grad for nested in made]
+
+
+@case
+def factories_take_requires_grad_by_keyword() -> Any:
+    x = torch.ones(2)
+    made = [torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=False), torch.ones_like(x, requires_grad=True)]
+    made += [torch.linspace(0, 1, 3, requires_grad=True), torch.randn(2, requires_grad=True), torch.eye(2, dtype=torch.cfloat)]
+    return made, [t.requires_grad for t in made]
 
 
 @case
@@ -196,3 +230,51 @@ def test_a_sparse_leaf_has_a_gradient_of_its_layout(name: str, layout: str) -> N
 def test_a_program_does_as_on_torch(name: str) -> None:
     found, expected = both(CASES[name])
     assert found == expected
+
+
+def test_in_a_transformed_function_a_list_of_values_becomes_one_constant() -> None:
+    def program() -> Any:
+        def f(x: Any) -> Any:
+            made = [torch.tensor([x.detach()[0], 2.0]), torch.tensor(x.detach()), torch.tensor([[x.detach()[1]], [3.0]]).sum()]
+            return sum((x * t).sum() for t in made) + (torch.ones(2) * x).sum()
+
+        return torch.func.grad(f)(torch.tensor([3.0, 5.0]))
+
+    found, expected = both(program)
+    assert found == expected
+
+
+def test_a_parameter_from_before_stays_one_and_requires_grad_as_it_did() -> None:
+    trained, frozen, plain = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2), requires_grad=False), torch.ones(2)
+    with dropin.installed():
+        for p in (trained, frozen):
+            made = torch.as_tensor(p)
+            assert isinstance(made, runtime.Tensor) and isinstance(made, nn.Parameter) and made.data_ptr() == p.data_ptr()
+            assert made.requires_grad is p.requires_grad
+        made = torch.as_tensor(plain)
+        assert isinstance(made, runtime.Tensor) and not made.requires_grad and made.data_ptr() == plain.data_ptr()
+
+
+def test_a_device_as_a_context_works_whichever_of_torch_and_the_drop_in_asked_first() -> None:
+    torch.utils._device._device_constructors.cache_clear()
+    with dropin.installed(), torch.device("meta"):
+        assert torch.ones(2).device.type == nn.Linear(1, 1).weight.device.type == "meta"
+    with torch.device("meta"):
+        assert torch.ones(2).device.type == "meta"
+
+
+def test_a_factory_has_source_for_whoever_looks_for_it() -> None:
+    with dropin.installed():
+        assert inspect.getsource(inspect.unwrap(torch.ones)) and inspect.signature(torch.ones) and torch.ones.__name__ == "ones"
+
+
+def test_files_are_read_as_plain_tensors_once_the_drop_in_is_gone() -> None:
+    file = io.BytesIO()
+    torch.save({"w": nn.Parameter(torch.ones(2)), "x": torch.zeros(2)}, file)
+    for _ in range(2):
+        with dropin.installed():
+            file.seek(0)
+            assert all(isinstance(t, runtime.Tensor) for t in torch.load(file).values())
+        file.seek(0)
+        loaded = torch.load(file)
+        assert [type(t) for t in loaded.values()] == [nn.Parameter, torch.Tensor]

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
 from runtime.expanded_weights import ExpandedWeight, call_for_per_sample_grads
+from runtime.expanded_weights.fallback import by_sample
 from runtime.expanded_weights.weight import HANDLED
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -178,16 +179,16 @@ def test_the_fallback_takes_the_whole_module_where_an_op_acts_on_weights_alone()
 
 
 def test_the_fallback_refuses_what_mixes_samples() -> None:
-    w = ExpandedWeight(torch.randn(2, 2, requires_grad=True), 3, "sum", fallback=True)
+    w = ExpandedWeight(torch.randn(2, 2, requires_grad=True), 3, "sum", fallback=by_sample)
     with pytest.raises(RuntimeError, match="does not work sample by sample"):
         torch.kron(torch.randn(3, 4), w)
 
 
 def test_the_fallback_gives_shapes_where_tensors_have_no_values() -> None:
-    w = ExpandedWeight(torch.randn(4, device="meta", requires_grad=True), 3, "sum", fallback=True)
+    w = ExpandedWeight(torch.randn(4, device="meta", requires_grad=True), 3, "sum", fallback=by_sample)
     out: Any = torch.mul(torch.randn(3, 4, device="meta"), w)
     assert (out.shape, out.device.type) == ((3, 4), "meta")
-    square = ExpandedWeight(torch.randn(2, 2, device="meta", requires_grad=True), 3, "sum", fallback=True)
+    square = ExpandedWeight(torch.randn(2, 2, device="meta", requires_grad=True), 3, "sum", fallback=by_sample)
     with pytest.raises(RuntimeError, match="does not work sample by sample"):
         torch.kron(torch.randn(3, 4, device="meta"), square)
 

@@ -53,7 +53,32 @@ def through_a_view(x: Any) -> Any:
     return b.exp() * view.sum()
 
 
-PROGRAMS: dict[str, Callable[[Any], Any]] = {f.__name__: f for f in (element_by_element, whole, parts, after_a_use, through_a_view)}
+def result_saved(x: Any) -> Any:
+    b = zeros(4)
+    b[1:] = x[1:]
+    return b.sigmoid_() * x
+
+
+def first_written_through_a_transpose(x: Any) -> Any:
+    b = zeros(1, 4).t()
+    b.div_(x[:, None] + 2)
+    return b * x
+
+
+def into_integers(x: Any) -> Any:
+    b = torch.zeros(4, dtype=torch.int64)
+    b[1:].copy_(3 * x[1:])
+    b[0] = 2 * x[3]
+    return b * x
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    f.__name__: f
+    for f in (
+        *(element_by_element, whole, parts, after_a_use, through_a_view),
+        *(result_saved, first_written_through_a_transpose, into_integers),
+    )
+}
 
 
 def scalar(f: Any) -> Any:

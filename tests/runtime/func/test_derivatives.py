@@ -307,3 +307,71 @@ class TestJacobians:
         torch.testing.assert_close((derivative, aux, constant), ((2 * X).diag(), 2 * X, Y))
         derivative, (aux, constant) = jacrev(lambda x: (x * x, (2 * x, Y)), has_aux=True)(X)
         torch.testing.assert_close((derivative, aux, constant), ((2 * X).diag(), 2 * X, Y))
+
+
+def test_outputs_of_vjp_are_of_floating_point_and_cotangents_may_be_none() -> None:
+    assert "floating-point or complex" in as_torch(lambda lib: lib.vjp(lambda x: (x, x.argmax()), X))[1]
+    _, pull = vjp(lambda x: (x.sin(), x * 2), X)
+    torch.testing.assert_close(pull((None, Y)), (2 * Y,))
+    torch.testing.assert_close(pull((Y, None)), (X.cos() * Y,))
+    torch.testing.assert_close(pull((None, None)), (torch.zeros(3),))
+
+
+@pytest.mark.parametrize("transform", ["grad", "jacrev", "jacfwd", "hessian"])
+def test_a_function_without_arguments_has_no_derivative(transform: str) -> None:
+    for argnums in (0, -1):
+        with pytest.raises(RuntimeError, match=f"Got argnum={argnums}, but only 0 positional inputs"):
+            getattr(runtime.func, transform)(lambda: X.sum(), argnums)()
+
+
+@pytest.mark.parametrize("tangent", [torch.ones(()), X[:1], X[None], X.expand(2, 3)])
+def test_a_tangent_is_not_broadcast_to_its_primal(tangent: Any) -> None:
+    assert "different size" in as_torch(lambda lib: lib.jvp(torch.sin, (X,), (tangent,)))[1]
+
+
+def test_complex_numbers_have_derivatives_too() -> None:
+    as_torch(lambda lib: lib.grad(lambda z: (z * z.conj() * z).abs().sum())(C))
+    as_torch(lambda lib: lib.vjp(lambda z: z * z, C)[1](C.conj()))
+    as_torch(lambda lib: lib.jvp(lambda z: (z * z, z.abs()), (C,), (C.conj(),)))
+    as_torch(lambda lib: lib.jvp(lambda z: z * X, (C,), (X,)))
+
+
+def test_an_input_that_plays_no_part_has_a_gradient_of_zeros_beside_one_that_does() -> None:
+    as_torch(lambda lib: lib.grad(lambda a, b: (a * a).sum(), (0, 1))(X, Y))
+    as_torch(lambda lib: lib.vjp(lambda tree: {"a": tree["a"] * 2, "c": Y}, {"a": X, "b": Y})[1]({"a": Y, "c": X}))
+
+
+class TestMarksOfTorchsOwnEngine:
+    """A result computed from a plain tensor that requires grad by torch's engine says so when all leaves are to get their gradients."""
+
+    @pytest.mark.parametrize(
+        "run",
+        [
+            lambda w, p: vmap(lambda x: x * p)(w),
+            lambda w, p: vmap(lambda x: (x, x * p))(w)[1],
+            lambda w, p: vmap(grad(lambda x: (x * x * p).sum()))(w[None])[0],
+            lambda w, p: vmap(lambda x: vjp(lambda x: x * x * p, x)[1](Y)[0], out_dims=1)(w[None]),
+            lambda w, p: vmap(lambda x: jvp(lambda x: x * x * p, (x,), (Y,))[1])(w[None]),
+            lambda w, p: grad(lambda x: (x * x * p).sum())(w),
+            lambda w, p: grad_and_value(lambda x: (x * p).sum())(w)[1],
+            lambda w, p: vjp(lambda x: x * p, w)[0],
+            lambda w, p: vjp(lambda x: x * x * p, w)[1](Y)[0],
+            lambda w, p: jvp(lambda x: x * p, (w,), (Y,))[0],
+            lambda w, p: jvp(lambda x: x * x * p, (w,), (Y,))[1],
+        ],
+    )
+    def test_it_passes_through_every_transform(self, run: Any) -> None:
+        leaf = runtime.wrap(X.clone(), True)
+        with pytest.raises(RuntimeError, match="was computed from a plain torch tensor that requires grad by torch's own engine"):
+            run(leaf, torch.nn.Parameter(Y.clone())).sum().backward()
+        run(leaf, Y.clone()).sum().backward()
+        assert leaf.grad is not None
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f, x: grad(f)(x), lambda f, x: jvp(f, (x,), (x,)), lambda f, x: vjp(f, x), lambda f, x: vmap(f)(x)]
+)
+def test_nested_tensors_are_no_arguments_of_transforms(transform: Any) -> None:
+    x = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)], layout=torch.jagged)
+    with pytest.raises((RuntimeError, NotImplementedError), match="nested"):
+        transform(lambda x: x * 2, x)

@@ -1,6 +1,8 @@
 """Modules as functions of their state. torch.func is the oracle."""
 
+import warnings
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -229,3 +231,119 @@ def test_torch_records_nothing_for_plain_parameters_that_a_transform_closes_over
     }
     assert [name for name, t in found.items() if t.requires_grad] == []
     torch.testing.assert_close(found["hessian"], torch.func.hessian(f)(X).detach())
+
+
+@pytest.mark.parametrize("given", [[{"weight": X}, {"count": X[:1]}], []])
+def test_dicts_come_in_any_sequence_and_missing_arguments_are_none(given: Any) -> None:
+    class Constant(Net):
+        def forward(self, x: Any = X, fail: bool = False) -> Any:
+            return super().forward(x, fail)
+
+    for args in (None, ()):
+        for kwargs in (None, {}, {"x": X + 1}):
+            found = [lib.functional_call(_seeded(Constant), given, args, kwargs) for lib in (torch.func, runtime.func)]
+            torch.testing.assert_close(found[1], found[0])
+
+
+def _seeded(module: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return module()
+
+
+def test_a_dict_that_cannot_be_written_to_stays_as_it_is() -> None:
+    given = MappingProxyType({"count": torch.zeros(1)})
+    both(lambda lib, net: lib.functional_call(net, dict(given), X))
+    runtime.func.functional_call(Net(), given, X)
+    assert given["count"].item() == 0
+
+
+def test_a_parameter_may_be_left_out_by_none() -> None:
+    linear = nn.Linear(2, 2)
+    given: Any = {"bias": None}
+    torch.testing.assert_close(runtime.func.functional_call(linear, given, X), X @ linear.weight.T)
+    assert isinstance(linear.bias, nn.Parameter)
+
+
+def test_modules_that_hold_their_state_elsewhere_are_refused() -> None:
+    parallel = nn.DataParallel(nn.Linear(2, 2))
+    assert "nn.DataParallel module" in both(lambda lib, _: lib.functional_call(parallel, {}, X))[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Linear(2, 2))
+    assert "Jitted modules" in both(lambda lib, _: lib.functional_call(scripted, {}, X))[1]
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_a_submodule_under_two_names_has_its_own_state_back(tie_weights: bool) -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    net.append(net[0])
+    before = dict(net[0].named_parameters())
+    given = {"0.weight": torch.eye(2), "1.weight": torch.eye(2) * 2} if not tie_weights else {"1.weight": torch.eye(2)}
+    runtime.func.functional_call(net, given, X, tie_weights=tie_weights)
+    assert all(p is before[name] for name, p in net[0].named_parameters())
+
+
+def test_a_mistake_in_a_name_leaves_the_module_alone() -> None:
+    net = Net()
+    before = {k: id(v) for k, v in net.state_dict(keep_vars=True).items()}
+    for given in ({"weight": X, "q.q": X}, {"weight": X, "count": 3}):
+        with pytest.raises((AttributeError, TypeError)):
+            runtime.func.functional_call(net, given, X)  # type: ignore[arg-type]
+        assert {k: id(v) for k, v in net.state_dict(keep_vars=True).items()} == before
+
+
+def test_all_mistakes_of_strict_names_are_listed_in_order() -> None:
+    with pytest.raises(RuntimeError) as error:
+        runtime.func.functional_call(Net(), {"weight": X, "z": X, "a": X}, X, strict=True)
+    unexpected, missing = str(error.value).splitlines()[1:]
+    assert unexpected == "\tUnexpected key(s): 'a', 'z'."
+    assert missing == "\tMissing key(s): 'count', 'head.bias', 'head.weight'."
+
+
+def test_state_is_stacked_by_the_names_of_the_first_model() -> None:
+    def stack(models: list[nn.Module]) -> Any:
+        return both(lambda lib, _: lib.stack_module_state(models))
+
+    one = nn.Linear(2, 1)
+    params, buffers = stack([one])
+    assert params["weight"].shape == (1, 1, 2) and not buffers
+    assert "0.weight" in stack([nn.Sequential(one), nn.Sequential(one, nn.BatchNorm1d(1))])[0]
+    assert stack([nn.Sequential(one, nn.BatchNorm1d(1)), nn.Sequential(one)])[0] == "KeyError"
+    params, _ = stack([nn.Linear(2, 1).requires_grad_(False) for _ in range(2)])
+    assert not any(p.requires_grad for p in params.values())
+    assert isinstance(stack([nn.Linear(2, 1).eval() for _ in range(2)]), tuple)
+    frozen = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    frozen[1].bias.requires_grad_(False)
+    assert "Expected bias from each model to have the same .requires_grad" in stack([*frozen])[1]
+
+
+def test_debug_unwrap_shows_what_functionalize_has_written() -> None:
+    seen: list[torch.Tensor] = []
+
+    def f(x: Any) -> Any:
+        y = x.clone()
+        row = y[0]
+        y.zero_()
+        seen.append(runtime.func.debug_unwrap(row))
+        return y
+
+    runtime.func.functionalize(f)(torch.ones(2, 2))
+    assert type(seen[0]) is torch.Tensor and seen[0].tolist() == [0.0, 0.0]
+
+
+def test_a_buffer_under_two_names_is_tied_as_a_parameter_is() -> None:
+    class Tied(nn.Module):
+        a: torch.Tensor
+        b: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.ones(2))
+            self.register_buffer("b", self.a)
+
+        def forward(self, x: Any) -> Any:
+            return self.a * x + 10 * self.b
+
+    for given in ({"a": X}, {"b": X}, {"a": X, "b": X + 1}):
+        for options in ({}, {"tie_weights": False}, {"strict": True}):
+            both(lambda lib, _: lib.functional_call(Tied(), dict(given), X, **options))  # noqa: B023

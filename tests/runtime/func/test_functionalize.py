@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
+from runtime import dropin, unwrap
 from runtime.aot import make_fx
-from runtime.errors import InplaceError
-from runtime.func import functionalize, vjp, vmap
+from runtime.errors import EscapedValue, InplaceError
+from runtime.func import functionalize, grad, jvp, vjp, vmap
+
+aten = torch.ops.aten
 
 
 def write_through_a_view(x: torch.Tensor) -> Any:
@@ -228,6 +232,88 @@ def test_writes_of_every_form(f: Any, remove: str) -> None:
     torch.testing.assert_close(functionalize(f, remove=remove)(x), f(x))
 
 
+torch.library.define("runtime_test_functionalize::running_sum", "(Tensor x, int n=1, *, Tensor(a!) total) -> Tensor")
+torch.library.define("runtime_test_functionalize::zero_all", "(Tensor(a!)[] xs, *, Tensor? last=None) -> ()")
+torch.library.impl("runtime_test_functionalize::zero_all", "CompositeExplicitAutograd")(
+    lambda xs, last=None: [x.mul_(0 if last is None else last) for x in xs] and None
+)
+torch.library.define("runtime_test_functionalize::minmax_of", "(Tensor x, Tensor(a!) low, Tensor(b!) high) -> (Tensor, Tensor)")
+torch.library.impl("runtime_test_functionalize::running_sum", "CompositeExplicitAutograd")(lambda x, n=1, *, total: total.add_(x * n) * 2)
+torch.library.impl("runtime_test_functionalize::minmax_of", "CompositeExplicitAutograd")(
+    lambda x, low, high: (low.copy_(torch.minimum(low, x)) - 1, high.copy_(torch.maximum(high, x)) + 1)
+)
+OWN = torch.ops.runtime_test_functionalize
+
+
+def statistics(x: torch.Tensor) -> Any:
+    table = x.new_ones(2, 4)
+    return *aten._native_batch_norm_legit(x, None, None, table[0], table[1], True, 0.1, 1e-5), table
+
+
+def statistics_of_a_layer(x: torch.Tensor) -> Any:
+    table = x.new_ones(3, 4)
+    return torch.nn.functional.batch_norm(x, table[1], table[2], training=True), table
+
+
+def statistics_and_reserve(x: torch.Tensor) -> Any:
+    mean, var = x.new_zeros(4), x.new_ones(4)
+    return *aten._batch_norm_with_update(x, None, None, mean, var, 0.1, 1e-5), mean, var
+
+
+def noise(x: torch.Tensor) -> Any:
+    torch.manual_seed(0)
+    drawn = x.new_zeros(2, 3, 4)
+    return aten.rrelu_with_noise(x, drawn[1], training=True), drawn
+
+
+def noise_in_place(x: torch.Tensor) -> Any:
+    torch.manual_seed(0)
+    y, drawn = x.clone(), torch.zeros_like(x)
+    assert aten.rrelu_with_noise_(y, drawn, training=True) is y
+    return y, drawn
+
+
+def of_a_custom_op(x: torch.Tensor) -> Any:
+    table = x.new_ones(3, 3, 4)
+    return OWN.running_sum(x, total=table[0]), OWN.running_sum(x, 3, total=table[1]), table
+
+
+def of_a_custom_op_with_several_results(x: torch.Tensor) -> Any:
+    table = x.new_zeros(2, 3, 4)
+    return *OWN.minmax_of(x, table[0], table[1]), table
+
+
+def of_a_custom_op_on_lists(x: torch.Tensor) -> Any:
+    y, z = x.clone(), x.new_ones(2, 4)
+    row = z[1]
+    z.add_(1)
+    OWN.zero_all([y[0], row], last=z[0])
+    OWN.zero_all([y[1]])
+    return y, z, row
+
+
+def of_a_helper_without_results(x: torch.Tensor) -> Any:
+    table, where = x.new_zeros(2, 3, 4), torch.zeros(3, 4, dtype=torch.int64)
+    assert aten._cummax_helper(x, table[1], where, 0) is None
+    return table, where
+
+
+WRITES_ON_THE_SIDE = [statistics, statistics_of_a_layer, statistics_and_reserve, noise, noise_in_place, of_a_custom_op]
+WRITES_ON_THE_SIDE += [of_a_custom_op_on_lists, of_a_custom_op_with_several_results, of_a_helper_without_results]
+
+
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+@pytest.mark.parametrize("f", WRITES_ON_THE_SIDE)
+def test_ops_with_results_of_their_own_may_write_to_arguments_too(f: Any, remove: str) -> None:
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(functionalize(f, remove=remove)(x), f(x))
+
+
+@pytest.mark.parametrize("f", [statistics, statistics_and_reserve, noise, noise_in_place])
+def test_their_graphs_have_the_functional_form(f: Any) -> None:
+    assert mutations(make_fx(functionalize(f))(torch.randn(3, 4)).graph) == []
+
+
 def test_trees_numbers_and_keywords_go_in_and_out() -> None:
     def f(tree: Any, *, factor: float) -> Any:
         tree["a"].mul_(factor)
@@ -262,9 +348,10 @@ def test_what_to_remove_must_be_known(remove: Any) -> None:
 def test_batch_norm_without_statistics_or_out_of_training_writes_nothing() -> None:
     x = torch.randn(5, 4)
     for module in (torch.nn.BatchNorm1d(4).eval(), torch.nn.BatchNorm1d(4, track_running_stats=False)):
-        before = {k: v.clone() for k, v in module.state_dict().items()}
+        before, versions = {k: v.clone() for k, v in module.state_dict().items()}, [b._version for b in module.buffers()]
         torch.testing.assert_close(functionalize(module)(x), module(x))
         torch.testing.assert_close(dict(module.state_dict()), before)
+        assert all(b._version == version for b, version in zip(module.buffers(), versions, strict=True))
     module = torch.nn.BatchNorm1d(4)
     functionalize(module)(x)
     torch.testing.assert_close(module.running_var, 0.9 + 0.1 * x.var(0))
@@ -282,3 +369,109 @@ def test_a_value_shows_what_it_is_now() -> None:
 
     functionalize(f)(torch.ones(2, 2))
     assert "FunctionalValue(level=" in seen[0] and "[0., 0.]" in seen[0]
+
+
+def test_a_keyword_argument_is_read_as_it_is_now() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        order = torch.tensor([[0, 1, 2], [2, 1, 0]])
+        row = order[0]
+        order.copy_(order.flip(0))
+        return torch.searchsorted(x, x.new_tensor([0.5, 1.5]), sorter=row)
+
+    x = torch.tensor([2.0, 1.0, 0.0])
+    assert functionalize(f)(x).tolist() == f(x).tolist() == [1, 2]
+
+
+def test_writes_are_counted_as_torch_counts_them() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x.clone()
+        row, counts = y[0], [y._version]
+        row.add_(1)
+        counts.append(y._version)
+        y.mul_(2).neg_()
+        return [*counts, row._version]
+
+    assert functionalize(f)(torch.ones(2, 2)) == f(torch.ones(2, 2)) == [0, 1, 3]
+
+
+def test_what_outlives_the_program_says_so() -> None:
+    kept: list[Any] = []
+    functionalize(lambda x: kept.append(x))(torch.ones(2))
+    with pytest.raises(EscapedValue, match="after the transform has returned"):
+        kept[0] + 1
+
+
+def _in_no_grad(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return torch.no_grad()(write)
+
+
+def _then(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def written(b: Any) -> Any:
+        write(b)
+        return b
+
+    return written
+
+
+# Each beside the same by ``detach()``, which torch's outer transforms respect as its inner ones do; ``.data`` and ``detach_`` they do not.
+CONSTANT_WRITES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    name: (_then(write), _then(same))
+    for name, write, same in (
+        (".data", lambda b: b.data.add_(1), lambda b: b.detach().add_(1)),
+        ("a view of .data", lambda b: b.data[:1].mul_(3), lambda b: b.detach()[:1].mul_(3)),
+        ("an element of .data", lambda b: b.data.__setitem__(0, 5.0), lambda b: b.detach().__setitem__(0, 5.0)),
+        ("detach() of a view", lambda b: b[1:].detach().mul_(2), lambda b: b[1:].detach().mul_(2)),
+        ("a view of detach()", lambda b: b.detach()[1:].exp_(), lambda b: b.detach()[1:].exp_()),
+        ("no_grad", _in_no_grad(lambda b: b.add_(1)), _in_no_grad(lambda b: b.add_(1))),
+        ("a factor in no_grad", _in_no_grad(lambda b: b.mul_(3)), _in_no_grad(lambda b: b.mul_(3))),
+        ("an element in no_grad", _in_no_grad(lambda b: b.__setitem__(0, 5.0)), _in_no_grad(lambda b: b.__setitem__(0, 5.0))),
+        (
+            "several",
+            lambda b: (b.detach().add_(1), b.mul_(2), b.data.mul_(3)),
+            lambda b: (b.detach().add_(1), b.mul_(2), b.detach().mul_(3)),
+        ),
+    )
+} | {"detach_": (lambda b: b.detach_(), lambda b: b.detach())}
+DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
+    "grad": lambda f, x: torch.func.grad(f)(x),
+    "grad of grad": lambda f, x: torch.func.grad(lambda y: torch.func.grad(f)(y).sum())(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x + 1,)),
+    "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(f))(torch.stack([x, -x])),
+    "grad of jvp": lambda f, x: torch.func.grad(lambda y: torch.func.jvp(f, (y,), (y,))[1])(x),
+}
+
+
+@pytest.mark.parametrize("write", CONSTANT_WRITES)
+@pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+def test_a_write_that_is_not_differentiated_leaves_the_history_of_what_is_written(write: str, derivative: Any, remove: str) -> None:
+    """The same function without functionalize, on torch, is the oracle; with it, torch loses the history without a word."""
+
+    def program(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def f(x: Any) -> Any:
+            b = write(x * 2)
+            return (b * b * x).sum()
+
+        return f
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    ours, by_detach = map(program, CONSTANT_WRITES[write])
+    expected = derivative(by_detach, x)
+    with dropin.installed():
+        found = derivative(functionalize(ours, remove=remove), x)
+    torch.testing.assert_close(pytree.tree_map(unwrap, found), expected)
+
+
+def test_detach_in_place_reaches_every_element_of_a_batch() -> None:
+    def f(x: Any) -> Any:
+        def element(y: Any) -> Any:
+            b = y * 2
+            assert b.detach_() is b
+            return (b * y).sum()
+
+        return vmap(element)(x).sum()
+
+    x = torch.ones(2, 3)
+    torch.testing.assert_close(grad(f)(x), 2 * x)
+    torch.testing.assert_close(jvp(f, (x,), (x,))[1], torch.tensor(12.0))
+

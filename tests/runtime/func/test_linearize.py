@@ -200,3 +200,13 @@ def test_what_it_keeps_is_freed_with_it_by_reference_counting() -> None:
 
 def tensors() -> int:
     return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+
+
+def test_an_output_of_the_outer_transform_is_a_constant_here() -> None:
+    def outer(y: Any) -> Any:
+        (square, moved), push = linearize(lambda x: (y * y, x * y), X)
+        constant, tangent = push(T)
+        assert not constant.any()
+        return square.sum() + moved.sum() + tangent.sum()
+
+    torch.testing.assert_close(grad(outer)(T), 2 * T + X + T)

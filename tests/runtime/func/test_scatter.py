@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.aot import make_fx
 from runtime.func import functionalize
+from runtime.rules.ops import INPLACE, VIEW, op_of
 
 aten = torch.ops.aten
 X = torch.arange(24.0).reshape(2, 3, 4) / 7 - 1
@@ -27,6 +29,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "permute": lambda y: y.permute(2, 0, 1),
     "permute from the end": lambda y: y.permute(-1, 0, -2),
     "expand": lambda y: y.expand(2, 3, 4),
+    "expand by dimensions of one": lambda y: y.expand(1, 1, 2, 3, 4),
     "select": lambda y: y.select(1, 2),
     "select from the end": lambda y: y.select(-1, -2),
     "slice": lambda y: y[:, 1:],
@@ -83,6 +86,43 @@ def test_a_write_through_a_view_of_real_numbers(name: str, remove: str) -> None:
 def test_a_write_through_a_view_of_complex_numbers(name: str, remove: str) -> None:
     program, x = doubled(COMPLEX[name]), torch.complex(X, X.flip(0))
     torch.testing.assert_close(functionalize(program, remove=remove)(x), program(x))
+
+
+@pytest.mark.parametrize("name", [*VIEWS, *COMPLEX])
+def test_the_graph_of_a_write_has_no_view_where_views_are_removed(name: str) -> None:
+    x, view = (X, VIEWS[name]) if name in VIEWS else (torch.complex(X, X.flip(0)), COMPLEX[name])
+    graph = make_fx(functionalize(doubled(view), remove="mutations_and_views"))(x).graph
+    ops = [node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    assert ops and not [op for op in ops if op_of(op).kind in (VIEW, INPLACE)]
+
+
+def test_a_write_that_lies_otherwise_in_memory_than_what_it_is_written_to() -> None:
+    def program(x: Any) -> Any:
+        y = x.clone()
+        y.transpose(0, 2)[0].unsqueeze(0).copy_(x[:, :, 0].t()[:, :2])
+        y.transpose(1, 2).unsqueeze(0).mul_(x.permute(0, 2, 1))
+        return y
+
+    for remove in ("mutations", "mutations_and_views"):
+        torch.testing.assert_close(functionalize(program, remove=remove)(X), program(X))
+
+
+torch.library.define("runtime_test_scatter::halves", "(Tensor(a) x) -> (Tensor(a), Tensor(a))")
+torch.library.impl("runtime_test_scatter::halves", "CompositeExplicitAutograd")(lambda x: (x[:, :1], x[:, 1:]))
+
+
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+def test_a_write_through_a_view_of_a_librarys_op(remove: str) -> None:
+    for which in (0, 1):
+        program = doubled(lambda y: torch.ops.runtime_test_scatter.halves(y)[which])  # noqa: B023
+        torch.testing.assert_close(functionalize(program, remove=remove)(X), program(X))
+
+
+def test_the_default_device_has_no_part_in_it() -> None:
+    program = doubled(VIEWS["unfold"])
+    with torch.device("meta"):
+        found = functionalize(program)(X)
+    torch.testing.assert_close(found, program(X))
 
 
 def test_a_read_after_a_write_through_another_view_sees_it() -> None:

@@ -11,7 +11,7 @@ import runtime
 from runtime.autograd import forward_ad as fw
 from runtime.errors import MissingRule
 from runtime.func import jacfwd, jvp, linearize, vmap
-from runtime.func.jvp import _rule
+from runtime.func.pushforward import _rule
 from runtime.rules.ops import op_of
 from runtime.rules.record import RECORDS, parameters
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
+import torch.utils.dlpack
 
 import runtime
 import runtime.dropin
@@ -132,6 +133,57 @@ def _sums_of_products(x: Any) -> Any:
     return (torch.outer(x[:2], x[1:3]) ** 2).sum()
 
 
+def new_tensor(x: Any) -> Any:
+    b = x.new_tensor([1.0, 2.0, 3.0, 4.0])
+    v = b[:2]
+    b.mul_(x)
+    c = torch.ones(4, dtype=torch.float64).new_tensor([1.0, 2.0, 3.0, 4.0])
+    w = c[:2]
+    c.mul_(x)
+    return (v * w).sum()
+
+
+def unpickled(x: Any) -> Any:
+    b = pickle.loads(pickle.dumps(CAPTURED[0]))
+    v = b[:2]
+    b.requires_grad = False
+    b.mul_(x)
+    return (v**2).sum()
+
+
+def copied_deeply(x: Any) -> Any:
+    b = copy.deepcopy(CAPTURED[0])
+    v = b[:2]
+    b.mul_(x)
+    return (v**2).sum()
+
+
+def data_read(x: Any) -> Any:
+    b = x.data
+    c = b.data.mul(1)
+    c.data.add_(1.0)
+    return (b * c * x).sum()
+
+
+def complex_view_of_a_tangent_without_strides(x: Any) -> Any:
+    b = zeros(3, 2)
+    b.addcmul_(x.sum(), x[0])
+    return torch.view_as_complex(b).abs().sum()
+
+
+def data_exchanged(x: Any) -> Any:
+    b = CAPTURED[0]
+    b.data = torch.arange(1.0, 5.0, dtype=torch.float64) + 1
+    return (torch.stack([b, b]) * x).sum()
+
+
+def detached_in_place_beside_a_view(x: Any) -> Any:
+    b = x * 2
+    v = b[:2]
+    b.detach_()
+    return (v * b[:2]).sum()
+
+
 CAPTURED: list[Any] = []
 # Each program with one of the same value that writes nothing
 PROGRAMS: dict[Callable[[Any], Any], Callable[[Any], Any]] = {
@@ -149,6 +201,13 @@ PROGRAMS: dict[Callable[[Any], Any], Callable[[Any], Any]] = {
     clone_of_a_tensor_from_outside: lambda x: x[0] ** 2 + 4 * x[1] ** 2,
     result_of_a_parameter: lambda x: ((x + 1) ** 2).sum(),
     the_sessions_own_gradient: lambda x: 3 * x.sum(),
+    new_tensor: lambda x: x[0] ** 2 + 4 * x[1] ** 2,
+    unpickled: lambda x: x[0] ** 2 + 4 * x[1] ** 2,
+    copied_deeply: lambda x: x[0] ** 2 + 4 * x[1] ** 2,
+    data_read: lambda x: (x.detach() * (x.detach() + 1) * x).sum(),
+    complex_view_of_a_tangent_without_strides: lambda x: 3 * 2**0.5 * x.sum() * x[0],
+    data_exchanged: lambda x: 2 * (x * torch.arange(2.0, 6.0, dtype=torch.float64)).sum(),
+    detached_in_place_beside_a_view: lambda x: (2 * x[:2] * (2 * x[:2]).detach()).sum(),
 }
 PIPELINES: dict[str, Callable[[Any], Any]] = {
     "grad": lambda f: torch.func.grad(f)(X),
@@ -216,6 +275,51 @@ def test_a_write_to_what_is_captured_is_refused(transform: str) -> None:
     assert captured.tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap"])
+def test_the_data_of_a_tensor_is_no_value_of_a_transform(transform: str) -> None:
+    def f(x: Any) -> Any:
+        CAPTURED[0].data = x * 2
+        return x.sum()
+
+    with runtime.dropin.installed():
+        CAPTURED[:] = [torch.ones(4, dtype=torch.float64)]
+        with pytest.raises(RuntimeError, match=r"Use copy_\(\) to write its numbers"):
+            torch.vmap(f)(X[None]) if transform == "vmap" else PIPELINES[transform](f)
+        assert CAPTURED[0].tolist() == [1.0] * 4
+
+
+def test_requires_grad_is_no_flag_of_what_has_a_history_or_a_tangent() -> None:
+    def unset(x: Any) -> Any:
+        y = x * 2
+        y.requires_grad = False
+        return y.sum()
+
+    def set_(x: Any) -> Any:
+        y = x * 2
+        y.requires_grad = True
+        return y.sum()
+
+    with pytest.raises(RuntimeError, match="you can only change requires_grad flags of leaf variables"):
+        runtime.func.grad(unset)(X)
+    for transform in (runtime.func.jacfwd, runtime.func.functionalize):
+        with pytest.raises(RuntimeError, match=r"requires_grad_\(\) of a tensor inside"):
+            transform(set_)(X)
+    with pytest.raises(RuntimeError, match=r"requires_grad_\(\)"):
+        runtime.func.vmap(set_)(X)
+
+
+def test_a_stale_view_of_what_was_detached_in_place_has_lost_its_tangent() -> None:
+    def f(x: Any) -> Any:
+        b = x * 2
+        v = b[:2]
+        b.mul_(x)
+        b.detach_()
+        return v.sum()
+
+    with pytest.raises(RuntimeError, match="the tangent of the view is lost"):
+        runtime.func.jacfwd(f)(X)
+
+
 @pytest.mark.parametrize("pipeline", ["grad", "grad . grad", "jvp", "hessian"])
 def test_a_constant_that_a_transform_made_and_stored_serves_afterwards(pipeline: str) -> None:
     """Positions that a module computes in its first call and keeps."""
@@ -253,6 +357,36 @@ def test_a_stored_value_with_a_history_has_escaped() -> None:
             kept.pop() + 1
 
 
+def test_of_copies_that_share_memory_none_is_written_with_a_history() -> None:
+    def f(x: Any) -> Any:
+        b, v = copy.deepcopy([CAPTURED[0], CAPTURED[0][:2]])
+        b.mul_(x)
+        return v.sum()
+
+    with runtime.dropin.installed():
+        CAPTURED[:] = [torch.ones(4, dtype=torch.float64)]
+        for transform in (torch.func.grad, torch.func.jacfwd):
+            with pytest.raises(RuntimeError, match="mutate a captured Tensor"):
+                transform(f)(X)
+
+
+def test_data_of_a_batch_is_constant_further_out() -> None:
+    batch = torch.stack([X, X + 1])
+    for transform in (runtime.func.jacfwd, runtime.func.jacrev):
+        found = transform(lambda x: runtime.func.vmap(lambda x: x.data * x)(x).sum())(batch)
+        torch.testing.assert_close(found, batch)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "functionalize", "jacfwd"])
+def test_what_only_shows_a_shape_exports_no_memory(transform: str) -> None:
+    def f(x: Any) -> Any:
+        with pytest.raises(BufferError, match="cannot be exported by DLPack"):
+            x.__dlpack__()
+        return torch.utils.dlpack.from_dlpack(x.detach()).sum() if transform == "jacfwd" else x.sum()
+
+    getattr(runtime.func, transform)(f)(X[None])
+
+
 CELLS = [cell(2, 3).double() for cell in (nn.GRUCell, nn.LSTMCell, nn.RNNCell)]
 LAYERS = [layer.double() for layer in (nn.GRU(2, 3, bidirectional=True), nn.RNN(2, 3, nonlinearity="relu"), nn.LSTM(2, 3, 2, proj_size=2))]
 
@@ -274,3 +408,23 @@ def test_recurrent_layers_by_their_input(f: Callable[[Any], Any], transform: str
     torch.testing.assert_close(plain(getattr(runtime.func, transform)(f)(X)), expected)
     with runtime.dropin.installed():
         torch.testing.assert_close(plain(getattr(torch.func, transform)(f)(X)), expected)
+
+
+VIEWS_WITHOUT_GRAD: dict[str, Callable[[Any], Any]] = {
+    "an op": lambda v: v.mul_(3), "an index": lambda v: v.__setitem__(0, 3.0), "its geometry": lambda v: v.unsqueeze_(0),
+    "a list": lambda v: torch._foreach_mul_([v], 3.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", VIEWS_WITHOUT_GRAD.values(), ids=VIEWS_WITHOUT_GRAD)
+def test_a_view_without_history_of_what_has_one_is_not_written(write: Callable[[Any], Any]) -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        with torch.no_grad():
+            v = y[:]
+        write(v)
+        return (y * y).sum()
+
+    for lib in (torch.func, runtime.func):
+        with pytest.raises(RuntimeError, match="created in no_grad mode and is being modified inplace with grad mode enabled"):
+            lib.grad(f)(X)

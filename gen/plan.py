@@ -1,0 +1,56 @@
+"""What the commands share: finding the matrix, expanding it, naming its cases, and the proof of what its tiers cover."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gen import catalog, expand, validate
+from gen.expand import Column, Plan
+
+
+def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--matrix FILE`, for every sub-command that reads one."""
+    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
+
+
+def cache_of(matrix: Path) -> Path:
+    """Where the generator keeps what it can rebuild."""
+    return matrix.resolve().parent / ".cache" / "gen"
+
+
+def load_plan(matrix: Path) -> Plan:
+    """The expanded matrix; raises `MatrixError` with every mistake in it."""
+    loaded = validate.load(matrix)
+    return expand.expand(loaded, catalog.load(cache_of(matrix)))
+
+
+def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
+    """For each tier: how it was reduced, its cells, and how many of the valid t-tuples they have."""
+    return {
+        name: {
+            "reduce": tier.spec.reduce.model_dump(exclude_none=True),
+            "limits": [limit.model_dump() for limit in tier.spec.limit],
+            "cases": tier.cells,
+            **asdict(tier.coverage),
+            "complete": tier.coverage.complete,
+        }
+        for name, tier in plan.tiers.items()
+    }
+
+
+def write_coverage(plan: Plan, path: Path) -> None:
+    """Leave the proof where the report looks for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(coverage(plan), indent=1)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def node_id(plan: Plan, op: int, column: Column) -> str:
+    """The case as pytest names it."""
+    name = plan.ops[op]
+    return f"generated_tests/test_{name.family}.py::test_{column.check}[{column.case(name.name)}]"

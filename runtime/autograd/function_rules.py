@@ -1,0 +1,350 @@
+"""Custom Functions under the transforms: the rules of the dual, batch and functionalize levels for ``Function.apply``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+
+from ..func.batch import BatchLevel
+from ..func.draws import DrawPerElement, Randomness
+from ..func.functionalize import FunctionalLevel, FunctionalValue
+from ..func.pushforward import DualLevel, tangent_of
+from ..seam.levels import Value
+from ..tape.conform import sum_to
+from ..tape.running import computes_tangents
+from ..tape.view_history import View, aliases
+from .function import (
+    _EXTENDING,
+    TANGENT_NOT_WRITTEN,
+    Function,
+    check_marks,
+    dispatch,
+    lowered,
+    new_ctx,
+    position_of,
+    require_setup_context,
+    rule,
+    run_forward,
+)
+from .function_node import FunctionCtx, backward_of, defines
+
+
+@rule(DualLevel)
+def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The primals one level further out, and their tangents by the ``jvp`` staticmethod."""
+    require_setup_context(cls)
+    primals = tuple(lowered(level, a) for a in args)
+    output, _ = dispatch(cls, primals)
+    on = computes_tangents(level.number)
+    tangents = [tangent_of(a) if on and isinstance(a, Value) and a._level is level else None for a in args]
+    ctx = new_ctx(cls, [t is not None for t in tangents])
+    cls.setup_context(ctx, primals, output)
+    several = isinstance(output, tuple)
+    outs = output if several else (output,)
+    check_marks(ctx, outs, primals)
+    for i, (a, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
+        if t is not None and position_of(p, ctx.dirty_tensors) is not None and _batches(p) - _batches(t):
+            level._set_tangent(a, t + torch.zeros_like(p))  # the jvp writes to it, so it needs room for each element, as the primal has
+            tangents[i] = tangent_of(a)
+    out_tangents = ctx.push(primals, outs, tangents) if any(t is not None for t in tangents) else (None,) * len(outs)
+    wrapped = []
+    for o, t in zip(outs, out_tangents, strict=True):
+        source = position_of(o, primals)
+        if not isinstance(o, torch.Tensor):
+            wrapped.append(o)
+        elif source is not None and position_of(o, ctx.dirty_tensors) is not None:
+            wrapped.append(_written(level, args[source], tangents[source], t))
+        elif isinstance(o, Value) and o._level.number > level.number:
+            wrapped.append(o)  # as at a grad level: a trace saw the work
+        else:
+            v = level.wrap(o, t)
+            bases = [a for a, p in zip(args, primals, strict=True) if isinstance(a, Value) and a._level is level and aliases(o, p)]
+            if bases:
+                v._view = View(bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function")
+            wrapped.append(v)
+    ctx.forget_marks()
+    return (tuple(wrapped) if several else wrapped[0]), ctx
+
+
+def _batches(t: Any) -> set[BatchLevel]:
+    """The levels at which ``t`` is a batch."""
+    found = set()
+    while isinstance(t, Value):
+        if isinstance(t._level, BatchLevel):
+            found.add(t._level)
+        t = t._inner
+    return found
+
+
+def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
+    """An input that ``forward`` wrote to: its tangent must have been written to as well."""
+    if not (isinstance(target, Value) and target._level is level):
+        if t is None:
+            return target
+        level.refuse_captured_write("a custom Function")
+    if before is not None and t is not before:
+        raise RuntimeError(TANGENT_NOT_WRITTEN)
+    if before is None and t is not None:
+        level._set_tangent(target, t)
+    return target
+
+
+@contextmanager
+def _outside_batch(level: BatchLevel) -> Iterator[None]:
+    """With the randomness of ``level`` off: a vmap staticmethod is told which it is, and draws for the whole batch; a generated one
+    has levels of its own."""
+    mode = _get_current_dispatch_mode()
+    if level.randomness == "error":
+        torch._C._vmapmode_decrement_nesting()
+        try:
+            yield
+        finally:
+            torch._C._vmapmode_increment_nesting()
+    elif isinstance(mode, DrawPerElement) and mode.level is level:
+        with _pop_mode_temporarily():
+            yield
+    else:
+        yield
+
+
+class VmapInfo(NamedTuple):
+    """What the ``vmap`` staticmethod is told of the vmap that is running."""
+
+    batch_size: int
+    randomness: str
+
+
+@rule(BatchLevel)
+def _batch(level: BatchLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """By the ``vmap`` staticmethod on physical tensors, or by a Function made from the other methods."""
+    require_setup_context(cls)
+    own_rule = defines(cls, "vmap")
+    if cls.generate_vmap_rule and own_rule:
+        raise RuntimeError(
+            f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True and an overridden vmap staticmethod. Only one "
+            f"of them can be the rule. {_EXTENDING}"
+        )
+    if not (cls.generate_vmap_rule or own_rule):
+        raise RuntimeError(
+            f"You tried to vmap over {cls.__name__}, but it does not have vmap support. Write its vmap staticmethod, or let "
+            f"generate_vmap_rule=True make one. {_EXTENDING}"
+        )
+    physical = tuple(lowered(level, a) for a in args)
+    in_dims = pytree.tree_map(lambda a: 0 if isinstance(a, Value) and a._level is level else None, args)
+    if cls.generate_vmap_rule:
+        made = _vectorized(cls, in_dims, level.size, level.randomness)
+        with _outside_batch(level):
+            output, _ = dispatch(made, physical)
+        out_dims = made.output_dims  # type: ignore[attr-defined]
+    else:
+        with _outside_batch(level):
+            result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *physical)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise RuntimeError(
+                "Expected the vmap staticmethod to have two returns, an output and out_dims with pytree structure compatible with the "
+                f"output. Got {f'{len(result)} returns' if isinstance(result, tuple) else f'a {type(result)}'} instead"
+            )
+        output, out_dims = result
+    flat, spec = pytree.tree_flatten(output)
+    dims = pytree._broadcast_to_and_flatten(out_dims, spec)
+    if dims is None or not all(d is None or isinstance(d, int) for d in dims):
+        raise RuntimeError(
+            f"The autograd.Function's vmap staticmethod returned an incompatible (output, out_dims) tuple. out_dims={out_dims} has "
+            f"structure {pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_EXTENDING}"
+        )
+    return pytree.tree_unflatten([_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec), None
+
+
+def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]) -> Any:
+    """An output of a vmap rule as a value of ``level``; an input that was returned as it is stays the same value."""
+    source = position_of(o, physical)
+    if source is not None and isinstance(o, torch.Tensor):
+        return args[source]
+    if dim is None or not isinstance(o, torch.Tensor):
+        return o
+    return level.wrap(o.movedim(dim, 0) if dim else o)
+
+
+def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
+    """Where a vectorized Function has the batch: at 0 in every tensor that it makes, and as it was in an input returned as it is."""
+
+    def dim(o: Any) -> int | None:
+        if not isinstance(o, torch.Tensor):
+            return None
+        source = position_of(o, physical)
+        return 0 if source is None else in_dims[source]
+
+    return tuple(map(dim, output)) if isinstance(output, tuple) else dim(output)
+
+
+def _vectorized(cls: Any, in_dims: tuple[Any, ...], size: int, randomness: str) -> type[Function]:
+    """A Function of physical tensors that does what ``cls`` does for each element of a batch.
+
+    Each method opens a batch level of its own, since they run at different times, and hands ``cls``'s method values of that level.
+    """
+
+    @contextmanager
+    def batch() -> Generator[BatchLevel]:
+        level = BatchLevel(size, randomness)
+        try:
+            with Randomness(level):
+                yield level
+        finally:
+            level.close()
+
+    def physical_output(level: BatchLevel, o: Any, values: Sequence[Any], physical: Sequence[Any]) -> Any:
+        if not isinstance(o, torch.Tensor):
+            return o
+        source = position_of(o, values)
+        return physical[source] if source is not None else _at_front(level, o)
+
+    class Vectorized(Function):
+        generate_vmap_rule = True
+        output_dims: Any  # known here alone: a level between may give another value for an input that is returned as it is
+
+        @staticmethod
+        def forward(*physical: Any) -> Any:
+            with batch() as level:
+                values = _batched(level, physical, in_dims)
+                output = cls.forward(*values)
+                if isinstance(output, tuple):
+                    output = tuple(physical_output(level, o, values, physical) for o in output)
+                else:
+                    output = physical_output(level, output, values, physical)
+            Vectorized.output_dims = _output_dims(output, physical, in_dims)
+            return output
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            with batch() as level:
+                values = _batched(level, inputs, in_dims)
+                whole, out_dims = (output, Vectorized.output_dims) if isinstance(output, tuple) else ((output,), (Vectorized.output_dims,))
+                outs = tuple(
+                    values[k] if (k := position_of(o, inputs)) is not None and isinstance(o, torch.Tensor) else _batched(level, o, d)
+                    for o, d in zip(whole, out_dims, strict=True)
+                )
+                ctx.inner = _InnerCtx(ctx)
+                cls.setup_context(ctx.inner, tuple(values), outs if isinstance(output, tuple) else outs[0])
+                ctx.inner.move_out(ctx, level)
+            ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
+            ctx.out_dims = out_dims
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            with batch() as level:
+                given = _batched(level, grads, tuple(None if g is None else d for g, d in zip(grads, ctx.out_dims, strict=True)))
+                result = backward_of(cls)(ctx.inner.move_in(ctx, level), *given)
+                each = result if isinstance(result, tuple) else (result,)
+                return tuple(
+                    _gradient(level, r, in_dims[i], ctx.shapes[i]) if isinstance(r, torch.Tensor) and i < len(in_dims) else r
+                    for i, r in enumerate(each)
+                )
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            with batch() as level:
+                given = _batched(level, tangents, tuple(None if t is None else d for t, d in zip(tangents, in_dims, strict=True)))
+                result = cls.jvp(ctx.inner.move_in(ctx, level), *given)
+                if isinstance(result, tuple):
+                    return tuple(physical_output(level, r, given, tangents) for r in result)
+                return physical_output(level, result, given, tangents)
+
+    Vectorized.__name__ = Vectorized.__qualname__ = f"Vmapped{cls.__name__}"
+    return Vectorized
+
+
+def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
+    """Physical tensors as values of ``level`` where ``dims``, of the same structure, has a 0."""
+    return pytree.tree_map(lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None)
+
+
+def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
+    return t._inner if isinstance(t, Value) and t._level is level else t.expand(level.size, *t.shape)
+
+
+def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
+    """The gradient of an input of (logical) ``shape``: per element where that was batched, else the sum over the batch."""
+    if shape is not None and g.shape != shape and len(shape) <= g.dim():
+        g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
+    whole = _at_front(level, g)
+    return whole if dim == 0 else whole.sum(0)
+
+
+class _InnerCtx(FunctionCtx):
+    """The ctx that a vectorized Function shows to the methods of the Function it was made from.
+
+    Between them it keeps physical tensors and no values: those that derivatives may need go through the outer ctx, which saves them.
+    """
+
+    saved_tensors: tuple[Any, ...] = ()
+
+    def __init__(self, outer: Any) -> None:
+        self.needs_input_grad = outer.needs_input_grad
+
+    def move_out(self, outer: Any, level: BatchLevel) -> None:
+        """``setup_context`` has run: hand on to ``outer`` what it said, in physical tensors."""
+
+        def out(t: Any) -> Any:
+            return t._inner if isinstance(t, Value) and t._level is level else t
+
+        def dims(tensors: Any) -> Any:
+            return pytree.tree_map(lambda t: 0 if isinstance(t, Value) and t._level is level else None, tensors)
+
+        said = self.__dict__
+        outer.materialize_grads = self.materialize_grads
+        for name, tell in (("dirty_tensors", outer.mark_dirty), ("non_differentiable", outer.mark_non_differentiable)):
+            tell(*map(out, said.pop(name, ())))
+        for name, tell in (("to_save", outer.save_for_backward), ("saved_for_forward", outer.save_for_forward)):
+            tensors = said.pop(name, None)
+            said[f"{name}_dims"] = None if tensors is None else dims(tensors)
+            if tensors is not None:
+                tell(*map(out, tensors))
+        self.attributes = {}
+        for name in [n for n in said if n not in _OWN]:
+            value = said.pop(name)
+            self.attributes[name] = pytree.tree_map_only(torch.Tensor, out, value), dims(value)
+
+    def move_in(self, outer: Any, level: BatchLevel) -> FunctionCtx:
+        """A ctx for a derivative, with values of ``level``."""
+        ctx = _InnerCtx(outer)
+        ctx.materialize_grads = outer.materialize_grads
+        which = self.saved_for_forward_dims if outer.saved_for_forward is not None else self.to_save_dims  # type: ignore[attr-defined]
+        ctx.saved_tensors = tuple(_batched(level, outer.saved_tensors, which)) if which is not None else ()
+        for name, (value, dims) in self.attributes.items():
+            setattr(ctx, name, _batched(level, value, dims))
+        return ctx
+
+
+_OWN = frozenset(("needs_input_grad", "materialize_grads", "to_save_dims", "saved_for_forward_dims", "attributes"))
+
+
+@rule(FunctionalLevel)
+def _functional(level: FunctionalLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Where nobody further out differentiates or batches, ``forward`` runs on functional values; else one level further out."""
+    read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
+    if not any(isinstance(t, Value) for t in pytree.tree_leaves(read)):
+        return run_forward(cls, args)
+    versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
+    with _outside(level):
+        output, ctx = dispatch(cls, tuple(read))
+    if any(isinstance(t, torch.Tensor) and t._version != v for t, v in zip(read, versions, strict=True)):
+        raise RuntimeError(
+            f"functionalize: {cls.__name__} writes to an input, which cannot be taken back where an outer transform has its derivative. "
+            "Write a Function that returns a new tensor."
+        )
+    return pytree.tree_map_only(torch.Tensor, lambda t: args[k] if (k := position_of(t, read)) is not None else level.wrap(t), output), ctx
+
+
+@contextmanager
+def _outside(level: FunctionalLevel) -> Iterator[None]:
+    """With the mode of ``level`` off, so that calls on tensors of levels further out pass it by."""
+    if _get_current_dispatch_mode() is level.mode:
+        with _pop_mode_temporarily():
+            yield
+    else:
+        yield

@@ -1,0 +1,31 @@
+"""Backwards of grid samplers in terms of other ops: the pullback of the sampling written out, since their kernels have no derivative.
+
+These records stand here because their decomposition takes a transform; all others are in ``runtime.rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules.derive_fold import fold
+from ..rules.record import register
+from ..rules.resampling import GRID_SAMPLERS
+from .grad import vjp
+
+
+def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[Any, Any]]:
+    def decomposition(
+        grad_output: Any, input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any, output_mask: Any
+    ) -> tuple[Any, Any]:
+        _, pullback = vjp(lambda x, at: sampled(x, at, interpolation_mode, padding_mode, align_corners), input, grid)
+        by_input, by_grid = pullback(grad_output)
+        return by_input, by_grid
+
+    return decomposition
+
+
+for _name, (_rank, _sampled) in GRID_SAMPLERS.items():
+    register(f"{_name}_backward", decomposition=_pullback(_sampled), batch=fold(_rank), family="resampling")

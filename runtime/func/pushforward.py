@@ -1,0 +1,417 @@
+"""Forward mode: the dual level carries a tangent beside each primal; and ``jvp``, ``linearize`` are written on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..errors import InplaceError, MissingRule
+from ..rules import foreach
+from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..rules.record import parameters
+from ..seam.levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
+from ..tape.adopt import adopt
+from ..tape.conform import conform
+from ..tape.engine import execute
+from ..tape.grad_level import GradLevel
+from ..tape.inplace import METADATA, reshell
+from ..tape.nodes import OpNode
+from ..tape.running import computes_tangents
+from ..tape.values import edge_of
+from ..tape.view_history import STALE, WRITTEN, View, aliases, refuse_rebase
+
+
+class DualValue(Value):
+    """A primal (``_inner``) with its tangent (``_tangent``, a tensor one level out, or None for zero)."""
+
+    _tangent: torch.Tensor | None = None
+    _generation: int = 0
+    _detached: int = 0  # the generation in which it was detached in place, which its views were not
+
+    def tolist(self) -> Any:
+        return self._inner.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self._inner.numpy(force=force)
+
+    @property
+    def data(self) -> Any:
+        return self._level.wrap(self._inner.data, None)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
+
+
+def tangent_of(v: Any) -> Any:
+    """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
+    view = v._view
+    if view is not None and view.generation != view.base._generation:
+        if view.creation == "function":
+            refuse_rebase(v, STALE)
+        if view.generation < view.base._detached:
+            raise RuntimeError(
+                "the base of this view was both modified inplace and detached inplace (detach_), and the tangent of the view is lost. Use "
+                "detach() instead of detach_(), or take the view anew"
+            )
+        view.generation = view.base._generation
+        base = view.base._tangent
+        v._tangent = None if base is None else view.replay(base)
+    return v._tangent
+
+
+class DualLevel(Level):
+    """One forward-mode pass."""
+
+    __slots__ = ()
+    what = "jvp or jacfwd"
+    keeps_history = True
+
+    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> Any:
+        v: Any = same_shape(DualValue, inner)
+        v._level = self
+        v._tangent = tangent
+        return v
+
+    def is_constant(self, v: Any) -> bool:
+        return tangent_of(v) is None
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        op = op_of(func)
+        if op.record is None and op.composite and op.kind is not INPLACE:
+            return self.run_inside(func.decompose, args, kwargs)
+        if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
+            return self._constant(op, args, kwargs)
+        if op.kind is OUT:
+            return self._out(op, args, kwargs)
+        if kwargs and self._any_dual(kwargs.values()):
+            return self.run_inside(written_out(op, "jvp"), args, kwargs)
+        if op.kind is INPLACE:
+            return self._inplace(op, args, kwargs)
+        primals, tangents, any_tangent = self._split(op, args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
+            return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
+        record = op.record
+        if record is None or (record.jvp is None and record.vjp is None):
+            decomposed = decomposition_of(op, "jvp")
+            if decomposed is None:
+                raise MissingRule(str(func), "jvp")
+            return self.run_inside(decomposed, args, kwargs)
+        result = func(*primals, **kwargs)
+        ts = _rule(op)(op, primals, tangents, kwargs, result)
+        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
+            ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
+        return self._wrap(op, args, kwargs, result, ts)
+
+    def _constant(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""
+        if op.kind is INPLACE and op.base_name in GEOMETRY:
+            return self._inplace(op, args, kwargs)
+        result = op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
+        if op.kind is INPLACE:
+            return args[0] if op.n_results else None
+        return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
+
+    def _any_dual(self, args: Iterable[Any]) -> bool:
+        return any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args)
+
+    def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
+        primals = list(args)
+        tangents: list[Any] = [None] * len(primals)
+        found = False
+        for i in op.tensor_args:
+            if i >= len(primals):
+                break
+            a = primals[i]
+            if isinstance(a, Value):
+                if a._level is self:
+                    primals[i] = a._inner
+                    tangents[i] = tangent_of(a)
+                    found = found or tangents[i] is not None
+            elif type(a) is list or type(a) is tuple:
+                mine = [isinstance(b, Value) and b._level is self for b in a]
+                if any(mine):
+                    primals[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                    tangents[i] = [tangent_of(b) if m else None for b, m in zip(a, mine, strict=True)]
+                    if all(t is None for t in tangents[i]):
+                        tangents[i] = None
+                    else:
+                        found = True
+        return primals, tangents, found
+
+    def _wrap(self, op: Op, args: Any, kwargs: Any, result: Any, tangents: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            if isinstance(tangents, (tuple, list)):
+                tangents = tangents[0]
+            view = op.kind is VIEW
+            if not view and not (result.is_floating_point() or result.is_complex()):
+                return result
+            v = self.wrap(result, fit(tangents, result))
+            if view and not op.nondiff:
+                self._mark(v, op, args, kwargs, None)
+            return v
+        if isinstance(result, (tuple, list)):
+            ts = tangents if tangents is not None else [None] * len(result)
+            out = []
+            for i, (r, t) in enumerate(zip(result, ts, strict=True)):
+                if isinstance(r, torch.Tensor) and (op.kind is VIEW or r.is_floating_point() or r.is_complex()):
+                    r = self.wrap(r, None if i in op.nondiff else fit(t, r))
+                    if op.kind is VIEW:
+                        self._mark(r, op, args, kwargs, i)
+                out.append(r)
+            return out if isinstance(result, list) else tuple(out)
+        return result
+
+    def _mark(self, v: Any, op: Op, args: Any, kwargs: Any, which: int | None) -> None:
+        source = args[0]
+        if isinstance(source, Value) and source._level is self:
+            step = ((op.func, tuple(args[1:]), kwargs, which),)
+            of = source._view
+            v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, of.creation)
+
+    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
+        target = args[0]
+        if not isinstance(target, torch.Tensor):
+            return foreach.run(op, args, kwargs)
+        if not (isinstance(target, Value) and target._level is self):
+            return self._write_to_foreign(op, args, kwargs)
+        if op.base_name in GEOMETRY and op.functional is not None:
+            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+        primals, tangents, found = self._split(op, args)
+        kwargs = unwrap_kwargs(self, kwargs)
+        v: Any = target
+        if op.base_name == "detach_":
+            return self._detach(v)
+        if op.base_name in METADATA:
+            return self._replace(op, v, primals, kwargs, found)
+        if not found:
+            op.func(*primals, **kwargs)
+            return target
+        functional = op.functional or op
+        if functional.record is None:
+            raise MissingRule(str(op.func), "jvp")
+        if functional.nondiff:  # draws, comparisons: what is written does not move
+            op.func(*primals, **kwargs)
+            self._set_tangent(v, None)
+            return target
+        before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
+        op.func(*primals, **kwargs)
+        t = fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
+        was = tangents[0]
+        if not torch.is_grad_enabled() and was is not None and t is not None:
+            # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
+            with torch.enable_grad():
+                kept = was + torch.zeros_like(t)  # a copy, batched where either is
+            t = kept.copy_(t)
+        self._set_tangent(v, t)
+        return target
+
+    def _detach(self, v: Any) -> Any:
+        if v._view is not None:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
+        v._tangent = None
+        v._detached = v._generation
+        if isinstance(v._inner, Value):  # nor has it a history further out
+            v._inner = v._inner.detach()
+        return v
+
+    def _replace(self, op: Op, v: Any, primals: list[Any], kwargs: Any, found: bool) -> Any:
+        """``set_``, ``resize_`` and ``resize_as_``: other memory or another shape, for which there is no tangent."""
+        if found:
+            raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
+        op.func(*primals, **kwargs)
+        reshell(v)
+        return v
+
+    def _write_to_foreign(self, op: Op, args: Any, kwargs: Any) -> Any:
+        """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
+        primals, _, found = self._split(op, args)
+        if found and args[0].dtype in DIFFERENTIABLE:
+            return self._inplace(op, [adopt(self, args[0], op.func), *args[1:]], kwargs)
+        op.func(*primals, **unwrap_kwargs(self, kwargs))
+        return args[0]
+
+    def _set_tangent(self, v: Any, t: Any) -> None:
+        """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values."""
+        if v._view is None:
+            v._tangent = t
+            v._generation += 1
+            return
+        if v._view.creation == "function":
+            refuse_rebase(v, WRITTEN)
+        base = v._view.base
+        old = base._tangent
+        if t is None:
+            if old is None:
+                return
+            new = old.clone()
+            v._view.replay(new).zero_()
+        else:
+            new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
+            if old is not None:
+                new = new + old
+            v._view.replay(new).copy_(t)
+        base._tangent = new
+        base._generation += 1
+
+    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
+        _, _, found = self._split(op, args)
+        if found or self._any_dual(kwargs.values()):
+            raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
+        op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
+        return kwargs.get("out")
+
+
+def fit(t: Any, result: torch.Tensor) -> Any:
+    """A tangent of the result's shape and dtype."""
+    if t is None:
+        return None
+    if t.shape != result.shape:
+        t = t.expand(result.shape)
+    if t.dtype is not result.dtype:
+        t = torch.real(t) if t.is_complex() and not result.is_complex() else t
+        t = t.to(result.dtype)
+    return t
+
+
+def _rule(op: Op) -> Any:
+    """``rule(op, primals, tangents, kwargs, result) -> tangent(s)``, compiled from the record once."""
+    if op.jvp is None:
+        jvp = op.record.jvp  # type: ignore[union-attr]
+        known = op.vjp_args
+        if jvp == "linear":
+            rule: Any = _linear
+        elif jvp == "multilinear":
+            rule = _multilinear
+        elif isinstance(jvp, dict):
+            rule, known = _summed(op, jvp), frozenset(op.positions[name] for name in jvp if name in op.positions)
+        elif callable(jvp):
+            call = _caller(op, jvp)
+            rule = lambda op, p, t, k, r: call(p, t, k, r)  # noqa: E731
+            known = frozenset(op.positions[p[:-2]] for p in parameters(jvp) if p.endswith("_t") and p[:-2] in op.positions)
+        else:
+            rule = transposed_twice
+        op.jvp = _complete(op, rule, known)
+    return op.jvp
+
+
+def _complete(op: Op, rule: Any, known: frozenset[int]) -> Any:
+    """``rule``, which has formulas for the ``known`` arguments, with an error for a tangent of any other: it would be dropped."""
+    unknown = [i for i in op.tensor_args if i not in known]
+    if not unknown:
+        return rule
+
+    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
+        if lacking:
+            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
+        return rule(op, primals, tangents, kwargs, result)
+
+    return checked
+
+
+def _caller(op: Op, formula: Any) -> Callable[..., Any]:
+    elementwise = op.record is not None and op.record.elementwise
+    sources = []
+    for p in parameters(formula):
+        tangent = p.endswith("_t") and p[:-2] in op.positions
+        sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
+    reach = 1 + max(at for _, at, _ in sources)
+
+    def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        operands = op.operands(primals, kwargs, result, reach)
+        actual = []
+        for tangent, at, reader in sources:
+            v = (tangents[at] if at < len(tangents) else None) if tangent else operands[at]
+            actual.append(v if reader is None else reader(v))
+        return run_elementwise(formula, actual) if elementwise else formula(*actual)
+
+    return call
+
+
+def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
+    calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
+
+    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        total = None
+        for i, call in calls:
+            if i < len(tangents) and tangents[i] is not None:
+                part = call(primals, tangents, kwargs, result)
+                if part is not None:
+                    total = part if total is None else total + part
+        return total
+
+    return rule
+
+
+def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
+    like = next(t for t in flat if t is not None)
+
+    def zeros(p: Any, t: Any) -> Any:
+        """Zeros made from a tangent, so that they are batched where it is."""
+        return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
+
+    actual = list(primals)
+    for i in op.vjp_args:
+        if i < len(actual):
+            p, t = primals[i], tangents[i]
+            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)] if isinstance(p, list) else zeros(p, t)
+    return op.func(*actual, **kwargs)
+
+
+def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    total = None
+    for i, t in enumerate(tangents):
+        if t is not None:
+            part = op.func(*primals[:i], t, *primals[i + 1 :], **kwargs)
+            total = part if total is None else total + part
+    return total
+
+
+def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
+    with torch.enable_grad():
+        level = GradLevel()
+        outs = [result] if isinstance(result, torch.Tensor) else list(result)
+        us = [
+            level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
+            for i, o in enumerate(outs)
+        ]
+        wanted: list[int] = []
+        spans: dict[int, int] = {}
+        flat: list[Any] = []
+        for i, t in enumerate(tangents):
+            if t is not None:
+                wanted.append(i)
+                if isinstance(t, list):
+                    spans[i] = len(t)
+                    flat.extend(t)
+                else:
+                    flat.append(t)
+        node: Any = OpNode.of(op, level, (None,) * len(flat), (), sum(1 << i for i in wanted), spans)
+        node.save(primals, kwargs, result)
+        grads = node.apply(us, None, False)
+        primal_flat = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]
+    roots = []
+    with torch.enable_grad():
+        for g, t, p in zip(grads, flat, primal_flat, strict=True):
+            if t is None or not isinstance(g, Value) or g._level is not level:
+                continue
+            g = conform(g, (p.shape, p.dtype), node, 0)
+            edge = edge_of(g)
+            if edge is not None:
+                roots.append((edge, t))
+    level.close()
+    captures = [None if u is None else edge_of(u) for u in us]
+    found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+    return found[0] if isinstance(result, torch.Tensor) else found
+
+
+__all__ = ["DualLevel", "DualValue", "fit", "tangent_of", "transposed_twice"]

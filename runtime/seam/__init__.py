@@ -1,0 +1,1 @@
+"""The seam: how an ATen call finds the level that handles it."""

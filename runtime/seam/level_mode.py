@@ -1,0 +1,36 @@
+"""How a level sees calls that have none of its values among their arguments: factories, random draws, work on closed-over tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import NestedTensor
+from .levels import NESTED_VALUES, SCOPE, Level, Value, hand_over, innermost, reopen_keys
+
+
+class LevelMode(TorchDispatchMode):
+    """While entered, every ATen call whose arguments hold no value of a level further in goes to ``level.call``.
+
+    ``level.call`` runs with the mode off, so its own calls go further out; it enters the mode again for what shall come back to it.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
+
+    def __init__(self, level: Level) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.level = level
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not NESTED_VALUES.isdisjoint(types):
+            raise NestedTensor
+        level = self.level
+        found = innermost(args, kwargs)
+        if found is not None and found.number > level.number:
+            with self:  # a transform further in: what its rule calls must come here again
+                return Value.__torch_dispatch__(func, types, args, kwargs)
+        reopen_keys(func)
+        return hand_over(level, func, args, kwargs or {}) if SCOPE.levels else level.call(func, args, kwargs or {})

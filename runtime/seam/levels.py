@@ -1,0 +1,511 @@
+"""The one seam: how an ATen call finds the level that handles it.
+
+A *level* is one running transform. A *value* is a ``torch.Tensor`` subclass instance that belongs to one level and holds an
+``_inner`` tensor, which belongs to a level further out or to none. ``__torch_dispatch__`` of any value looks for the innermost
+level among the arguments and hands the call to it. That level unwraps its own values and calls tensor functions again; those
+calls find the next level out by the same search. Nesting therefore needs no code anywhere else.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch._C import DispatchKey, _disabled_torch_function_impl
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from ..errors import EscapedValue, InplaceError, NestedTensor
+from .ambient import Ambient
+
+_numbers = itertools.count(1)
+_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
+_CONJUGATE, _NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
+_VIEWS = DispatchKey.ADInplaceOrView
+_new_tensor = torch.Tensor.new_tensor
+
+
+class Level:
+    """One running transform. What every level needs has a default here, so a subclass writes what it does differently.
+
+    ``number`` grows with every level ever entered, so the larger of two numbers is the inner one. ``values``: the class of its values.
+    """
+
+    __slots__ = ("__weakref__", "alive", "finalizers", "number")
+    what = "transform"
+    values: type[Value]
+    hidden = 0  # how many leading dimensions of what a value holds it does not show
+    keeps_history = False  # whether its values have a history beside what they hold
+    finalizers: list[Callable[[], None]]  # called when the transform returns, in order
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.alive = True
+        self.finalizers = []
+
+    def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen call of which some argument is a value of this level and none is of an inner one. By default it runs on what the
+        values hold, at the outer levels, and its results become values."""
+        name = func._schema.name.partition("::")[2]
+        if name in GEOMETRY:
+            return change_geometry(getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname), func, args[0], args[1:], kwargs)
+        inner, options = unwrap_args(self, args), unwrap_kwargs(self, kwargs)
+        if not func._schema.is_mutable:
+            return self.valued(func(*inner, **options))
+        return self.written(func, args, kwargs, uncounted(func, *inner, **options))  # the dispatcher counts the write on the value
+
+    def value(self, inner: torch.Tensor) -> Any:
+        """A value of this level that holds ``inner``, a tensor of the outer levels."""
+        v = same_shape(self.values, inner)
+        v._level = self
+        return v
+
+    def valued(self, result: Any) -> Any:
+        """What an op returned, a tensor or several, as values; anything else as it is."""
+        if isinstance(result, torch.Tensor):
+            return self.value(result)
+        return type(result)(map(self.valued, result)) if type(result) in (list, tuple) else result
+
+    def written(self, func: torch._ops.OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+        """What an op that writes to arguments returns: those very arguments, and values of what else ``result`` has."""
+        schema = func._schema
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        targets = {
+            frozenset(a.alias_info.before_set): given[a.name]
+            for a in schema.arguments
+            if a.alias_info is not None and a.alias_info.is_write and a.name in given
+        }
+        for t in targets.values():
+            if isinstance(t, Value) and t._level is self and t.shape != t._inner.shape:
+                raise InplaceError(f"{func} changes the size of a value of {self.what}: use an op that returns its result")
+        several = type(result) in (list, tuple)
+        outs = [
+            self.valued(out) if r.alias_info is None else targets.get(frozenset(r.alias_info.before_set), out)
+            for r, out in zip(schema.returns, result if several else [result], strict=True)
+        ]
+        return type(result)(outs) if several else outs[0] if outs else None
+
+    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        """``formula(*args)`` for a formula of broadcasting elementwise ops; this level is the innermost among ``args``."""
+        return formula(*args)
+
+    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        """``formula(*args, batched)`` as :func:`run_batchwise` says; this level is the innermost among ``args``."""
+        return formula(*args, (False,) * len(args))
+
+    def is_constant(self, v: Any) -> bool:
+        """Whether a value of this level is no more than what it holds: the transform keeps histories, and it has none."""
+        return False
+
+    def acting(self) -> Any:
+        """What handles calls with values of this level now: the level, or what stands before it."""
+        return self
+
+    def on_close(self, finalize: Callable[[], None]) -> None:
+        """Have ``finalize`` called when the transform returns."""
+        self.finalizers.append(finalize)
+
+    def refuse_captured_write(self, what: object) -> NoReturn:
+        """``what`` writes a value of this level into a tensor that is none and cannot become one."""
+        raise InplaceError(
+            f"During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place operation ({what}) that "
+            f"would mutate a captured Tensor: it writes a value of {self.what} into a tensor that cannot take on its history, because it "
+            "is older than the transform, belongs to another one, or is seen by other views (whose history would be lost). Make the buffer "
+            "with new_zeros, zeros_like or clone of an input, or pass it to the transformed function as an input."
+        )
+
+    def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """``f(*args, **kwargs)``, the function of this transform or an op in terms of others, as code in the scope of this level."""
+        around = SCOPE.levels
+        SCOPE.levels = (*around, self)
+        try:
+            return f(*args, **kwargs)
+        finally:
+            SCOPE.levels = around
+
+    def close(self) -> None:
+        """The transform has returned: its values may no longer be used, but for those without a history of it: see :func:`outlived`."""
+        for finalize in self.finalizers:
+            finalize()
+        self.finalizers.clear()
+        self.alive = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number}{'' if self.alive else ' closed'}>"
+
+
+class Value(torch.Tensor):
+    """A tensor that belongs to one level.
+
+    ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
+    ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.tape.view_history``);
+    ``_reshaped``: how often its sizes or strides have changed in place; ``_geometry``: what :func:`shell` made it of.
+    ``_home``: of a class whose values all belong to one level, which never closes, that level.
+    """
+
+    _home: Level | None = None
+
+    _level: Level
+    _inner: torch.Tensor
+    _view: Any = None
+    _reshaped: int = 0
+    _geometry: tuple[Any, ...] | None = None
+
+    __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        VALUES.add(cls)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Refused, as a flag of torch's on a value would have torch's engine record what the level does."""
+        if requires_grad:
+            raise RuntimeError(
+                f"requires_grad_() of a tensor inside {self._level.what} is not possible. Differentiate by runtime.func.grad, or take a "
+                "tensor that requires grad in from outside."
+            )
+        return self
+
+    def _set_requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
+    requires_grad = property(torch._C.TensorBase.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
+
+    def new_tensor(self, data: Any, **options: Any) -> Any:  # type: ignore[override]
+        """As ``torch.Tensor.new_tensor``, which no level sees."""
+        made: Any = _new_tensor(self, data, **options)
+        return lifted(made, made._level.number if type(made) in VALUES else -1)
+
+    def detach_(self) -> Any:
+        """Brought to the levels by hand: torch's own method detaches from torch's engine alone, and dispatches nothing."""
+        func, types = torch.ops.aten.detach_.default, (type(self),)
+        if not torch._C._len_torch_dispatch_stack():
+            return Value.__torch_dispatch__(func, types, (self,))
+        with _pop_mode_temporarily() as mode:
+            return mode.__torch_dispatch__(func, types, (self,), {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if _is_outlived(self):
+            return copy.deepcopy(self._inner, memo)
+        raise RuntimeError(f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead.")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        whole: Any = self._inner if _is_outlived(self) else super()
+        return whole.__reduce_ex__(protocol)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """As ``torch.Tensor.__dlpack__``, of memory. What only shows the shape of a tensor further out has none."""
+        t = constant_of(self)
+        if type(t) in VALUES and t._level.number:
+            raise BufferError(f"a tensor inside {t._level.what} cannot be exported by DLPack. Export its detach(), or what is outside.")
+        return torch.Tensor.__dlpack__(t, **options)
+
+    def __format__(self, spec: str) -> str:
+        """Of a number the number's, as ``torch.Tensor.__format__``, which for subclasses knows no format."""
+        return format(self.item(), spec) if self.dim() == 0 and not self.is_meta else object.__format__(self, spec)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        _set_excluded(_CONJUGATE, False)  # reopen_keys(func), without its frame
+        _set_excluded(_NEGATIVE, False)
+        _set_excluded(_VIEWS, func is _narrow or func is _chunk)
+        level = cls._home if len(types) == 1 else None
+        if level is None:
+            if len(types) > 1 and not NESTED_VALUES.isdisjoint(types):
+                raise NestedTensor  # the session alone takes them, and there their class comes first
+            level = innermost(args, kwargs)
+            if not level.alive:
+                return outlived(level, func, args, kwargs or {})
+        try:
+            if SCOPE.levels:
+                return hand_over(level, func, args, kwargs or {})
+            return level.call(func, args, kwargs or {})
+        except Exception as error:
+            if type(error) is not NestedTensor and any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
+                raise NestedTensor from error  # the error of a kernel or decomposition that expected sizes
+            raise
+
+
+class Scope(Ambient):
+    """The transforms of this thread in whose function the present code runs and that keep history: outermost first.
+
+    ``b = c.clone(); b[0] = x[0]`` in a differentiated function: ``c``, from outside, is no value of the transform, but what is made of it
+    may be written to with one that is. So what an ATen call returns is *lifted*: it becomes a value of every transform in whose scope the
+    call was made, as in torch. The rules of a level are not code of its function: while one runs, only the levels further out are here.
+    """
+
+    levels: tuple[Any, ...] = ()
+
+
+SCOPE = Scope()
+
+
+def hand_over(level: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """``level.call`` for code in the scope of transforms, of which ``level`` itself need not be one."""
+    around = SCOPE.levels
+    number, innermost_number = level.number, around[-1].number
+    if innermost_number < number:
+        return level.call(func, args, kwargs)
+    if innermost_number == number:
+        SCOPE.levels = around[:-1]
+        try:
+            return level.call(func, args, kwargs)
+        finally:
+            SCOPE.levels = around
+    with scope_outside(level):
+        result = level.call(func, args, kwargs)
+    return lifted(result, number) if _is_fresh(func) else result
+
+
+@contextmanager
+def scope_outside(level: Level) -> Iterator[None]:
+    """For the length of a ``with`` block the code that runs is a rule of ``level``."""
+    around = SCOPE.levels
+    SCOPE.levels = tuple(inner for inner in around if inner.number < level.number)
+    try:
+        yield
+    finally:
+        SCOPE.levels = around
+
+
+def lifted(result: Any, number: int) -> Any:
+    """A fresh result of the level of that number, or lists of them, as values of the transforms in whose scope it was made."""
+    if isinstance(result, torch.Tensor):
+        if result.is_floating_point() or result.is_complex():
+            for level in SCOPE.levels:
+                if level.number > number:
+                    result = level.wrap(result, None)
+        return result
+    if type(result) is tuple or type(result) is list:
+        return type(result)(lifted(r, number) for r in result)
+    return result
+
+
+_fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as torch does
+
+
+def _is_fresh(func: Any) -> bool:
+    """Whether what an overload returns is memory of its own rather than a view of an argument or an argument."""
+    known = _fresh.get(id(func))
+    if known is None:
+        known = _fresh[id(func)] = not any(r.alias_info is not None for r in func._schema.returns)
+    return known
+
+
+def reopen_keys(func: Any) -> None:
+    """The dispatcher runs ``__torch_dispatch__`` with the keys above Python switched off; rules need three of them back: lazy conjugate
+    and negative bits (else kernels read unconjugated memory) and version counters shared between a tensor and its views. The
+    dispatcher's own guard restores the outer state when ``__torch_dispatch__`` returns."""
+    _set_excluded(_CONJUGATE, False)
+    _set_excluded(_NEGATIVE, False)
+    _set_excluded(_VIEWS, func is _narrow or func is _chunk)
+
+
+def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``run(*args, **kwargs)`` without version counters: for a write that is counted by the caller's own pass through the dispatcher."""
+    _set_excluded(_VIEWS, True)
+    try:
+        return run(*args, **kwargs)
+    finally:
+        _set_excluded(_VIEWS, False)
+
+
+NESTED_VALUES: set[type] = set()  # the class of nested values
+VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+
+
+def _is_outlived(v: Any) -> bool:
+    """Whether the transform of ``v`` has returned and never gave it a history: it is no more than what it holds."""
+    level = v._level
+    return not level.alive and level.is_constant(v)
+
+
+def constant_of(t: Any) -> Any:
+    """What a value without a history of its transform holds, and so on outwards; anything else as it is."""
+    while type(t) in VALUES and t._level.is_constant(t):
+        t = t._inner
+    return t
+
+
+def outlived(level: Level, func: Any, args: Any, kwargs: Any) -> Any:
+    """A call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
+
+    A constant that a transformed function made and stored, such as a table of positions, serves afterwards, as in torch.
+    """
+
+    def settled(a: Any) -> Any:
+        if type(a) in VALUES and a._level is level:
+            if not _is_outlived(a):
+                raise escaped(level, func)
+            return a._inner
+        return type(a)(map(settled, a)) if type(a) is list or type(a) is tuple else a
+
+    inner = [settled(a) for a in args]
+    result = func(*inner, **{name: settled(a) for name, a in kwargs.items()})
+    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # what was written to
+
+
+def escaped(level: Level, func: Any) -> EscapedValue:
+    return EscapedValue(
+        f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
+        "Return values from the transformed function instead of storing them, or detach them inside it."
+    )
+
+
+# Composite ops whose results the version counter key marks as views itself: what they are composed of must not have done so before.
+_narrow, _chunk = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
+
+
+def innermost(args: Any, kwargs: Any) -> Any:
+    """The level with the largest number among the values in an ATen call's arguments (lists included)."""
+    best: Any = None
+    number = -1
+    for a in args:
+        kind = type(a)
+        if kind in VALUES:
+            if a._level.number > number:
+                best = a._level
+                number = best.number
+        elif kind is list or kind is tuple:
+            for b in a:
+                if type(b) in VALUES and b._level.number > number:
+                    best = b._level
+                    number = best.number
+    if kwargs:
+        for a in kwargs.values():
+            for b in a if isinstance(a, (list, tuple)) else (a,):
+                if type(b) in VALUES and b._level.number > number:
+                    best = b._level
+                    number = best.number
+    return best
+
+
+def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
+    """``formula(*args)`` in the way that is cheapest for the innermost level among ``args``: in a batch, at once on what it holds."""
+    level = innermost(args, None)
+    return formula(*args) if level is None else level.elementwise(formula, args)
+
+
+def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
+    """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every argument that ``batched`` marks.
+
+    On values of a vmap it runs once on what they hold, without a dispatch for each of its ops; otherwise nothing is marked.
+    """
+    level = innermost(args, None)
+    return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
+
+
+_make_subclass = torch.Tensor._make_subclass
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+# ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
+# `aten::index`, which a batch can do. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key, as the
+# value is not one of functorch's: every batch level excludes it in its thread.
+BATCHED = DispatchKey.FuncTorchBatched
+_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
+_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
+
+
+def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
+    """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions, its lazy bits included."""
+    # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
+    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None  # type: ignore[attr-defined]
+    if geometry is None:
+        if inner.is_nested:
+            raise NestedTensor
+        layout = inner.layout
+        shape = inner.shape[hidden:] if hidden else inner.shape
+        if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
+            geometry = (shape, None, None, None, inner.dtype, layout, inner.device)
+        else:
+            geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+        if hidden and not shape and inner.dtype in _INTEGERS:
+            geometry += _AS_INDEX
+    v = _make_wrapper(cls, *geometry)
+    v._geometry = geometry
+    if inner.is_neg():
+        torch._C._set_neg(v, True)
+    if inner.is_conj():
+        torch._C._set_conj(v, True)
+    return v
+
+
+def is_batched_number(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a 0-d integer with one value for each element of a batch."""
+    return type(t) in VALUES and t.dim() == 0 and torch._C._dispatch_keys(t).has(BATCHED)
+
+
+def faithful_shell(cls: type[Value], inner: torch.Tensor) -> Any:
+    """A shell with the very strides of ``inner``, those of dimensions of one element as well, and with its lazy bits, for a level that
+    writes down what a program does: ATen takes no views of memory that is not yet conjugated."""
+    if inner.is_nested:
+        raise NestedTensor
+    strided = inner.layout is torch.strided
+    v = _make_wrapper(
+        cls,
+        inner.shape,
+        strides=inner.stride() if strided else None,
+        storage_offset=inner.storage_offset() if strided else None,
+        dtype=inner.dtype,
+        layout=inner.layout,
+        device=inner.device,
+        _extra_dispatch_keys=_AS_INDEX[-1] if is_batched_number(inner) else None,
+    )
+    if inner.is_conj():
+        torch._C._set_conj(v, True)
+    if inner.is_neg():
+        torch._C._set_neg(v, True)
+    return v
+
+
+def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
+    """A fresh ``cls`` instance that looks like ``inner``.
+
+    A plain tensor is shared (its storage, version counter and ``data_ptr`` stay native); anything else gets a shell without storage.
+    """
+    if type(inner) is torch.Tensor:
+        if inner.is_nested:
+            raise NestedTensor  # else ATen would end the process when it is asked for the sizes of the result
+        v = _make_subclass(cls, inner)
+    else:
+        v = shell(cls, inner)
+    v._inner = inner
+    return v
+
+
+def unwrap_args(level: Level, args: Any) -> list[Any]:
+    """``args`` with values of ``level`` replaced by what they hold; lists are entered, nothing else is."""
+    out = list(args)
+    for i, a in enumerate(out):
+        kind = type(a)
+        if kind in VALUES:
+            if a._level is level:
+                out[i] = a._inner
+        elif kind is list or kind is tuple:
+            out[i] = [b._inner if type(b) in VALUES and b._level is level else b for b in a]
+    return out
+
+
+def unwrap_kwargs(level: Level, kwargs: dict[str, Any]) -> dict[str, Any]:
+    if not kwargs:
+        return kwargs
+    return dict(zip(kwargs, unwrap_args(level, list(kwargs.values())), strict=True))
+
+
+# In-place ops that change only sizes and strides; each is its view op plus a change of the shell's own geometry.
+GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
+
+
+def change_geometry(functional: Any, func: Any, target: Any, args: Any, kwargs: Any) -> Any:
+    """``x.squeeze_()`` and its like on any value: take over what the view op's result holds, then give the shell its geometry."""
+    was_view = target._view
+    state = dict(functional(target, *args, **kwargs).__dict__)
+    if was_view is None:
+        state.pop("_view", None)
+    with torch._C._DisableTorchDispatch():
+        uncounted(func, target, *args, **kwargs)
+    target.__dict__.update(state)
+    target._reshaped += 1
+    return target

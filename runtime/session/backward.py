@@ -1,0 +1,271 @@
+"""``backward`` and ``grad``: what people call, checked and put into the engine's terms."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..func import vmap
+from ..rules.record import NestedMeta, extent
+from ..rules.sparse import in_layout
+from ..seam.levels import VALUES, Value, constant_of
+from ..tape.edges import GradientEdge
+from ..tape.engine import execute
+from ..tape.foreign import refuse_lost_gradients
+from ..tape.hooks import show
+from ..tape.nodes import AccumulateGrad, Edge, Node, Nowhere
+from ..tape.values import edge_of
+
+_CYCLE = (
+    "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
+    "memory leak. autograd.grad returns gradients without storing them; or set .grad to None when you have used it."
+)
+_warned: set[str] = set()
+_set_grad_enabled = torch._C._set_grad_enabled
+_ones_like = torch._C._VariableFunctions.ones_like
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned or torch.is_warn_always_enabled():
+        _warned.add(message)
+        warnings.warn(message, stacklevel=3)
+
+
+def _listed(x: Any) -> tuple[Any, ...]:
+    """The tensors that are differentiated: of what a transform made in the session, and knows nothing of, the session's."""
+    return tuple(map(constant_of, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
+
+
+def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
+    if isinstance(inputs, Mapping):
+        if type(inputs) is not dict:
+            raise TypeError(f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs).")
+        inputs = inputs.values()
+    found = _listed(inputs)
+    if not found:
+        raise RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
+    for t in found:
+        if not isinstance(t, (torch.Tensor, GradientEdge)):
+            raise RuntimeError(f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}")
+    return found
+
+
+def _edge(t: Any) -> Any:
+    """(node, output number) of a tensor or an edge, None where nothing was recorded."""
+    if type(t) in VALUES:
+        return edge_of(t) if hasattr(t, "_edge") else None
+    return (t.node, t.output_nr) if isinstance(t, GradientEdge) else None
+
+
+def _refuse_unrecorded(edges: Sequence[Any]) -> None:
+    """Edges from which no backward pass can start."""
+    for i, edge in enumerate(edges):
+        if edge is None or type(edge[0]) is Nowhere:
+            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+
+
+def _level(edges: Sequence[Edge]) -> Any:
+    level = edges[0][0].level
+    for node, _ in edges[1:]:
+        if node.level.number > level.number:
+            level = node.level
+    return level
+
+
+def _device(node: Node) -> torch.device:
+    """Where the leaves of a graph live."""
+    stack, seen = [node], {node}
+    while stack:
+        node = stack.pop()
+        if isinstance(node, AccumulateGrad):
+            return node.variable.device  # type: ignore[no-any-return]
+        new = [e[0] for e in node.edges if e is not None and e[0] not in seen]
+        seen.update(new)
+        stack += new
+    return torch.get_default_device()
+
+
+def _ones(t: Any, edge: Any) -> torch.Tensor | None:
+    """The cotangent of a scalar of history ``edge`` whose gradient is asked for without giving one."""
+    if edge is None:
+        return None
+    is_edge = type(t) not in VALUES
+    shape, dtype = edge[0].metas[edge[1]] if is_edge else (extent(t), t.dtype)
+    if type(shape) is NestedMeta or shape.numel() != 1:
+        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+    if not dtype.is_floating_point:
+        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {dtype}")
+    return torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
+
+
+def _cotangents(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
+    """One cotangent per output, of its shape (with ``batched``, of its shape after the first dimension); ones for scalars."""
+    if given is None:
+        return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
+    given = _listed(given)
+    if len(given) != len(outputs):
+        raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
+    cotangents: list[torch.Tensor | None] = []
+    for i, (t, g) in enumerate(zip(outputs, given, strict=True)):
+        if g is None:
+            cotangents.append(_ones(t, edges[i]))
+            continue
+        if not isinstance(g, torch.Tensor):
+            raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+        shape, dtype = t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (extent(t), t.dtype)
+        seen = extent(g)
+        if type(shape) is NestedMeta:
+            dtype = g.dtype if shape.dtype is None else shape.dtype
+        if batched:
+            if type(shape) is NestedMeta or type(seen) is NestedMeta:
+                raise RuntimeError("Batched grads are not supported with Nested Tensor.")
+            seen = seen[1:]
+        if seen != shape:
+            found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
+            if batched:
+                raise RuntimeError(
+                    "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension. Without it, "
+                    f"{found}. For a batch of only some of them, call vmap of grad."
+                )
+            raise RuntimeError(f"Mismatch in shape: {found}.")
+        if dtype.is_complex != g.dtype.is_complex:
+            raise RuntimeError(
+                "For complex Tensors, both grad_output and output are required to have the same dtype. "
+                f"Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {dtype}."
+            )
+        cotangents.append(g)
+    return cotangents
+
+
+def _run(
+    edges: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
+) -> tuple[Any, list[Any]]:
+    _refuse_unrecorded(edges)
+    if not edges:
+        return None, [None] * len(captures or ())
+    level = _level(edges)
+    on_values = create_graph or level.acting() is not level
+    roots = []
+    for edge, g in zip(edges, cotangents, strict=True):
+        if g is not None:
+            g = show(level, g) if on_values else g._inner if isinstance(g, Value) and g._level is level else g
+        roots.append((edge, g))
+    ends = None if captures is None else [_edge(t) for t in captures]
+    if ends is not None and None in ends:
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+    keep = create_graph if retain_graph is None else retain_graph
+    before = torch.is_grad_enabled()
+    _set_grad_enabled(create_graph)
+    try:
+        return level, execute(level, roots, ends, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+    finally:
+        _set_grad_enabled(before)
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """As ``torch.autograd.backward``: accumulate into the ``.grad`` of leaves, or of ``inputs`` alone (tensors or edges)."""
+    if grad_variables is not None:
+        warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
+        if grad_tensors is not None:
+            raise RuntimeError(
+                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. They mean the same."
+            )
+        grad_tensors = grad_variables
+    captures = None
+    if inputs is not None:
+        captures = _inputs(inputs, "backward")
+        for t in captures:
+            if not isinstance(t, GradientEdge):
+                t.retain_grad()
+    outputs = _listed(tensors)
+    if captures is None:
+        refuse_lost_gradients(outputs)
+    edges = [_edge(t) for t in outputs]
+    cotangents = _cotangents(outputs, edges, grad_tensors)
+    if create_graph:
+        _warn_once(_CYCLE)
+    _run(edges, cotangents, captures, retain_graph, create_graph, True)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
+    """As ``torch.autograd.grad``: the gradients of ``inputs`` (tensors or edges; a dict gives a dict), leaving every ``.grad`` alone."""
+    if materialize_grads and allow_unused is False:
+        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). Only backward adds to .grad.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    allow_unused = materialize_grads if allow_unused is None else allow_unused
+    outputs, wanted = _listed(outputs), _inputs(inputs, "grad")
+    edges = [_edge(t) for t in outputs]
+    cotangents = _cotangents(outputs, edges, grad_outputs, is_grads_batched)
+    if is_grads_batched:
+        reached: list[int] = []  # vmap passes tensors on, and nothing else
+
+        def one(*batched: Any) -> tuple[Any, ...]:
+            grads = _grads(edges, wanted, batched, True, create_graph, allow_unused, materialize_grads)
+            reached[:] = [i for i, g in enumerate(grads) if g is not None]
+            return tuple(grads[i] for i in reached)
+
+        _refuse_unrecorded(edges)
+        level = _level(edges)
+        batches = vmap(one)(*cotangents)
+        at = dict(zip(reached, batches, strict=True))
+        found = tuple(show(level, at[i]) if i in at else None for i in range(len(wanted)))
+    else:
+        found = _grads(edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
+        sparse = [isinstance(t, Value) and t.layout is not torch.strided for t in wanted]
+        if any(sparse):
+            found = tuple(in_layout(g, t._inner) if g is not None and s else g for g, t, s in zip(found, wanted, sparse, strict=True))
+    return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
+
+
+def _grads(
+    edges: Sequence[Any],
+    inputs: Sequence[Any],
+    cotangents: Sequence[Any],
+    retain_graph: bool | None,
+    create_graph: bool,
+    allow_unused: bool,
+    materialize: bool,
+) -> tuple[Any, ...]:
+    level, found = _run(edges, cotangents, inputs, retain_graph, create_graph, False)
+    grads = []
+    for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
+        if g is not None:
+            grads.append(show(level, g))
+        elif not allow_unused:
+            raise RuntimeError(
+                f"The differentiated Tensor at index {i} appears to not have been used in the graph. "
+                "Set allow_unused=True to get None for it."
+            )
+        elif not materialize:
+            grads.append(None)
+        elif isinstance(t, GradientEdge):
+            raise RuntimeError("materialize_grads cannot be used when the given input is a GradientEdge")
+        else:
+            zeros = torch.zeros_like(t)
+            grads.append(zeros.requires_grad_() if create_graph else zeros)
+    return tuple(grads)

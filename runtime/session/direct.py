@@ -1,0 +1,243 @@
+"""Methods of the session's tensors that run straight on what they hold, where a pass through the dispatcher would add nothing.
+
+``x[0, 1, 2]`` is three view ops to ATen, each of which would come to ``__torch_dispatch__`` on its own; ``bool(x)`` is none that a tape
+records. Here they are one call on the plain tensor inside. The tape gets the nodes that it would get from the parts. A write that no
+history can see, such as those of an optimizer under ``no_grad``, is the write and a count of it.
+
+All else goes to torch's own method: values of other classes, modes that want to see each call, and forward mode.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules.ops import Op, op_of
+from ..seam.levels import SCOPE
+from ..tape import view_history
+from ..tape.foreign import recorded_by_torch
+from ..tape.inplace import run, unrecorded
+from ..tape.running import current_dual
+from ..tape.values import edge_of
+from .composite import known_part, step
+from .tensor import SESSION, Tensor
+
+aten = torch.ops.aten
+_SELECT, _SLICE = op_of(aten.select.int), op_of(aten.slice.Tensor)
+_COPY, _FILL = op_of(aten.copy_.default), op_of(aten.fill_.Tensor)
+_UNSQUEEZE, _ALIAS = op_of(aten.unsqueeze.default), op_of(aten.alias.default)
+_CLONE = op_of(aten.clone.default)
+_native_getitem: Any = torch.Tensor.__getitem__
+_native_setitem: Any = torch.Tensor.__setitem__
+_native_clone: Any = torch.Tensor.clone
+_increment_version: Any = torch._C._increment_version
+_scalar_tensor = torch.scalar_tensor
+_grad_enabled = torch.is_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_traced: Callable[[], Any] = torch._C._get_tracing_state
+_END = 2**63 - 1  # where a slice without an end ends, as ATen has it
+_NUMBERS = frozenset((bool, int, float, complex))
+
+
+def unseen() -> bool:
+    """Whether nobody but the session's tape would see a call of its tensors: no mode, no trace of torch's, no dual level."""
+    return not (_dispatch_modes() or _function_modes()) and current_dual() is None and _traced() is None
+
+
+def _dense(t: Any) -> bool:
+    """Whether this is a strided plain tensor, which a tensor of the session shares its memory and version counter with."""
+    return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
+
+
+def _basic(index: tuple[Any, ...]) -> bool:
+    """Whether view ops alone answer to ``index``: integers, slices of integers with positive steps, None and one Ellipsis."""
+    ellipses = 0
+    for i in index:
+        if type(i) is int or i is None:
+            continue
+        if i is Ellipsis:
+            ellipses += 1
+        elif type(i) is not slice:
+            return False
+        else:
+            for end in (i.start, i.stop):
+                if end is not None and type(end) is not int:
+                    return False
+            if i.step is not None and (type(i.step) is not int or i.step < 1):
+                return False
+    return ellipses < 2
+
+
+def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
+    """The view ops that ATen makes of an index, with their arguments after ``self``. In a tuple it leaves out a slice of everything;
+    ``lone``: the index is none."""
+    parts: list[tuple[Op, tuple[Any, ...]]] = []
+    sizes = iter(shape)
+    skipped = len(shape) - sum(i is not None and i is not Ellipsis for i in index)
+    dim = 0
+    for i in index:
+        if type(i) is int:
+            next(sizes)
+            parts.append((_SELECT, (dim, i)))
+        elif i is None:
+            parts.append((_UNSQUEEZE, (dim,)))
+            dim += 1
+        elif i is Ellipsis:
+            for _ in range(skipped):
+                next(sizes)
+            dim += skipped
+        else:
+            size = next(sizes)
+            start, stop, step = i.start or 0, _END if i.stop is None else i.stop, i.step or 1
+            if lone or start or stop < size or step != 1:
+                parts.append((_SLICE, (dim, start, stop, step)))
+            dim += 1
+    return parts or [(_ALIAS, ())]
+
+
+def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:
+    """``t[index]``, as a step of a chain of views."""
+    return t[index]
+
+
+def _getitem(self: Any, index: Any) -> Any:
+    if type(self) is Tensor and unseen() and not recorded_by_torch(self):
+        inner = self._inner
+        lone = type(index) is not tuple
+        each = (index,) if lone else index
+        if _dense(inner) and _basic(each):
+            edge = edge_of(self) if _grad_enabled() else None
+            if edge is None or sum(i is not None and i is not Ellipsis for i in each) <= inner.dim():
+                return _view(self, each, lone, edge)
+    return _native_getitem(self, index)  # the very index: a list of lists stands for a tuple, and one in a tuple does not
+
+
+def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
+    """``t[index]`` as a view of ``t``, whose gradient goes to ``edge``."""
+    inner = t._inner
+    if edge is None:
+        inner = inner[index]
+    else:
+        for op, rest in _parts(index, inner.shape, lone):
+            inner, edge = step(op, [inner, *rest], (edge,), 1)
+    part = SESSION.wrap(inner, edge)
+    view_history.follow(part, t, (_part, index, {}, None))
+    return part
+
+
+def _setitem(self: Any, index: Any, value: Any) -> None:
+    if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
+        inner, kind = self._inner, type(value)
+        new = value._inner if kind is Tensor else value
+        plain = kind in _NUMBERS or (_dense(new) and (kind is Tensor or not new.requires_grad))
+        if _grad_enabled() and (recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))):
+            plain = False  # torch hands its mark on, if it sees the write
+        lone = type(index) is not tuple
+        each = (index,) if lone else index
+        if plain and _dense(inner) and _basic(each):
+            histories = _histories(self, value) if _grad_enabled() else None
+            if histories is None:
+                inner[index] = new
+                unrecorded(self)
+                return
+            if histories[0] is not None and sum(i is not None and i is not Ellipsis for i in each) > inner.dim():
+                _native_setitem(self, index, value)
+                return
+            part = _view(self, each, lone, histories[0])
+            if kind in _NUMBERS:
+                new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
+            if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):
+                run(SESSION, _COPY if part.shape == new.shape else _FILL, (part, value), {})
+                _increment_version([inner])  # as the dispatcher does on the way out
+                return
+    _native_setitem(self, index, value)
+
+
+def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
+    """Where the gradients of ``target``, of its base and of ``value`` go; None if none goes anywhere. Who holds them keeps the ends of
+    leaves, which are made anew otherwise."""
+    found = (edge_of(target), view_history.base_edge(target), edge_of(value) if type(value) is Tensor else None)
+    return None if found == (None, None, None) else found
+
+
+def _clone(self: Any, **kwargs: Any) -> Any:
+    if not kwargs and type(self) is Tensor and unseen() and not SCOPE.levels:
+        known = known_part(self)
+        if known is not None:
+            inner, edge = known
+            return SESSION.wrap(*step(_CLONE, [inner], (edge,), edge is not None))
+    return _native_clone(self, **kwargs)
+
+
+def _reading(native: Any) -> Callable[[Any], Any]:
+    """A question about the number in a tensor."""
+
+    @functools.wraps(native)
+    def answer(self: Any) -> Any:
+        return native(self._inner if type(self) is Tensor and unseen() else self)
+
+    return answer
+
+
+def _writing(native: Any) -> Callable[..., Any]:
+    """An in-place method. Where nothing is recorded, and no view could ask for its history, it writes to what the tensor holds."""
+
+    @functools.wraps(native)
+    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is Tensor and unseen() and _dense(self._inner):
+            recording = _grad_enabled()
+            if not recording or _no_history(self):
+                plain = []
+                for a in args:
+                    kind = type(a)
+                    if kind is Tensor and (not recording or _no_history(a)):
+                        a = a._inner
+                    elif isinstance(a, (list, tuple)) or (isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)):
+                        return native(self, *args, **kwargs)
+                    plain.append(a)
+                if not (kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values())):
+                    native(self._inner, *plain, **kwargs)
+                    unrecorded(self)
+                    return self
+        return native(self, *args, **kwargs)
+
+    return write
+
+
+def _comparing(native: Any) -> Callable[..., Any]:
+    """A method whose result has no gradient."""
+
+    @functools.wraps(native)
+    def compare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is Tensor and not kwargs and unseen() and type(self._inner) is torch.Tensor:
+            plain = [a._inner if type(a) is Tensor else a for a in args]
+            if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
+                out = native(self._inner, *plain)
+                return SESSION.wrap(out, None) if type(out) is torch.Tensor else out
+        return native(self, *args, **kwargs)
+
+    return compare
+
+
+def _no_history(t: Any) -> bool:
+    """Whether ``t`` is no view and does not require grad, by torch's engine neither."""
+    return t._edge is None and not t._req and t._view is None and not recorded_by_torch(t)
+
+
+for _name, _method in (("__getitem__", _getitem), ("__setitem__", _setitem), ("clone", _clone)):
+    setattr(Tensor, _name, _method)
+for _name in ("__bool__", "__float__", "__index__", "__int__", "item"):
+    setattr(Tensor, _name, _reading(getattr(torch.Tensor, _name)))
+for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all", "any"):
+    setattr(Tensor, _name, _comparing(getattr(torch.Tensor, _name)))
+for _name in (
+    *("__iadd__", "__imul__", "__isub__", "__itruediv__"),
+    *("add_", "addcdiv_", "addcmul_", "addmm_", "addmv_", "bernoulli_", "clamp_", "clamp_max_", "clamp_min_", "copy_", "div_", "exp_"),
+    *("exponential_", "fill_", "lerp_", "log_", "masked_fill_", "mul_", "neg_", "normal_", "pow_", "random_", "reciprocal_", "relu_"),
+    *("round_", "rsqrt_", "sigmoid_", "sign_", "sqrt_", "square_", "sub_", "tanh_", "tril_", "triu_", "uniform_", "zero_"),
+):  # initialization and optimizers write with these
+    setattr(Tensor, _name, _writing(getattr(torch.Tensor, _name)))

@@ -1,0 +1,290 @@
+"""Dual tensors at level zero: what a tensor's tangent is while a dual level of ``forward_ad`` is active.
+
+A dual tensor is an ordinary :class:`runtime.Tensor`; its tangent, another one, is kept *on the inner tensor that it holds*. The tape
+saves inner tensors, so whatever a node saves brings its tangent along, and a backward pass, which runs on values inside a dual level,
+gives gradients with tangents: forward over reverse. Tangents are computed by the same rules as those of ``func.pushforward``, on values
+of level zero that keep their histories, so a tangent can be differentiated: reverse over forward. Neither would follow from a level
+of its own: further in than level zero, the tape would save primals without their tangents; further out, it would not record tangents.
+
+A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``), to which level zero hands that thread's calls.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..errors import InplaceError, MissingRule
+from ..func.pushforward import _rule, fit
+from ..rules import foreach
+from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..seam.levels import GEOMETRY, Value
+from ..tape import inplace
+from ..tape.running import computes_tangents
+from ..tape.values import edge_of
+from .session import Session
+
+_enabled = torch._C._is_fwd_grad_enabled
+
+
+class fwd_grad_enabled:
+    """Turns forward mode on or off, until the end of the ``with`` block if there is one."""
+
+    def __init__(self, mode: bool) -> None:
+        self.before = _enabled()
+        torch._C._set_fwd_grad_enabled(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        torch._C._set_fwd_grad_enabled(self.before)
+
+
+class Tangents:
+    """The tangents of one dual level. A cleared or foreign entry counts for nothing, so a tensor that outlives the level is its primal."""
+
+    __slots__ = ("holders",)
+
+    def __init__(self) -> None:
+        self.holders: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+
+    def put(self, inner: torch.Tensor, tangent: Any) -> None:
+        """Give ``inner`` its tangent; None says that it has none even where the base that it is a view of has one."""
+        inner._dual = (self, tangent)  # type: ignore[attr-defined]
+        self.holders[id(inner)] = inner
+
+    def close(self) -> None:
+        for inner in list(self.holders.values()):
+            if self.entered(inner):
+                del inner._dual  # type: ignore[attr-defined]
+        self.holders.clear()
+
+    def entered(self, inner: torch.Tensor) -> bool:
+        """Whether :meth:`put` was called for ``inner``, be it with None. Another thread's dual level may have done so since."""
+        held = getattr(inner, "_dual", None)
+        return held is not None and held[0] is self
+
+    def of(self, v: Any) -> Any:
+        """The tangent of a value of level zero, or None. A view whose base got one by a write takes its part of it."""
+        held = getattr(v._inner, "_dual", None)
+        if held is not None and held[0] is self:
+            return held[1]
+        view = v._view
+        if view is None:
+            return None
+        held = getattr(view.base._inner, "_dual", None)
+        if held is None or held[0] is not self or held[1] is None:
+            return None
+        tangent = view.replay(held[1])
+        self.put(v._inner, tangent)
+        return tangent
+
+
+class DualSession:
+    """The session as a thread inside a dual level sees it: every call also computes the tangents of what it returns or writes."""
+
+    __slots__ = ("__weakref__", "session", "tangents")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.tangents = Tangents()
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The call itself on the session's tape."""
+        return self.session.record(func, args, kwargs)
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        op = op_of(func)
+        tangents, found = self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)
+        if op.kind is OUT:
+            if found or (computes_tangents(0) and self._any_dual(kwargs.values())):
+                raise NotImplementedError(
+                    f"Trying to use forward AD with {op.base_name}_out that does not support it because it is an out= function"
+                )
+            return self.record(func, args, kwargs)
+        if kwargs and computes_tangents(0) and self._any_dual(kwargs.values()):
+            return written_out(op, "jvp")(*args, **kwargs)
+        if op.kind is INPLACE:
+            return self._write(op, args, kwargs, tangents) if found else self.record(func, args, kwargs)
+        if not found:
+            out = self.record(func, args, kwargs)
+            if op.kind is VIEW and isinstance(args[0], Value) and args[0]._level is self.session and self.tangents.entered(args[0]._inner):
+                self._put_all(op, out, None)  # a view of an unpacked primal has no more of a tangent than that
+            return out
+        record = op.record
+        if record is None and op.composite:
+            return func.decompose(*args, **kwargs)
+        if len(op.nondiff) >= op.n_results:
+            return self.record(func, args, kwargs)
+        if record is None or record.vjp is None:  # the tape would decompose it below us, and lose the tangents between
+            decomposed = decomposition_of(op, "jvp")
+            if decomposed is not None:
+                return decomposed(*args, **kwargs)
+            if record is None or record.jvp is None:
+                raise MissingRule(str(func), "jvp")
+        if op.kind is VIEW:
+            out = self.record(func, args, kwargs)
+            self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent: a write to either shows in both
+            return out
+        out = self.record(func, args, kwargs)
+        ts = _rule(op)(op, [self.bare(a) for a in args], tangents, kwargs, self.bare(out))
+        self._put_all(op, out, unshared(ts, tangents))
+        return out
+
+    def _any_dual(self, args: Iterable[Any]) -> bool:
+        return any(isinstance(a, Value) and a._level is self.session and self.tangents.of(a) is not None for a in args)
+
+    def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
+        """The tangent of each argument (a list for a list), and whether there is any."""
+        tangents: list[Any] = [None] * len(args)
+        found = False
+        for i in op.tensor_args:
+            if i >= len(args):
+                break
+            a = args[i]
+            if isinstance(a, Value):
+                tangents[i] = self.tangents.of(a) if a._level is self.session else None
+            elif type(a) is list or type(a) is tuple:
+                ts = [self.tangents.of(b) if isinstance(b, Value) and b._level is self.session else None for b in a]
+                tangents[i] = ts if any(t is not None for t in ts) else None
+            found = found or tangents[i] is not None
+        return tangents, found
+
+    def bare(self, a: Any) -> Any:
+        """``a`` with its history and without its tangent; lists are entered."""
+        if isinstance(a, torch.Tensor):
+            if not isinstance(a, Value):
+                return self.session.wrap(a.detach(), None)
+            return self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
+        if type(a) is list or type(a) is tuple:
+            return type(a)(map(self.bare, a))
+        return a
+
+    def _put_all(self, op: Op, out: Any, tangents: Any) -> None:
+        if isinstance(out, torch.Tensor):
+            out, tangents = (out,), tangents if isinstance(tangents, (tuple, list)) else (tangents,)
+        for i, o in enumerate(out):
+            if not isinstance(o, Value) or i in op.nondiff or not (o.is_floating_point() or o.is_complex()):
+                continue
+            t = None if tangents is None else tangents[i]
+            if op.kind is not VIEW:  # where the derivative vanishes, torch shows a tangent of zeros
+                t = torch.zeros_like(o.detach()) if t is None else laid_out_like(fit(t, o), o._inner)
+            if t is not None or op.kind is VIEW:
+                self.tangents.put(o._inner, t)
+
+    def _write(self, op: Op, args: Any, kwargs: Any, tangents: list[Any]) -> Any:
+        """An in-place op: the tangent of the target is written in place as well, so that tangents alias as primals do."""
+        target = args[0]
+        if not isinstance(target, torch.Tensor):
+            return foreach.run(op, args, kwargs)
+        if not (isinstance(target, Value) and target._level is self.session):
+            self.session.refuse_captured_write(op.func)
+        if op.base_name in GEOMETRY and op.functional is not None:
+            return self.record(op.func, args, kwargs)
+        if op.base_name in inplace.METADATA:
+            if op.base_name != "detach_":
+                raise InplaceError(f"{op.func} changes the geometry of a tensor that has a tangent; use the out-of-place op")
+            self.record(op.func, args, kwargs)
+            self.tangents.put(target._inner, None)
+            return target
+        functional = op.functional or op
+        if functional.record is None:
+            raise MissingRule(str(op.func), "jvp")
+        before = [_apart(self.bare(a), target) for a in args]
+        own = self.tangents.of(target)
+        if own is not None:
+            tangents = [_apart(t, own) for t in tangents]  # what the tape saves of them must not be written to
+        self.record(op.func, args, kwargs)
+        after = self.bare(target)
+        if torch.is_grad_enabled():
+            after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
+        t = None if functional.nondiff else _rule(functional)(functional, before, tangents, kwargs, after)
+        self.assign(target, None if t is None else fit(t, target), tangents)
+        return target
+
+    def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
+        """``target`` was written to, and ``t`` is now its tangent, which may be one of ``inputs``."""
+        tangents = self.tangents
+        own = tangents.of(target)
+        if own is not None:
+            own.copy_(t) if t is not None else own.zero_()
+        elif t is not None:
+            view = target._view
+            if view is None or tangents.entered(target._inner):
+                tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
+                return
+            base = view.base
+            of_base = empty_like_laid_out(t, base._inner)  # made from t, so that it is batched where t is
+            tangents.put(base._inner, of_base)
+            tangents.of(target).copy_(t)
+
+    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+        """A copy with a copy of the tangent, as :meth:`GradLevel.kept`."""
+        copy = inner.clone()
+        held = getattr(inner, "_dual", None)
+        if held is not None and held[0] is self.tangents and held[1] is not None:
+            self.tangents.put(copy, held[1].clone())
+        return copy
+
+
+def _storage_of(t: Any) -> Any:
+    return t.untyped_storage()._cdata if type(t) is torch.Tensor and t.layout is torch.strided else None
+
+
+def _apart(a: Any, written: Any) -> Any:
+    """``a``, or a copy of it if it shares memory with what is about to be written."""
+    if type(a) is list or type(a) is tuple:
+        return type(a)(_apart(b, written) for b in a)
+    if isinstance(a, Value) and (a is written or _storage_of(a._inner) == _storage_of(written._inner)):
+        return a.clone()
+    return a
+
+
+def unshared(t: Any, inputs: list[Any]) -> Any:
+    """Tangents with memory of their own: they are written in place, so no two values may have the same."""
+    if isinstance(t, (tuple, list)):
+        return [unshared(x, inputs) for x in t]
+    if t is None or not isinstance(t, Value):
+        return t
+    flat = [x for group in inputs for x in (group if isinstance(group, list) else (group,)) if x is not None]
+    mine = _storage_of(t._inner)
+    return t.clone() if any(t is x or (mine is not None and mine == _storage_of(x._inner)) for x in flat) else t
+
+
+def _same_strides(t: Any, p: torch.Tensor) -> bool:
+    return p.numel() == 0 or all(n == 1 or a == b for n, a, b in zip(p.shape, t.stride(), p.stride(), strict=True))
+
+
+def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
+    if t.is_conj() != p.is_conj() or t.is_neg() != p.is_neg() or not _same_strides(t, p):
+        return False
+    same_place = t.storage_offset() == p.storage_offset() and t.untyped_storage().nbytes() == p.untyped_storage().nbytes()
+    return same_place or p.numel() == 0
+
+
+def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
+    """Zeros made from ``t``, in a storage as large as that of ``p`` and of its geometry, so that every view of ``p`` has one there."""
+    if p.layout is not torch.strided:
+        return t.new_zeros(p.shape)
+    cells = p.untyped_storage().nbytes() // p.itemsize
+    made = t.new_zeros(cells).as_strided(p.shape, p.stride(), p.storage_offset())
+    if p.is_conj():
+        made = made.conj()
+    return torch._neg_view(made) if p.is_neg() else made
+
+
+def laid_out_like(t: Any, p: torch.Tensor) -> Any:
+    """``t`` itself if it lies in memory as ``p`` does, else a copy that does. Of a value of a level further in (a batch of tangents) the
+    strides alone are compared: it has no memory of its own."""
+    if type(p) is not torch.Tensor or p.layout is not torch.strided or t.layout is not torch.strided:
+        return t
+    inner = t._inner if isinstance(t, Value) and t._level.number == 0 else t
+    same = _same_layout(inner, p) if type(inner) is torch.Tensor else _same_strides(inner, p)
+    return t if same else empty_like_laid_out(t, p).copy_(t)
+
+
+__all__ = ["DualSession", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]

@@ -1,0 +1,269 @@
+"""Recurrent layers and cells of the eager session, recorded without a pass through the dispatcher for each op of each step.
+
+ATen composes ``gru``, ``rnn_tanh``, ``rnn_relu``, the ``lstm`` that oneDNN does not run, and their cells of products and activations. As in
+``composite``, the tape gets the very nodes of these parts. Where nothing is recorded, torch's own kernels run the layer on what the
+tensors hold.
+
+Dropout between layers, layers without biases, projections and packed sequences go on to ATen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules.ops import Op, op_of
+from ..seam.levels import SCOPE, Value, innermost, lifted
+from ..tape import view_history
+from ..tape.nodes import OpNode, inplace_class
+from .composite import BELOW, HEARD, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
+from .tensor import SESSION, Tensor
+
+aten = torch.ops.aten
+_ADD, _SUB, _MUL, _MM = op_of(aten.add.Tensor), op_of(aten.sub.Tensor), op_of(aten.mul.Tensor), op_of(aten.mm.default)
+_SIGMOID, _TANH, _RELU = op_of(aten.sigmoid.default), op_of(aten.tanh.default), op_of(aten.relu.default)
+_SPLIT, _UNBIND = op_of(aten.unsafe_split.Tensor), op_of(aten.unbind.int)
+_STACK, _CAT = op_of(aten.stack.default), op_of(aten.cat.default)
+_T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of(aten._unsafe_view.default)
+_TRANSPOSE, _TRANSPOSE_ = op_of(aten.transpose.int), op_of(aten.transpose_.default)
+_base: Any = torch.Tensor
+_add_, _mul_ = _base.add_, _base.mul_
+_increment_version: Any = torch._C._increment_version
+
+Weights = list[Part]  # of the input, of the state, and their biases
+Cell = Callable[[Part, Any, Weights, bool], Any]  # (input or its gates, state, weights, which it is) -> the next state
+
+
+def _unary(op: Op, x: Part, *rest: Any, kernel: Any = None) -> Part:
+    return step(op, [x[0], *rest], () if x[1] is None else (x[1],), int(x[1] is not None), kernel)
+
+
+def _sigmoid_(x: Part) -> Part:
+    return _unary(_SIGMOID, x, kernel=_base.sigmoid_)
+
+
+def _tanh_(x: Part) -> Part:
+    return _unary(_TANH, x, kernel=_base.tanh_)
+
+
+def _several(op: Op, x: Part, *rest: Any) -> list[Part]:
+    """An op with a list of results."""
+    outs = op.kernel(x[0], *rest)
+    if x[1] is None:
+        return [(o, None) for o in outs]
+    node = OpNode.of(op, SESSION, (x[1],), tuple([(o.shape, o.dtype) for o in outs]), 1, None)
+    node.keep([x[0], *rest], NONE, outs)
+    return [(o, (node, i)) for i, o in enumerate(outs)]
+
+
+def _joined(op: Op, parts: list[Part], dim: int) -> Part:
+    """``stack`` or ``cat``."""
+    inner = [t for t, _ in parts]
+    out = op.kernel(inner, dim)
+    edges = tuple([e for _, e in parts])
+    if edges.count(None) == len(edges):
+        return out, None
+    node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), 1, {0: len(parts)})
+    node.keep([inner, dim], NONE, out)
+    return out, (node, 0)
+
+
+def _chunks(x: Part, number: int) -> list[Part]:
+    return _several(_SPLIT, x, x[0].shape[1] // number, 1)
+
+
+def _of_state(h: Part, weights: Weights) -> Part:
+    return product(h, weights[1], weights[3])
+
+
+def _gates(x: Part, weights: Weights, ready: bool) -> Part:
+    """What the input adds to the gates; ``ready``: ``x`` is that already."""
+    return x if ready else product(x, weights[0], weights[2])
+
+
+def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
+    of_input = _chunks(_gates(x, weights, ready), 3)
+    of_state = _chunks(_of_state(h, weights), 3)
+    reset = _sigmoid_(binary(_ADD, of_state[0], of_input[0], _add_))
+    kept = _sigmoid_(binary(_ADD, of_state[1], of_input[1], _add_))
+    new = _tanh_(binary(_ADD, of_input[2], binary(_MUL, of_state[2], reset)))
+    out = binary(_ADD, binary(_MUL, binary(_SUB, h, new), kept), new, _add_)
+    if not ready:
+        _increment_version([out[0]])  # ATen's last product is one in place, of which it saves a copy
+    return out
+
+
+def _total(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
+    return binary(_ADD, _of_state(h, weights), _gates(x, weights, ready), _add_)
+
+
+def _tanh_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
+    return _unary(_TANH, _total(x, h, weights, ready))
+
+
+def _relu_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
+    return _unary(_RELU, _total(x, h, weights, ready))
+
+
+def _lstm_cell(x: Part, state: tuple[Part, Part], weights: Weights, ready: bool) -> tuple[Part, Part]:
+    parts = _chunks(_total(x, state[0], weights, ready), 4)
+    taken, kept, new, shown = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])
+    c = binary(_ADD, binary(_MUL, kept, state[1]), binary(_MUL, taken, new), _add_)
+    return binary(_MUL, shown, _unary(_TANH, c)), c
+
+
+def _of_input(x: Part, weights: Weights) -> Part:
+    """``linear`` of a whole sequence."""
+    t, edge = x
+    weight, bias = weights[0], weights[2]
+    sizes = [*t.shape[:2], weight[0].shape[0]]
+    if t.is_contiguous():
+        return _unary(_VIEW, product(flattened(x), weight, bias), sizes)
+    rows: Part = (t.reshape(-1, t.shape[2]), edge)
+    whole = binary(_MM, rows, _unary(_T, weight))
+    return binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
+
+
+def _layers(cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int) -> tuple[Part, list[Any]]:
+    """The outputs of the last layer, time first, and the last state of every layer and direction."""
+    last: list[Any] = []
+    for first in range(0, len(weights), directions):
+        outputs: list[Part] = []
+        for backwards in range(directions):
+            of_this = weights[first + backwards]
+            gates = _several(_UNBIND, _of_input(x, of_this), 0)
+            state, ys = states[first + backwards], []
+            for gate in reversed(gates) if backwards else gates:
+                state = cell(gate, state, of_this, True)
+                ys.append(state[0] if cell is _lstm_cell else state)
+            outputs.append(_joined(_STACK, ys[::-1] if backwards else ys, 0))
+            last.append(state)
+        x = outputs[0] if directions == 1 else _joined(_CAT, outputs, 2)
+    return x, last
+
+
+def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]) -> Any:
+    """A layer of ATen's by its ``options``, the arguments after ``params``; None if it is not of the kind that is recorded here."""
+    biases, number, dropout, train, both, batch_first = options
+    directions = 1 + both
+    states = hx if cell is _lstm_cell else [hx]
+    known = [known_part(t) for t in (x, *states, *params)]
+    if None in known or not biases or (dropout and train) or len(params) != 4 * number * directions:
+        return None
+    parts: list[Any] = known
+    inner, of_x = parts[0]
+    if not all(t.device.type == "cpu" and t.dtype is inner.dtype for t, _ in parts) or inner.dim() != 3 or not inner.numel():
+        return None
+    if cell is _lstm_cell and inner.dtype is not torch.float64:
+        return None  # a single op of oneDNN's
+    if any(s.dim() != 3 or s.shape[0] != number * directions for s, _ in parts[1 : 1 + len(states)]):
+        return None
+    given = [parts[i : i + 4] for i in range(1 + len(states), len(parts), 4)]
+    if any(w[0].dim() != 2 or u.dim() != 2 or w[0].shape[0] != u.shape[0] for w, (u, _), *_ in given):
+        return None
+    if not any(edge is not None for _, edge in parts):
+        held = [s for s, _ in parts[1 : 1 + len(states)]]
+        outs = native(inner, held if cell is _lstm_cell else held[0], [t for w in given for t, _ in w], *options)
+        return tuple(SESSION.wrap(o, None) for o in outs)
+    contiguous = (inner.transpose(0, 1) if batch_first else inner).is_contiguous()
+    if not contiguous and (of_x is not None or any(w[0][1] is None for w in given[:directions])):
+        return None  # ATen copies the input in its own way
+    sequence = _unary(_TRANSPOSE, parts[0], 0, 1) if batch_first else parts[0]
+    split = [_several(_UNBIND, s, 0) for s in parts[1 : 1 + len(states)]]
+    out, last = _layers(cell, sequence, list(zip(*split, strict=True)) if cell is _lstm_cell else split[0], given, directions)
+    finals = [list(s) for s in zip(*last, strict=True)] if cell is _lstm_cell else [last]
+    ends = [SESSION.wrap(*_joined(_STACK, f, 0)) for f in finals]
+    return (_batch_first(cell, out) if batch_first else SESSION.wrap(*out), *ends)
+
+
+def _batch_first(cell: Cell, out: Part) -> Any:
+    """The outputs of a layer transposed: a view for an LSTM, in place for all others."""
+    if cell is _lstm_cell:
+        viewed = SESSION.wrap(*_unary(_TRANSPOSE, out, 0, 1))
+        view_history.mark_view(viewed, _TRANSPOSE, (SESSION.wrap(*out), 0, 1), {})
+        return viewed
+    inner, edge = _unary(_TRANSPOSE, out, 0, 1, kernel=_base.transpose_)
+    if edge is not None:
+        edge[0].__class__ = inplace_class(_TRANSPOSE_, _TRANSPOSE)
+    return SESSION.wrap(inner, edge)
+
+
+def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
+    """A cell of ATen's; None if it is not of the kind that is recorded here."""
+    states = hx if cell is _lstm_cell else [hx]
+    known = [known_part(t) for t in (x, *states, *weights)]
+    if None in known or any(t.dim() != 2 for t in (x, *states, *weights[:2])):
+        return None
+    parts: list[Any] = known
+    given, held = parts[1 + len(states) :], parts[1 : 1 + len(states)]
+    if not any(edge is not None for _, edge in parts):
+        inner = [s for s, _ in held]
+        outs = native(parts[0][0], inner if cell is _lstm_cell else inner[0], *(w for w, _ in given))
+        return tuple(SESSION.wrap(o, None) for o in outs) if cell is _lstm_cell else SESSION.wrap(outs, None)
+    out = cell(parts[0], tuple(held) if cell is _lstm_cell else held[0], given, False)
+    return tuple(SESSION.wrap(*s) for s in out) if cell is _lstm_cell else SESSION.wrap(*out)
+
+
+def _mine(tensors: Any) -> bool:
+    return any(type(t) is Tensor for t in tensors)
+
+
+def _owned(*args: Any) -> tuple[Any, ...]:
+    """ATen's layers and cells write into products of the weights and states with those of the input. In the scope of transforms all of
+    them become values of these first, so that none of the writes goes into a tensor that is torch's own."""
+
+    def own(a: Any) -> Any:
+        if isinstance(a, (list, tuple)):
+            return [own(x) for x in a]
+        return lifted(a, -1) if isinstance(a, torch.Tensor) and not isinstance(a, Value) else a
+
+    return tuple(map(own, args)) if SCOPE.levels and innermost(args, None) is not None else args
+
+
+def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
+    pass_on = overload._handle.redispatch_boxed
+
+    def layer(keys: Any, x: Any, hx: Any, params: Any, *options: Any) -> Any:
+        if (_mine(params) or type(x) is Tensor) and plain_case():
+            result = _layer(cell, native, x, hx, params, options)
+            if result is not None:
+                return result
+        return pass_on(keys & BELOW, *_owned(x, hx, params), *options)
+
+    return layer
+
+
+def _heard_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
+    pass_on = overload._handle.redispatch_boxed
+
+    def single(keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+        if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
+            result = _single(cell, native, x, hx, (w_x, w_h, b_x, b_h))
+            if result is not None:
+                return result
+        return pass_on(keys & BELOW, *_owned(x, hx, w_x, w_h, b_x, b_h))
+
+    return single
+
+
+def _heard_packed(overload: Any) -> Callable[..., Any]:
+    pass_on = overload._handle.redispatch_boxed
+
+    def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
+        data, hx, params = _owned(data, hx, params)
+        return pass_on(keys & BELOW, data, sizes, hx, params, *options)
+
+    return packed
+
+
+if HEARD:
+    for _name, _cell in {"gru": _gru_cell, "rnn_tanh": _tanh_cell, "rnn_relu": _relu_cell, "lstm": _lstm_cell}.items():
+        _native: Any = getattr(torch, _name)
+        LIBRARY.impl(f"{_name}.input", _heard_layer(_cell, _native, getattr(aten, _name).input), "PythonTLSSnapshot", with_keyset=True)
+        _native = getattr(torch, f"{_name}_cell")
+        LIBRARY.impl(
+            f"{_name}_cell", _heard_cell(_cell, _native, getattr(aten, f"{_name}_cell").default), "PythonTLSSnapshot", with_keyset=True
+        )
+        LIBRARY.impl(f"{_name}.data", _heard_packed(getattr(aten, _name).data), "PythonTLSSnapshot", with_keyset=True)

@@ -1,0 +1,94 @@
+"""Level zero: the eager session, the outermost tape, which is always open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from ..errors import InplaceError
+from ..rules.ops import Op
+from ..seam.levels import _VIEWS, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape
+from ..tape.grad_level import GradLevel
+from ..tape.nodes import Edge
+from ..tape.running import DUALS, FORWARD, current_dual
+
+
+class Session(GradLevel):
+    """The tape that records calls of the tensors that people hold; there is one.
+
+    ``class_of``: by the class of a tensor, the class of values that hold it; ``nested_class``: that of values that hold a nested tensor.
+    """
+
+    __slots__ = ("class_of", "nested_class", "value_class")
+    what = "the session"
+    wrapped_dtypes = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype))
+    packs = shows_values = restrides_views = True
+
+    def __init__(self, value_class: type[Value]) -> None:
+        Level.__init__(self)
+        self.number = 0
+        self.value_class = self.nested_class = value_class
+        self.class_of: Callable[[type[torch.Tensor]], type[Value]] = lambda kind: value_class
+        value_class._level = value_class._home = self
+
+    def wrap(self, inner: Any, edge: Edge | None) -> Any:
+        v: Any
+        kind = type(inner)
+        if kind is torch.Tensor:  # as same_shape, without its frame
+            v = _make_subclass(self.nested_class if inner.is_nested else self.value_class, inner)
+            v._inner = inner
+        elif kind in VALUES and inner._level is self:  # a rule that runs in a backward pass made a constant of the session
+            return self.wrap(inner._inner, edge)
+        else:
+            v = same_shape(self.class_of(kind), inner)
+        v._edge = edge
+        return v
+
+    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        if DUALS and FORWARD.dual is not None:
+            return FORWARD.dual.call(func, args, kwargs)
+        return GradLevel.call(self, func, args, kwargs)
+
+    def record(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        """:meth:`call`, for who has seen to forward mode."""
+        return GradLevel.call(self, func, args, kwargs)
+
+    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not op.fills:
+            return op.kernel(*inner, **kwargs)
+        _set_excluded(_VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
+        try:
+            return op.kernel(*inner, **kwargs)
+        finally:
+            _set_excluded(_VIEWS, False)
+
+    def acting(self) -> Any:
+        """The dual level of ``forward_ad`` that this thread is in, else the session itself."""
+        return current_dual() or self
+
+    def tangent_of(self, v: Any) -> Any:
+        """The tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
+        dual = current_dual()
+        return None if dual is None else dual.tangents.of(v)
+
+    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+        dual = current_dual()
+        return inner.clone() if dual is None else dual.kept(inner)
+
+    def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return f(*args, **kwargs)  # the session is no transform, in whose scope code would run
+
+    def is_constant(self, v: Any) -> bool:
+        return False
+
+    def on_close(self, finalize: Callable[[], None]) -> None:
+        """It never closes."""
+
+    def refuse_captured_write(self, what: object) -> NoReturn:
+        raise InplaceError(
+            f"{what} writes a value of the session that requires grad into a tensor that cannot take on its history, because it is older "
+            "than the transform, belongs to another one, or is seen by other views (whose history would be lost). Make the buffer a "
+            "runtime tensor (runtime.wrap, new_zeros of one, any factory under the drop-in), or detach what is written."
+        )

@@ -1,0 +1,106 @@
+"""Subclasses of ``torch.Tensor`` and ``nn.Parameter`` that programs define, as tensors of the session.
+
+    class Length(torch.Tensor): ...
+    runtime.tensor([1.0]).as_subclass(Length)        # isinstance(…, Length), isinstance(…, runtime.Tensor)
+
+PyTorch does not let one object become an instance of two classes. So each class of the user's gets a subclass of it and of the session's.
+A user's class that handles its own ATen calls (``__torch_dispatch__``) works below the tape, as it does below torch's: a value holds an
+instance of it, which sees the calls after they are recorded. The two share the attributes that users set.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from ..seam.levels import VALUES, Value
+from . import pickling
+from .tensor import _STATE, SESSION, Tensor, dispatches
+
+_handle: Any = handle_torch_function
+
+
+class Subclassed(Tensor):
+    """Stands behind the user's class where ``torch.Tensor`` stood: its calls of ``super()`` come here. ``_kind`` is the user's class."""
+
+    _kind: type[torch.Tensor]
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return pickling.reduced(self, self._kind, protocol)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if has_torch_function_unary(self):
+            return _handle(Tensor.__repr__, (self,), self)  # type: ignore[no-any-return]
+        return super().__repr__()
+
+
+# Only now: a class with ``__torch_dispatch__`` and torch's own ``__torch_function__`` is given one that does nothing when it is made.
+Subclassed.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[assignment, attr-defined]
+
+
+def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of the session's, for a class whose ``__torch_function__`` hears of every call."""
+
+    @functools.wraps(method)
+    def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return _handle(method, (self,), self, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return asked
+
+
+for _name in (
+    *("backward", "detach_", "numpy", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "tolist"),
+    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros", "__deepcopy__"),
+):
+    setattr(Subclassed, _name, _asking(getattr(Tensor, _name)))
+_data: Any = Tensor.data
+Subclassed.data = property(_asking(_data.fget), _data.fset, _data.fdel)  # type: ignore[method-assign, assignment]
+
+
+class _Wrapper(Subclassed):
+    """Holds an instance of a class with its own ``__torch_dispatch__``, with which it shares the attributes that users set."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _STATE:
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _STATE or name.startswith("__") or hasattr(Tensor, name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._inner, name, value)
+
+    def __getstate__(self) -> Any:
+        return self._inner.__getstate__()
+
+
+@functools.cache
+def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
+    """The class of tensors of the session that users see as a ``kind``."""
+    if issubclass(kind, Tensor):
+        return kind
+    if issubclass(kind, Value) or kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return Tensor
+    body: dict[str, Any] = {"_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    base: type[Tensor] = Subclassed
+    if dispatches(kind):
+        base = _Wrapper
+        for name in ("__torch_dispatch__", "__getattr__", "__setattr__", "__getstate__"):
+            body[name] = next(vars(c)[name] for c in base.__mro__ if name in vars(c))
+    of_bases = (session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor))
+    bases = dict.fromkeys((kind, *(b for b in of_bases if issubclass(b, Subclassed)), base))
+    made: Any = types.new_class(kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body))
+    if "__torch_function__" in vars(made):
+        del made.__torch_function__
+    VALUES.add(made)  # a user's ``__init_subclass__`` may not have passed the call on
+    return made  # type: ignore[no-any-return]
+
+
+SESSION.class_of = session_class

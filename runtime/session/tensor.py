@@ -1,0 +1,385 @@
+"""The tensor people hold: a value of level zero, the eager autograd session.
+
+It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._tensor_str import _add_suffixes, _str
+from torch.utils.hooks import RemovableHandle
+
+from ..rules.ops import DIFFERENTIABLE
+from ..rules.record import extent
+from ..seam.levels import SCOPE, Value, _make_subclass, constant_of, lifted
+from ..tape import hooks
+from ..tape.adopt import users
+from ..tape.metas import meta_of
+from ..tape.nodes import AccumulateGrad, Node
+from ..tape.values import GradValue, edge_of
+from . import pickling
+from .backward import backward
+from .session import Session
+
+_set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
+_OWN_DTYPE: Any = object()
+_NOT_A_LEAF = (
+    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. A backward pass writes to leaves alone: call "
+    ".retain_grad() on this tensor before the pass, or look at the leaf that it was computed from."
+)
+
+
+class Tensor(GradValue):
+    """A ``torch.Tensor`` whose gradients are computed by this package's engine."""
+
+    _grad: Any = None
+    _grad_dtype: Any = _OWN_DTYPE
+    _hooks: hooks.Hooks | None = None  # of a leaf; those of other tensors live on the node that made them
+    _lock: Any = None  # of a leaf that has had a gradient: held by the backward pass that adds to it
+    _post_accumulate: hooks.Hooks | None = None
+
+    def _follows_base(self) -> bool:
+        """Whether this is a view without history of a tensor that requires grad: made without grad mode, or before the tensor was asked
+        to. As in torch it then does, too, as a leaf whose gradient goes nowhere."""
+        view = self._view
+        if view is None or self.dtype not in DIFFERENTIABLE or self.is_inference():
+            return False  # a view of a tensor of inference mode is, as in torch, a tensor of its own
+        return edge_of(view.base) is not None
+
+    @property
+    def requires_grad(self) -> bool:
+        view = self._view
+        if view is not None and view.generation != view.base._generation:
+            return self._req or bool(view.base.requires_grad)  # it will take its history from there, or refuse to when asked for it
+        return self._req or edge_of(self) is not None or self._follows_base()
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise RuntimeError("requires_grad must be a bool")
+        if value and not self.is_leaf:
+            raise RuntimeError("you can only change requires_grad flags of leaf variables.")
+        if value and not (self.is_floating_point() or self.is_complex()):
+            raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+        self.requires_grad_(value)
+
+    @requires_grad.deleter
+    def requires_grad(self) -> None:
+        raise RuntimeError("requires_grad must be a bool")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        if not self.is_leaf:
+            if not requires_grad:
+                raise RuntimeError(
+                    "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no "
+                    "history."
+                )
+            return self
+        if requires_grad and not (self.is_floating_point() or self.is_complex()):
+            raise RuntimeError("only Tensors of floating point dtype can require gradients")
+        if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
+        self._req = requires_grad
+        if not requires_grad:
+            self._accumulator = None
+        return self
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self.grad_fn is None
+
+    @property
+    def grad(self) -> Any:
+        if self._grad is None and not self._retains and self._edge is not None:
+            warnings.warn(_NOT_A_LEAF, stacklevel=2)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+            if value is self:
+                raise RuntimeError("can't assign Variable as its own grad")
+            dtype = self.dtype_of_grad()
+            if dtype is not None and value.dtype is not dtype:
+                raise RuntimeError(
+                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with grad_dtype '{dtype}'. Convert it, or set "
+                    "grad_dtype first."
+                )
+            if value.device.type != self.device.type:
+                raise RuntimeError(
+                    f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
+                    f"'{self.device.type}'. Move the gradient with .to(tensor.device)."
+                )
+            sizes = [extent(t) for t in (value, self)]
+            if sizes[0] != sizes[1]:
+                got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
+                raise RuntimeError(
+                    f"attempting to assign a gradient of size '{got}' to a tensor of size '{own}'. A gradient has the shape of its tensor."
+                )
+            if not isinstance(value, Value):
+                value = wrap(value)
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    @property
+    def grad_dtype(self) -> torch.dtype | None:
+        """The dtype that gradients of this leaf are cast to; None casts nothing. As ``torch.Tensor.grad_dtype``."""
+        if not self.is_leaf:
+            raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
+        return self.dtype_of_grad()
+
+    @grad_dtype.setter
+    def grad_dtype(self, dtype: torch.dtype | None) -> None:
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise RuntimeError(f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}")
+        if not self.is_leaf:
+            raise RuntimeError("grad_dtype can only be set on leaf tensors.")
+        if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
+            raise RuntimeError(
+                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with dtype '{self._grad.dtype}'. Convert it or "
+                "set .grad to None first."
+            )
+        self._grad_dtype = dtype
+        end = self._accumulator() if self._accumulator is not None else None
+        if end is not None:
+            end.metas = (meta_of(self, dtype),)
+
+    def dtype_of_grad(self) -> torch.dtype | None:
+        """``grad_dtype`` without a look at the history, for who makes the end of it."""
+        return self._inner.dtype if self._grad_dtype is _OWN_DTYPE else self._grad_dtype
+
+    @property
+    def data(self) -> Any:
+        return SESSION.wrap(self._inner.data, None)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, torch.Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
+        new = constant_of(new)
+        if isinstance(new, Value) and new._level is not SESSION:
+            raise RuntimeError(f"the data of a tensor cannot be set to a value of {new._level.what}. Use copy_() to write its numbers.")
+        if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
+            raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
+        other_sizes = extent(new) != extent(self)
+        if other_sizes and (new.is_nested or self.is_nested):
+            raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
+        if other_sizes or new.dtype is not self.dtype:
+            self._accumulator = None  # the next one knows the new shape and dtype
+        self._inner.data = unwrap(new)
+        _set_data(self, SESSION.wrap(self._inner, None))  # the shell, too, keeps its version counter and takes the new storage
+
+    @data.deleter
+    def data(self) -> None:
+        raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
+
+    @property
+    def _base(self) -> Any:  # type: ignore[override]
+        """As ``torch.Tensor._base``. The dispatcher knows nothing of a view that was recorded without it (see ``composite``)."""
+        base = _base_by_dispatcher(self)
+        if base is None:
+            return None if self._view is None else self._view.base
+        return base._view.base if type(base) is Tensor and base._view is not None else base
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    @property
+    def retains_grad(self) -> bool:  # type: ignore[override]
+        return self._retains and not self.is_leaf
+
+    def retain_grad(self) -> None:
+        edge = edge_of(self)
+        if edge is None:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if self.is_leaf or self._retains:
+            return
+        hooks.retain(self, *edge)
+        self._retains = True
+
+    def register_hook(self, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+        """``hook(grad)`` when the gradient of this tensor is known; may return a replacement. As ``torch.Tensor.register_hook``."""
+        edge = edge_of(self)
+        if edge is None:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        return hooks.register(self._own_hooks(*edge), hook)
+
+    def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
+        if type(node) is not AccumulateGrad:
+            return node.hooks_of(index)
+        if self._hooks is None:
+            self._hooks = node.hooks_of(0)
+        return self._hooks
+
+    @property
+    def _backward_hooks(self) -> Any:
+        edge = edge_of(self)
+        if edge is None or type(edge[0]) is AccumulateGrad:
+            return self._hooks
+        return (edge[0].tensor_hooks or {}).get(edge[1])
+
+    @_backward_hooks.setter
+    def _backward_hooks(self, new: Any) -> None:
+        edge = edge_of(self)
+        if edge is None or type(edge[0]) is AccumulateGrad:
+            self._hooks = new
+        if edge is not None and (new is not None or edge[0].tensor_hooks):
+            edge[0].tensor_hooks = {**(edge[0].tensor_hooks or {}), edge[1]: OrderedDict() if new is None else new}
+
+    @_backward_hooks.deleter
+    def _backward_hooks(self) -> None:
+        raise RuntimeError("Deletion of _backwards_hooks not allowed!")
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        """``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
+        if edge_of(self) is None:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        if not self.is_leaf:
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+        if self._post_accumulate is None:
+            self._post_accumulate = OrderedDict()
+        return hooks.register(self._post_accumulate, hook)
+
+    def backward(
+        self,
+        gradient: torch.Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Sequence[torch.Tensor] | torch.Tensor | None = None,
+    ) -> None:
+        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    def as_subclass(self, cls: type[torch.Tensor]) -> Tensor:  # type: ignore[override]
+        """As ``torch.Tensor.as_subclass``: the same memory and history, seen as an instance of ``cls``."""
+        return as_kind(torch.ops.aten.alias.default(self), cls)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force and torch.is_grad_enabled() and self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self._inner.numpy(force=force)
+
+    def __array__(self, dtype: Any = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __copy__(self) -> Tensor:
+        return pickling.shallow_copied(self, self._inner.detach(), self.__getstate__())  # type: ignore[no-any-return]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if isinstance(self, torch.nn.Parameter):  # by its flag; as there, a copy takes the numbers and neither gradient nor attributes
+            memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
+            return copied  # type: ignore[return-value]
+        copied = pickling.deep_copied(self, memo)
+        if SCOPE.levels and not copied.requires_grad and users(self._inner) == 2:  # copies that share memory are no views to a level
+            memo[id(self)] = copied = lifted(copied, 0)
+        return copied  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return pickling.reduced(self, torch.Tensor, protocol)
+
+    def __getstate__(self) -> Any:
+        """What users and ``nn.Parameter`` have set on this tensor."""
+        return pickling.state_of(self, _STATE)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        kind = getattr(type(self), "_kind", torch.Tensor)
+        suffixes = []
+        try:
+            fn = self.grad_fn
+            if fn is not None:
+                suffixes.append(f"grad_fn=<{type(fn).__name__}>")
+        except RuntimeError:  # a view whose history cannot be known
+            suffixes.append("grad_fn=<Invalid>")
+        with torch._C.DisableTorchFunctionSubclass():
+            shown = pickling.plain_leaf(self, not suffixes and self.requires_grad)
+            text = _str(shown if kind in (torch.Tensor, type(shown)) else _make_subclass(kind, shown, shown.requires_grad))
+        tangent = SESSION.tangent_of(self)
+        if tangent is not None:
+            suffixes.append(f"tangent={tangent!r}")
+        if suffixes:
+            text = _add_suffixes(text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse)
+        return f"Parameter containing:\n{text}" if kind is torch.Tensor and isinstance(self, torch.nn.Parameter) else text
+
+
+def _new(name: str) -> Callable[..., Any]:
+    """``Tensor.new_zeros`` and its like: torch's, with ``requires_grad`` meaning ours."""
+    native = getattr(torch.Tensor, name)
+
+    @functools.wraps(native)
+    def method(self: Tensor, *args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        made = wrap(native(self, *args, **kwargs), requires_grad)
+        return lifted(made, made._level.number) if SCOPE.levels and not requires_grad else made
+
+    return method
+
+
+for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"):
+    setattr(Tensor, _name, _new(_name))
+
+_STATE = frozenset(name for c in Tensor.__mro__ if issubclass(c, Value) for name in c.__annotations__)
+SESSION = Session(Tensor)
+
+
+def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
+    """``t`` as a runtime tensor that shares its storage."""
+    if not isinstance(t, Value):
+        kind = type(t)
+        if t.requires_grad or kind is not torch.Tensor:
+            t = _without_history(t)
+        t = SESSION.wrap(t, None)
+        if kind is not torch.Tensor:
+            t = as_kind(t, kind)
+    return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
+
+
+def _without_history(t: torch.Tensor) -> torch.Tensor:
+    """``t`` detached; plain, unless its class handles its own ATen calls."""
+    if not t.requires_grad and dispatches(type(t)):
+        return t  # perhaps one that is being made, which takes no calls yet
+    with torch._C.DisableTorchFunctionSubclass():
+        t = t.detach()
+        return t if type(t) is torch.Tensor or dispatches(type(t)) else t.as_subclass(torch.Tensor)
+
+
+def dispatches(kind: type[torch.Tensor]) -> bool:
+    """Whether a class of tensors handles its own ATen calls."""
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
+    """``v``, which nobody else holds, as a tensor of the session that users see as a ``kind``."""
+    kind = getattr(kind, "_kind", kind)
+    cls = SESSION.class_of(kind)
+    if cls is type(v):
+        return v  # type: ignore[return-value]
+    if type(v._inner) is not torch.Tensor or dispatches(kind):
+        with torch._C.DisableTorchFunctionSubclass():
+            new = SESSION.wrap(v._inner.as_subclass(kind), None)
+    else:
+        new = _make_subclass(cls, v._inner)
+    new.__dict__.update({**v.__dict__, "_inner": new.__dict__.get("_inner", v._inner)})
+    return new  # type: ignore[no-any-return]
+
+
+def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """As ``torch.tensor``."""
+    return wrap(torch.tensor(data, dtype=dtype, device=device), requires_grad)
+
+
+def unwrap(t: torch.Tensor) -> torch.Tensor:
+    """The plain tensor under a runtime tensor of level zero; anything else as it is."""
+    return t._inner if isinstance(t, Value) and t._level is SESSION else t

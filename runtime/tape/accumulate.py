@@ -1,0 +1,135 @@
+"""Adding up gradients: in the engine's buffers and in the ``.grad`` of leaves, without copies where nobody can see it."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..rules.sparse import in_layout
+from ..seam.levels import VALUES, run_elementwise
+from . import hooks
+
+_LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
+_use_count = torch._C._storage_Use_Count
+_STRIDED = torch.strided
+_layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)  # torch 2.11 has no such switch
+
+
+def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
+    """Add ``g`` to ``buffer[index]``; a large sum goes into the memory of the gradient that came first, if the buffer alone holds it."""
+    old = buffer[index]
+    if old is None:
+        buffer[index] = g
+    elif old.is_sparse and not g.is_sparse:
+        buffer[index] = g + old
+    elif type(old) in VALUES:
+        buffer[index] = run_elementwise(operator.add, (old, g))
+    # three references: the buffer's, the name here, getrefcount's argument
+    elif not create_graph and old.numel() >= _LARGE and sys.getrefcount(old) <= 3 and _own(old) and type(g) is torch.Tensor:
+        old.add_(g)
+    else:
+        buffer[index] = old + g
+
+
+def _own(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
+    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or not dense(t.shape, t.stride()):
+        return False
+    return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # the tensor's own, and the storage object just made
+
+
+def _references_to_base(view: torch.Tensor) -> int:
+    base: Any = view._base
+    return sys.getrefcount(base)
+
+
+_UNHELD = _references_to_base(torch.ones(1).view(1))  # where nobody else holds the base; versions of torch differ
+
+
+def _alone(view: torch.Tensor) -> bool:
+    """Whether ``view`` is all of its memory and only keeps its base alive, as a weight's gradient that came as its transpose does."""
+    storage = view.untyped_storage()
+    # three references to the memory: the two tensors' and the storage object's
+    if storage.nbytes() != view.numel() * view.element_size() or _use_count(storage._cdata) > 3:
+        return False
+    return _references_to_base(view) <= _UNHELD
+
+
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether every element of such a tensor has a place of its own and there are no gaps."""
+    expected = 1
+    for size, step in sorted(zip(shape, strides, strict=True), key=lambda p: (p[1], p[0])):
+        if size != 1 and step != expected:
+            return False
+        expected *= max(size, 1)
+    return True
+
+
+def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_graph: bool, held: bool = False) -> None:
+    """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time. The gradient is taken out of the list, so that its
+    memory may be kept if nobody else holds it (``held``: but the engine once more, for hooks after the node); it gets the strides of the
+    leaf if that is dense, else it becomes contiguous."""
+    if not variable._req:
+        return  # a view made without history (see ``Tensor._follows_base``), or a leaf that requires grad no more
+    with variable._lock or variable.__dict__.setdefault("_lock", threading.RLock()):
+        g = grads[index]
+        grads[index] = None
+        old = variable._grad
+        if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
+            create_graph, g = False, g._inner.detach()
+        if variable._inner.layout is not _STRIDED:
+            g = in_layout(g, variable._inner)
+        if create_graph:
+            if old is None:
+                variable._grad = _laid_out(g, variable)
+            else:
+                variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
+        elif old is None:
+            # two references: the name here and getrefcount's argument
+            mine = sys.getrefcount(g) <= (3 if held else 2) and type(g) not in VALUES
+            inner = variable._inner
+            if mine and not (g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()):
+                mine = _obeys(g, inner)
+            if mine and g._base is not None:
+                mine = _alone(g)
+                g = g.data if mine else g  # no longer a view
+            variable._grad = level.wrap(g if mine else _laid_out(g, variable), None)
+        else:
+            inner = old._inner if old._level is level else old
+            if inner.is_sparse and not g.is_sparse:
+                variable._grad = level.wrap(g + inner, None)
+            else:
+                inner.add_(g)
+        if variable._post_accumulate:
+            hooks.run_post_accumulate(variable)
+
+
+def _obeys(g: Any, variable: Any) -> bool:
+    """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
+    layout = g.layout
+    if layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
+        return bool(g._indices().is_contiguous() and g._values().is_contiguous())
+    if layout is not torch.strided or not _layout_enforced():
+        return True
+    contiguous: bool = g.is_contiguous()
+    if variable.layout is not torch.strided or variable.is_nested or (contiguous and variable.is_contiguous()):
+        return contiguous
+    strides = variable.stride()
+    if not dense(variable.shape, strides):
+        return contiguous
+    return all(n == 1 or a == b for n, a, b in zip(g.shape, g.stride(), strides, strict=True))
+
+
+def _laid_out(g: Any, variable: Any) -> Any:
+    if g.layout is not torch.strided:
+        return g.clone()
+    if variable.layout is torch.strided and not (variable.is_contiguous() or variable.is_nested):
+        strides = variable.stride()
+        if dense(variable.shape, strides):
+            return g.new_empty_strided(g.shape, strides).copy_(g)
+    return g.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,69 @@
+"""Bringing a cotangent to the shape, dtype and layout of what it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..rules.nested import values
+from ..rules.record import NestedMeta, extent
+from ..seam.levels import run_batchwise
+
+
+def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Undo broadcasting: sum ``g`` over the dimensions that a tensor of ``shape`` was expanded along."""
+
+    def summed(t: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
+        first = int(batched[0])
+        lead = t.dim() - len(shape)
+        dims = [*range(first, lead), *(i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1)]
+        if len(dims) == lead - first:
+            return t.sum(dims) if dims else t
+        t = t.sum(dims, keepdim=True)
+        return t.reshape((*t.shape[:first], *shape)) if lead > first else t
+
+    if type(g) is not torch.Tensor:
+        return run_batchwise(summed, g)  # type: ignore[no-any-return]
+    return g.sum(0) if g.shape[1:] == shape else g.sum_to_size(shape)  # the former is every bias, at half the price
+
+
+def conform(g: torch.Tensor, meta: Any, node: Any, index: int) -> torch.Tensor:
+    """Bring a cotangent to the shape and dtype of what it belongs to; a cotangent that cannot be is an error of ``node``'s rule."""
+    shape, dtype = meta
+    if type(shape) is NestedMeta:
+        return _conform_nested(g, shape, node, index)
+    if g.is_nested:
+        raise _misfit(g, shape, node, index)
+    if g.shape != shape:
+        lead = g.dim() - len(shape)
+        if lead < 0 or any(n != m and n != 1 for n, m in zip(shape, g.shape[lead:], strict=True)):
+            raise _misfit(g, shape, node, index)
+        g = sum_to(g, shape)
+    if dtype is not None and g.dtype is not dtype:  # a leaf may take gradients of any dtype
+        if g.dtype.is_complex and not dtype.is_complex:
+            g = torch.real(g)
+        if g.dtype is not dtype:
+            g = g.to(dtype)
+    return g
+
+
+def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: Any, index: int) -> torch.Tensor:
+    """As :func:`conform`. What it returns is contiguous, as kernels that add nested tensors want it."""
+    if extent(g) != meta:
+        raise _misfit(g, meta, node, index)
+    if meta.dtype is not None and g.dtype is not meta.dtype:
+        if g.dtype.is_complex and not meta.dtype.is_complex:
+            g = meta.view(torch.real(values(g)))
+        g = g.to(meta.dtype)
+    return g if g.is_contiguous() else g.contiguous()
+
+
+def _misfit(g: torch.Tensor, expected: Any, node: Any, index: int) -> RuntimeError:
+    """The error for a gradient that cannot be brought to what it belongs to, a shape or what a nested tensor has instead."""
+    name = "GraphRoot" if node is None else node.name()
+    got, wanted = (x if type(x) is NestedMeta else list(x) for x in (extent(g), expected))
+    return RuntimeError(
+        f"Function {name} returned an invalid gradient at index {index} - got {got} but expected shape compatible with {wanted}"
+    )

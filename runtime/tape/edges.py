@@ -1,0 +1,126 @@
+"""Edges as inputs and outputs of the engine, and hooks on several gradients at once: the part of ``torch.autograd.graph`` about nodes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from . import engine
+from .nodes import AccumulateGrad, Node
+from .running import RUNNING
+from .values import edge_of
+
+
+class GradientEdge(NamedTuple):
+    """Where a gradient is computed: output ``output_nr`` of ``node``. Stands for a tensor in ``backward`` and ``grad``."""
+
+    node: Node
+    output_nr: int
+    ownership_token: Node | None = None  # torch's nodes may need a second owner; these do not
+
+
+def get_gradient_edge(tensor: torch.Tensor) -> GradientEdge:
+    """As ``torch.autograd.graph.get_gradient_edge``: ``grad(loss, get_gradient_edge(x))`` is ``grad(loss, x)``."""
+    edge = edge_of(tensor)
+    if edge is None:
+        raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")
+    return GradientEdge(*edge)
+
+
+class _Handles(RemovableHandle):
+    """Removes several hooks at once."""
+
+    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
+        super().__init__(OrderedDict())
+        self.handles = tuple(handles)
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def register_multi_grad_hook(
+    tensors: Sequence[torch.Tensor],
+    fn: Callable[..., Any],
+    *,
+    mode: Literal["all", "any"] = "all",
+) -> RemovableHandle:
+    """As ``torch.autograd.graph.register_multi_grad_hook``.
+
+    ``"all"``: ``fn(grads)`` once all gradients of ``tensors`` that a backward pass computes are there, ``None`` for the others;
+    ``"any"``: ``fn(grad)`` with the first of them.
+    """
+    if mode not in ("all", "any"):
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    hooked = [t for t in tensors if t.requires_grad] if mode == "any" else list(tensors)
+    inner = _when_any(fn) if mode == "any" else _when_all([_located(t) for t in hooked], fn)
+    return _Handles([t.register_hook(inner(i)) for i, t in enumerate(hooked)])
+
+
+def _located(t: torch.Tensor) -> Callable[[], Node | None]:
+    """How to find the node of ``t`` later. Weakly, because the node itself holds the hook that will ask."""
+    edge = get_gradient_edge(t)
+    if type(edge.node) is not AccumulateGrad:
+        return weakref.ref(edge.node)
+    leaf = weakref.ref(t)
+
+    def present() -> Node | None:
+        variable = leaf()
+        edge = None if variable is None else edge_of(variable)
+        return None if edge is None else edge[0]
+
+    return present
+
+
+def _when_all(nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., Any]) -> Callable[[int], Callable[[Any], None]]:
+    lock = threading.Lock()
+    states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[Any], set[int]]] = weakref.WeakKeyDictionary()
+
+    def inner(i: int) -> Callable[[Any], None]:
+        def hook(grad: Any) -> None:
+            task = _task()
+            with lock:
+                if task not in states:
+                    found = ((k, node()) for k, node in enumerate(nodes))
+                    states[task] = [None] * len(nodes), {k for k, node in found if node is not None and engine.will_execute(node)}
+                grads, missing = states[task]
+                grads[i] = grad
+                missing.discard(i)
+                complete = not missing
+            if complete:
+                fn(grads)
+
+        return hook
+
+    return inner
+
+
+def _when_any(fn: Callable[..., Any]) -> Callable[[int], Callable[[Any], None]]:
+    lock = threading.Lock()
+    called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
+
+    def inner(i: int) -> Callable[[Any], None]:
+        def hook(grad: Any) -> None:
+            task = _task()
+            with lock:
+                first = task not in called
+                called.add(task)
+            if first:
+                fn(grad)
+
+        return hook
+
+    return inner
+
+
+def _task() -> engine.GraphTask:
+    task: engine.GraphTask | None = RUNNING.task
+    if task is None:
+        raise RuntimeError("a hook on several gradients can only be called by a backward pass")
+    return task

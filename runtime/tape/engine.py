@@ -1,0 +1,364 @@
+"""The backward pass: iterative, newest node first, each node once and only when all its cotangents have arrived."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import torch
+
+from ..seam.ambient import continued
+from ..seam.levels import scope_outside
+from . import accumulate as adding
+from . import anomaly, hooks, profiling
+from .conform import conform
+from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
+from .running import RUNNING
+
+_MAX_DEPTH = 32  # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a pass takes ten
+_ids = itertools.count()
+
+
+class GraphTask:
+    """One call of the engine. ``node`` is the one that runs; ``ends`` the edges whose cotangents are asked for, with the positions
+    of the results (None: the pass is for all leaves); ``should_run`` the nodes on a path to them; ``needs_all``
+    says that these are all that can be reached."""
+
+    __slots__ = (
+        "__weakref__",
+        "accumulate",
+        "callbacks",
+        "count",
+        "create_graph",
+        "depth",
+        "ends",
+        "id",
+        "keep_graph",
+        "level",
+        "needs_all",
+        "node",
+        "results",
+        "should_run",
+        "start",
+    )
+
+    def __init__(self, level: Any, captures: Sequence[Edge | None] | None, create_graph: bool, keep_graph: bool, accumulate: bool) -> None:
+        self.id = next(_ids)
+        self.level = level
+        self.create_graph = create_graph
+        self.keep_graph = keep_graph
+        self.accumulate = accumulate
+        self.depth = 0
+        self.node: Node | None = None
+        self.callbacks: list[Callable[[], Any]] = []
+        self.start: list[Node] = []
+        self.count: dict[Node, int] = {}
+        self.should_run: set[Node] | None = None
+        self.needs_all = False
+        self.ends: dict[Node, list[tuple[int, int]]] | None = None
+        self.results: list[Any] = [None] * len(captures or ())
+        if captures is not None:
+            self.ends = {}
+            for position, edge in enumerate(captures):
+                if edge is not None:
+                    self.ends.setdefault(edge[0], []).append((edge[1], position))
+
+    def plan(self) -> None:
+        """Count how many edges lead to each node that can be reached, and find the nodes from which some end can be reached."""
+        count = self.count = dict.fromkeys(self.start, 0)
+        ends = self.ends
+        only_ends = ends is not None  # whether every path runs out at an end, and nowhere else
+        stack = list(count)
+        while stack:
+            node = stack.pop()
+            last = True
+            for edge in node.edges:
+                if edge is not None:
+                    last = False
+                    following = edge[0]
+                    if following in count:
+                        count[following] += 1
+                    else:
+                        count[following] = 1
+                        stack.append(following)
+            if only_ends and last is not (node in ends):  # type: ignore[operator]
+                only_ends = False
+        if ends is None:
+            return
+        if only_ends:  # as in every transform of a function by all its inputs
+            self.should_run = set(count) if self.accumulate else set(count).difference(ends)
+            self.needs_all = True
+            return
+        users: dict[Node, list[Node]] = {}
+        for node in count:
+            for edge in node.edges:
+                if edge is not None:
+                    users.setdefault(edge[0], []).append(node)
+        # with accumulate=True the ends themselves run, too: leaves, and as in torch the nodes of other inputs
+        stack = [node for node in ends if node in count]
+        self.should_run = set(stack) if self.accumulate else set()
+        while stack:
+            for node in users.get(stack.pop(), ()):
+                if node not in self.should_run:
+                    self.should_run.add(node)
+                    stack.append(node)
+
+    def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Any]) -> None:
+        """A pass through one node, whose results are the gradients of ``leaves``."""
+        node, index = edge
+        meta = node.metas[index]
+        if g.shape != meta[0] or g.dtype is not meta[1]:
+            g = conform(g, meta, None, 0)
+        grads: list[Any] = [None] * len(node.metas)
+        grads[index] = g
+        self.node = node
+        outs = list(node.apply(grads, None, False))
+        level = self.level
+        if not self.keep_graph:
+            node.release()
+        if len(outs) != len(leaves):
+            raise _wrong_number(node, len(outs), len(leaves))
+        for i, leaf in enumerate(leaves):
+            g = outs[i]
+            if g is not None:
+                shape, dtype = leaf._inner.shape, leaf.dtype_of_grad()
+                if g.shape != shape or g.dtype is not dtype:
+                    outs[i] = conform(g, (shape, dtype), node, i)
+                g = None  # whose memory the leaf may keep
+                adding.into_leaf(level, leaf, outs, i, False)
+
+    def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+        level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
+        check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
+        profiled = profiling.enabled()
+        at_once = self.ends is None and self.accumulate and not profiled  # whether a leaf may take its gradient without a turn of its own
+        if at_once and len(roots) == 1 and not (check_nan or create_graph):
+            leaves = roots[0][0][0].leaves()
+            if leaves is not None:
+                self.run_alone(*roots[0], leaves)
+                return
+        self.start = [node for (node, _), _ in roots]
+        self.plan()
+        count, should_run, ends = self.count, self.should_run, self.ends
+        buffers: dict[Node, list[Any]] = {}
+        heap: list[tuple[int, int, Node]] = []
+        tickets = itertools.count()
+        for i, ((node, index), g) in enumerate(roots):
+            if g is not None:
+                meta = node.metas[index]
+                if g.dtype is not meta[1] or g.shape != meta[0]:
+                    g = conform(g, meta, None, i)
+            if node not in buffers:
+                buffers[node] = [None] * len(node.metas)
+                if count[node] == 0:
+                    heappush(heap, (-node.seq, next(tickets), node))
+            if g is not None:
+                adding.add(buffers[node], index, g, create_graph)
+        while heap:
+            node = heappop(heap)[2]
+            grads = buffers.pop(node, None) or [None] * len(node.metas)
+            if should_run is not None and node not in should_run and node not in ends:  # type: ignore[operator]
+                continue
+            self.node = node
+            if node.tensor_hooks or node.retained:
+                hooks.run_tensor_hooks(level, node, grads, create_graph)
+            if should_run is not None:
+                for index, position in ends.get(node, ()):  # type: ignore[union-attr]
+                    self.results[position] = grads[index]
+                if node not in should_run:
+                    continue
+            if node.pre_hooks:
+                grads = hooks.run_prehooks(level, node, grads, create_graph)
+            if type(node) is AccumulateGrad:
+                seen = list(grads) if node.post_hooks else ()
+                if grads[0] is not None and self.accumulate:
+                    if profiled:
+                        with profiling.reported(node):
+                            adding.into_leaf(level, node.variable, grads, 0, create_graph, bool(node.post_hooks))
+                    else:
+                        adding.into_leaf(level, node.variable, grads, 0, create_graph, bool(node.post_hooks))
+                if node.post_hooks:
+                    hooks.run_posthooks(level, node, (), seen, create_graph)
+                continue
+            if type(node) is Input:
+                continue
+            edges = node.edges
+            mask: list[bool] | None = None
+            if should_run is not None and not self.needs_all:
+                for e in edges:
+                    if e is not None and e[0] not in should_run and e[0] not in ends:  # type: ignore[operator]
+                        mask = [e is not None and (e[0] in should_run or e[0] in ends) for e in edges]  # type: ignore[operator]
+                        break
+            outs: Sequence[Any]
+            if grads[0] is None and isinstance(node, OpNode) and not any(g is not None for g in grads):
+                outs = (None,) * len(edges)
+            elif profiled:
+                with profiling.reported(node):
+                    outs = node.apply(grads, mask, create_graph)
+            else:
+                outs = node.apply(grads, mask, create_graph)
+            if not keep_graph:
+                node.release()
+            if check_nan:
+                anomaly.refuse_nan(node, outs)
+            if len(outs) != len(edges):
+                raise _wrong_number(node, len(outs), len(edges))
+            if node.post_hooks:
+                outs = hooks.run_posthooks(level, node, outs, grads, create_graph)
+            del grads
+            if type(outs) is not list:
+                outs = list(outs)
+            for i, edge in enumerate(edges):
+                if edge is None or (mask is not None and not mask[i]):
+                    continue
+                following, index = edge
+                waiting = count[following] - 1
+                g = outs[i]
+                if g is not None:
+                    metas = following.metas
+                    shape, dtype = metas[index]
+                    if g.dtype is not dtype or g.shape != shape:  # in this order: of nested tensors, which have no shape, none passes
+                        g = outs[i] = conform(g, metas[index], node, i)
+                    buffer = buffers.get(following)
+                    if buffer is None:
+                        if not waiting and at_once and type(following) is AccumulateGrad and following.unwatched():
+                            g = None  # whose memory the leaf may keep
+                            adding.into_leaf(level, following.variable, outs, i, create_graph)
+                            continue
+                        buffer = buffers[following] = [None] * len(metas)
+                    if buffer[index] is None:
+                        buffer[index] = g
+                    else:
+                        adding.add(buffer, index, g, create_graph)
+                if waiting:
+                    count[following] = waiting
+                else:
+                    heappush(heap, (-following.seq, next(tickets), following))
+            g = None
+            del outs
+
+
+def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
+    return RuntimeError(f"Function {node.name()} returned an invalid number of gradients - got {got} but expected {expected}")
+
+
+def execute(
+    level: Any,
+    roots: Sequence[tuple[Edge, Any]],
+    captures: Sequence[Edge | None] | None,
+    *,
+    create_graph: bool,
+    keep_graph: bool,
+    accumulate: bool,
+) -> list[Any]:
+    """Run the tape of ``level`` from ``roots`` (edge, cotangent) and return the cotangents at ``captures``.
+
+    Cotangents are values of the level when ``create_graph``, else inner tensors. With ``captures`` only the nodes on a path to
+    them run; ``accumulate`` adds what reaches leaves into their ``.grad``. A pass started by a hook or by a node of another pass runs
+    to its end first.
+    """
+    task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
+    outer = RUNNING.task
+    if outer is not None:
+        task.depth = outer.depth + 1
+        if task.depth % _MAX_DEPTH == 0:
+            return _on_a_fresh_stack(lambda: _execute(task, roots))
+    return _execute(task, roots)
+
+
+def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
+    outer = RUNNING.task
+    RUNNING.task = task
+    try:
+        with scope_outside(task.level):
+            task.run(roots)
+            while task.callbacks:
+                task.callbacks.pop(0)()
+    except Exception:
+        if anomaly.STATE.enabled and task.node is not None:
+            anomaly.explain(task.node)
+        raise
+    finally:
+        RUNNING.task = outer
+    return task.results
+
+
+def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
+    """On another thread in the state of this one, which waits."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.extend(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=continued(work), name="backward on a fresh stack")
+    thread.start()
+    thread.join()
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # the traceback holds this frame: no cycle
+    return results
+
+
+def queue_callback(callback: Callable[[], Any]) -> None:
+    """Run ``callback()`` when the running backward pass has ended."""
+    if RUNNING.task is None:
+        raise RuntimeError("Final callbacks can only be installed during backward pass.")
+    RUNNING.task.callbacks.append(callback)
+
+
+def will_execute(node: Node) -> bool:
+    """Whether the running backward pass runs ``node``, now, before or after."""
+    if not isinstance(node, Node):
+        raise RuntimeError(f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}")
+    task = RUNNING.task
+    if task is None:
+        raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")
+    if task.should_run is None or task.ends is None or node not in task.count:
+        return node in task.count
+    if node in task.ends and not task.accumulate and not node.edges:
+        raise RuntimeError(
+            "A leaf node was passed to _will_engine_execute_node but we are currently running autograd.grad(). "
+            "grad() takes the gradients of leaves without running their nodes."
+        )
+    return node in task.should_run or node in task.ends
+
+
+def execution_order() -> list[Node]:
+    """The nodes of the running backward pass in the order in which it runs them, if no hook or node starts another."""
+    task = RUNNING.task
+    if task is None:
+        raise RuntimeError("_current_graph_task_execution_order should only be called during the backward pass")
+    if torch._C._is_multithreading_enabled():
+        raise RuntimeError(
+            "_current_graph_task_execution_order expects the current backward to be executed with multithreading disabled. Run it within "
+            "set_multithreading_enabled(False)."
+        )
+    waiting = dict.fromkeys(task.start, 0)
+    for node in task.count:
+        for edge in node.edges:
+            if edge is not None:
+                waiting[edge[0]] = waiting.get(edge[0], 0) + 1
+    tickets = itertools.count()
+    heap = [(-node.seq, next(tickets), node) for node in dict.fromkeys(task.start) if waiting[node] == 0]
+    heapify(heap)
+    order = []
+    while heap:
+        node = heappop(heap)[2]
+        if task.should_run is not None and node not in task.should_run and node not in task.ends:
+            continue
+        order.append(node)
+        for edge in node.edges:
+            if edge is not None:
+                waiting[edge[0]] -= 1
+                if waiting[edge[0]] == 0:
+                    heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
+    return order

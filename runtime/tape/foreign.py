@@ -1,0 +1,38 @@
+"""Plain tensors that require grad by torch's own engine, met by tensors of the session.
+
+Torch records such a call above us: its mark is on the native side of our results and goes with them from op to op. Our own engine knows
+nothing of those plain tensors, so a backward pass for all leaves would lose their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..seam.levels import Value
+
+recorded_by_torch: Any = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
+_mark: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
+
+_MESSAGE = (
+    "{what} was computed from a plain torch tensor that requires grad by torch's own engine, whose gradient this package's engine cannot "
+    "deliver. Make that tensor one of the session, x = runtime.wrap(x, requires_grad=True), or all of the program's by "
+    "`python -m runtime`; detach() it if it needs no gradient; or name what does: backward(inputs=[...]) or runtime.autograd.grad(...)."
+)
+
+
+def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
+    """Called where all leaves are to get their gradients."""
+    for i, t in enumerate(outputs):
+        if isinstance(t, Value) and recorded_by_torch(t):
+            raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors"))
+
+
+def pass_mark_on(args: Iterable[Any], output: Any) -> None:
+    """To the outputs of a custom Function or a transform, whose computation torch does not see, from what they are computed from."""
+    if torch.is_grad_enabled() and any(isinstance(a, Value) and recorded_by_torch(a) for a in args):
+        for o in output if isinstance(output, tuple) else (output,):
+            if isinstance(o, Value) and (o.is_floating_point() or o.is_complex()):
+                _mark(o, True)

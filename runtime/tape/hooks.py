@@ -1,0 +1,142 @@
+"""Hooks of tensors and nodes: how they are registered, run and checked.
+
+The order is torch's: hooks of the tensors that a node made, ``retain_grad``, hooks before the node, the node, hooks after it.
+Hooks live on the node that computes the gradient, so they stay with it when a tensor is modified in place; ``retain_grad`` moves on
+with the tensor. A leaf keeps its own hooks, because its ``AccumulateGrad`` lives only as long as some graph needs it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from ..rules.record import extent
+from ..seam.levels import Value
+from .conform import conform
+
+Hook = Callable[..., Any]
+Hooks = OrderedDict[int, Hook]  # removal handles hold it weakly, which a plain dict does not allow
+
+
+def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+def show(level: Any, g: Any) -> Any:
+    """``g`` as a value of ``level``, unless it belongs to it or to a level further in (a batch of cotangents) already."""
+    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g, None)
+
+
+def hide(level: Any, g: Any, create_graph: bool) -> Any:
+    """Back to what the engine computes with: values of the level when it records, else what they hold."""
+    if create_graph:
+        return show(level, g)
+    return g._inner if isinstance(g, Value) and g._level is level else g
+
+
+def run_tensor_hooks(level: Any, node: Any, grads: list[Any], create_graph: bool) -> None:
+    """Hooks of the tensors that ``node`` made (called with None where no gradient arrived), then what they asked to retain."""
+    if node.tensor_hooks:
+        for index, hooks in node.tensor_hooks.items():
+            for hook in list(hooks.values()):
+                new = hook(show(level, grads[index]))
+                if new is not None:
+                    grads[index] = _checked(level, grads[index], new, hook, create_graph)
+    if node.retained:
+        for index, ref in node.retained.items():
+            variable = ref()
+            g = grads[index]
+            if variable is not None and g is not None:
+                if variable._grad is None:
+                    variable._grad = show(level, g.clone() if g.is_sparse else g.clone(memory_format=torch.contiguous_format))
+                else:
+                    variable._grad = variable._grad + show(level, g)
+
+
+def run_prehooks(level: Any, node: Any, grads: list[Any], create_graph: bool) -> list[Any]:
+    """Hooks before ``node``: each gets, and may replace, the cotangents of its outputs."""
+    for hook in list(node.pre_hooks.values()):
+        new = hook(tuple(show(level, g) for g in grads))
+        if new is not None:
+            grads = _checked_tuple(level, grads, new, hook, create_graph)
+    return grads
+
+
+def run_posthooks(level: Any, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
+    """Hooks after ``node``: each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs, and may replace the
+    former."""
+    outs = list(outs)
+    for i, g in enumerate(outs):
+        if g is not None and node.edges[i] is not None:
+            following, index = node.edges[i]
+            outs[i] = conform(g, following.metas[index], node, i)
+    inputs = node.inputs()
+    seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
+    shown = tuple(show(level, g) for g in grads)
+    for hook in list(node.post_hooks.values()):
+        new = hook(tuple(show(level, g) for g in seen), shown)
+        if new is not None:
+            seen = _checked_tuple(level, seen, new, hook, create_graph)
+    for i, g in zip(inputs, seen, strict=True):
+        if i is not None:
+            outs[i] = g
+    return outs
+
+
+def run_post_accumulate(variable: Any) -> None:
+    for hook in list(variable._post_accumulate.values()):
+        if hook(variable) is not None:
+            raise RuntimeError("Tensor post accumulate grad hooks should return None.")
+
+
+def _checked_tuple(level: Any, old: Sequence[Any], new: Any, hook: Hook, create_graph: bool) -> list[Any]:
+    if not isinstance(new, tuple):
+        raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
+    if len(new) != len(old):
+        raise RuntimeError(f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected {len(old)})")
+    return [_checked(level, a, b, hook, create_graph) for a, b in zip(old, new, strict=True)]
+
+
+def _checked(level: Any, old: Any, new: Any, hook: Hook, create_graph: bool) -> Any:
+    """A hook's replacement for one gradient: a tensor of the same type and size, or None."""
+    if new is None:
+        return None
+    if not isinstance(new, torch.Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
+    if old is None:
+        raise RuntimeError("can't replace a None gradient with a non-None value")
+    if new.dtype is not old.dtype or new.device.type != old.device.type:
+        was, got = (_type(t) for t in (old, new))
+        raise RuntimeError(f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})")
+    if extent(new) != extent(old):
+        raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
+    return hide(level, new, create_graph)
+
+
+def _name(hook: Hook) -> str:
+    return getattr(hook, "__name__", "<unknown>")
+
+
+def _type(t: torch.Tensor) -> str:
+    return torch.empty(0, dtype=t.dtype, device=t.device).type()
+
+
+def retain(variable: Any, node: Any, index: int) -> None:
+    """Have the gradient of ``variable``, output ``index`` of ``node``, written to its ``.grad``."""
+    if node.retained is None:
+        node.retained = {}
+    node.retained[index] = weakref.ref(variable)
+
+
+def follow(variable: Any, before: Any) -> None:
+    """After ``variable`` got a new node in place of the one of the edge ``before``: ``retain_grad`` moves there, other hooks stay."""
+    if before is not None and before[0].retained:
+        before[0].retained.pop(before[1], None)
+    retain(variable, *variable._edge)

@@ -1,0 +1,199 @@
+"""In-place ops at a grad level.
+
+A mutation is carried out for real, on the inner tensor, so aliasing needs no bookkeeping; what this module keeps right is history.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import InplaceError
+from ..rules import foreach
+from ..rules.ops import DIFFERENTIABLE, Op
+from ..seam.levels import GEOMETRY, VALUES, Value, change_geometry, uncounted, unwrap_kwargs
+from . import hooks
+from .adopt import adopt
+from .metas import meta_of
+from .nodes import Edge, OpNode, inplace_class
+from .saved import HOOKS, Saved
+from .values import edge_of
+from .view_history import CopySlices, aliases, base_edge, check_write, refuse_stale_target
+
+_grad_enabled = torch.is_grad_enabled
+_set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_INFERENCE = "Inplace update to inference tensor outside InferenceMode is not allowed. Write to a clone of it."
+
+
+def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """An in-place op: mutate the inner tensor, then give the target its new history."""
+    target: Any = args[0]
+    if type(target) is list or type(target) is tuple:
+        return _foreach(level, op, args, kwargs)
+    if type(target) not in VALUES or target._level is not level:
+        return _write_to_foreign(level, op, args, kwargs)
+    refuse_stale_target(target)
+    if op.base_name in GEOMETRY and op.functional is not None:
+        return _change_geometry(op, target, args[1:], kwargs)
+    inner, edges, wanted, spans = level.collect(op, args)
+    special = METADATA.get(op.base_name)
+    if special is not None:
+        return special(level, op, target, inner, edges, kwargs)
+    recording = edges and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
+    if recording or (target._view is not None and _grad_enabled()):
+        check_write(target, edges[0] if wanted & 1 else None, recording)
+    node: Any = None
+    if recording:
+        functional = op.functional
+        if functional is None or functional.record is None:
+            functional = op if op.record is not None else None
+        if functional is None:
+            raise InplaceError(f"{op.func} has no functional form with a record, so its gradient is not known")
+        metas = (meta_of(inner[0], inner[0].dtype),)
+        node = OpNode.of(functional, level, edges, metas, wanted, spans)
+        if isinstance(node, OpNode):
+            node.__class__ = inplace_class(op, functional)
+    saved = list(inner)
+    if isinstance(node, OpNode):
+        for i, reader in node.plan.slots:
+            if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
+                saved[i] = level.kept(inner[i])  # the formula wants the value from before
+    shares_counter = type(inner[0]) is torch.Tensor
+    if shares_counter:
+        if inner[0].is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError(_INFERENCE)  # the kernel that would refuse is the one switched off below
+        uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))  # the shell shares its version counter
+    else:
+        level.outward(op, inner, unwrap_kwargs(level, kwargs))
+    if node is None:
+        unrecorded(target)
+        return target
+    if isinstance(node, OpNode):
+        if shares_counter:
+            _save_rising(node, saved, kwargs, inner[0])
+        else:
+            node.save(saved, kwargs, inner[0])
+    rebase(level, target, (node, 0), 0 if wanted & 1 else None)
+    return target
+
+
+def unrecorded(target: Any) -> None:
+    """A write that history knows nothing of. The base's own stays; views ask it anew, and those that may not say so."""
+    written = target if target._view is None else target._view.base
+    written._generation += 1
+
+
+def rebase(level: Any, target: Any, edge: Edge, self_edge: int | None) -> None:
+    """A write gave ``target`` the history ``edge``, whose node has the target's former history at edge ``self_edge``."""
+    view = target._view
+    rewritten = target if view is None else view.base
+    before = edge_of(rewritten)
+    rewritten._edge = edge if view is None else (CopySlices(level, before, target, edge[0], self_edge), 0)
+    rewritten._generation += 1
+    if rewritten._retains:
+        hooks.follow(rewritten, before)
+
+
+def _save_rising(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
+    """A saved result of an in-place op is mutated once more in the version count, by the dispatcher on the way out."""
+    if HOOKS.stack:
+        HOOKS.rising = result
+        try:
+            node.save(args, kwargs, result)
+        finally:
+            HOOKS.rising = None
+    else:
+        node.save(args, kwargs, result)
+    for s in node.saved or ():
+        if isinstance(s, Saved) and s.tensor is result:
+            s.version += 1
+
+
+def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+    """A write into a tensor that is no value of ``level``: it takes what has no history as it is, and becomes one for what has some."""
+    inner, edges, *_ = level.collect(op, args)
+    if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
+        return run(level, op, [adopt(level, args[0], op.func), *args[1:]], kwargs)
+    level.outward(op, inner, unwrap_kwargs(level, kwargs))
+    return args[0]
+
+
+def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
+    """``_foreach_add_`` and its like: without history straight, with it as single ops."""
+    inner, edges, *_ = level.collect(op, args)
+    if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
+        foreach.run(op, args, kwargs)
+    else:
+        level.outward(op, inner, unwrap_kwargs(level, kwargs))
+        for t in args[0]:
+            if isinstance(t, Value) and t._level is level:
+                unrecorded(t)
+
+
+def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
+    """``t_`` and its like, which write nothing: the history goes on through the view op; views of the target stay where they are."""
+    before = edge_of(target)
+    if _grad_enabled() and (before is not None or base_edge(target) is not None):
+        check_write(target, before, before is not None)
+    # what has a history is recorded without grad mode, too: the gradient that arrives here has the new geometry
+    with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
+        change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
+    if target._edge is not None and target._edge != before:
+        target._edge[0].__class__ = inplace_class(op, op.functional)  # it was made by the view op, whose node has another name
+    if before is not None:
+        target._generation += 1
+    if target._retains:
+        hooks.follow(target, before)
+    return target
+
+
+def reshell(v: Any) -> None:
+    """After a change of the inner tensor's sizes, strides or storage, make the value's own shell follow."""
+    inner = v._inner
+    v._reshaped += 1
+    if type(inner) is torch.Tensor:  # the shell shares the storage: point it there, below dispatch
+        with torch._C._DisableTorchDispatch():
+            uncounted(v.set_, inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
+        return
+    fresh = v._level.wrap(inner, None)
+    _set_data(v, fresh)
+    v._geometry = fresh._geometry
+
+
+def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """Views of ``target`` keep the history that they have."""
+    if target._view is not None:
+        raise RuntimeError(
+            "Can't detach views in-place. A view takes its history from its base; use the result of detach(), which has none."
+        )
+    target._edge = None
+    target._req = False
+    if isinstance(target._inner, Value):  # nor has it one further out
+        target._inner = target._inner.detach()
+    return target
+
+
+def _resize(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """``resize_`` and ``resize_as_``, refused without grad mode as well, but not in inference mode."""
+    if target.requires_grad and not torch.is_inference_mode_enabled():
+        raise RuntimeError("cannot resize variables that require grad")
+    return _replace(level, op, target, inner, kwargs)
+
+
+def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+    """``set_``: other memory, which has no history that the target could take over."""
+    if edges and _grad_enabled():
+        check_write(target, edge_of(target), True)
+        raise InplaceError(f"{op.func} has no derivative; assign to .data, or do it in no_grad mode")
+    return _replace(level, op, target, inner, kwargs)
+
+
+def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
+    uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))
+    reshell(target)
+    target._accumulator = None  # what arrives from now on has another shape
+    return target
+
+
+METADATA = {"detach_": _detach_, "resize_": _resize, "resize_as_": _resize, "set_": _set}

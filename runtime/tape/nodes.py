@@ -1,0 +1,411 @@
+"""Nodes of the tape.
+
+A node's ``edges`` lead to the nodes that made its inputs; a graph consists of nodes, edges and saved inner tensors only (never of
+values of its own level), so that it has no reference cycles and is freed by reference counting, chains of any length included:
+tuples and instances of slotted classes are both covered by CPython's deallocation queue.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from ..errors import MissingRule
+from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
+from ..rules.record import NestedMeta, parameters
+from ..seam.levels import VALUES, Level, run_elementwise
+from . import anomaly, hooks
+from .metas import meta_of
+from .node_names import WITHOUT_NUMBER, node_name, own_name
+from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
+
+_sequence = itertools.count()
+_new = object.__new__
+_TENSORS = frozenset((Saved, Packed, list))  # as what a slot keeps tensors
+LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
+
+Edge = tuple["Node", int]
+
+
+class Node:
+    """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
+
+    namespace = ""  # of torch's C++ class, where it shows in the name
+    __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
+
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any) -> None:
+        self.seq = next(_sequence)
+        self.level = level
+        self.edges = edges
+        self.metas = metas  # per output (shape, dtype), or None for an output that is not a tensor
+        self.pre_hooks: hooks.Hooks | None = None
+        self.tensor_hooks: dict[int, hooks.Hooks] | None = None  # by output number
+        self.post_hooks: hooks.Hooks | None = None
+        self.retained: dict[int, weakref.ref[Any]] | None = None  # by output number: the tensor whose .grad shall be written
+        if anomaly.STATE.enabled:
+            anomaly.remember(self)
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
+        raise NotImplementedError
+
+    def leaves(self) -> Sequence[Any] | None:
+        """The leaves that the edges lead to, one each, where a pass from here may give them their gradients without their ends."""
+        return None
+
+    def release(self) -> None:
+        """Give up what is saved."""
+
+    def name(self) -> str:
+        return self.namespace + type(self).__name__
+
+    def inputs(self) -> Sequence[int | None]:
+        """The edge of each differentiable argument of the op, None for one that needs no gradient: what users see as the inputs."""
+        return range(len(self.edges))
+
+    @property
+    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+        edges = (None if i is None else self.edges[i] for i in self.inputs())
+        return tuple((None, 0) if e is None or type(e[0]) is Nowhere else e for e in edges)
+
+    @property
+    def metadata(self) -> dict[Any, Any]:
+        try:
+            return self.metadata_
+        except AttributeError:
+            self.metadata_: dict[Any, Any] = {}
+            return self.metadata_
+
+    @property
+    def requires_grad(self) -> bool:
+        return True
+
+    @property
+    def _input_metadata(self) -> tuple[Any, ...]:
+        """Shape and dtype of each output of the forward call: what the cotangents must look like."""
+        return tuple(None if meta is None else InputMetadata(*meta) for meta in self.metas)
+
+    def _sequence_nr(self) -> int:
+        return self.seq
+
+    def _set_sequence_nr(self, number: int) -> None:
+        self.seq = number
+
+    def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
+        """``hook(grad_inputs, grad_outputs)`` after the node has run; may return replacements of grad_inputs."""
+        if self.post_hooks is None:
+            self.post_hooks = OrderedDict()
+        return hooks.register(self.post_hooks, hook)
+
+    def register_prehook(self, hook: hooks.Hook) -> RemovableHandle:
+        """``hook(grad_outputs)`` before the node runs; may return replacements."""
+        if self.pre_hooks is None:
+            self.pre_hooks = OrderedDict()
+        return hooks.register(self.pre_hooks, hook)
+
+    def hooks_of(self, index: int) -> hooks.Hooks:
+        """The hooks of the tensor that is output ``index``."""
+        if self.tensor_hooks is None:
+            self.tensor_hooks = {}
+        return self.tensor_hooks.setdefault(index, OrderedDict())
+
+    def __call__(self, *grads: Any) -> Any:
+        """Run the node alone: cotangents of its outputs -> those of its inputs."""
+        if len(grads) != len(self.metas):
+            raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
+        recording = torch.is_grad_enabled()
+        outs = self.apply([hooks.hide(self.level, g, recording) for g in grads], None, recording)
+        shown = tuple(hooks.show(self.level, g) for g in outs)
+        return shown[0] if len(shown) == 1 else shown
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} object at {id(self):#x}>"
+
+
+class InputMetadata(NamedTuple):
+    """What is known of a cotangent before it arrives."""
+
+    shape: torch.Size | NestedMeta
+    dtype: torch.dtype | None
+
+
+class AccumulateGrad(Node):
+    """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives, one backward pass at a time."""
+
+    namespace = "torch::autograd::"
+    __slots__ = ("variable",)
+
+    def __init__(self, level: Level, variable: Any) -> None:
+        Node.__init__(self, level, (), (meta_of(variable._inner, variable.dtype_of_grad()),))
+        self.seq = LAST
+        self.variable = variable
+        if variable._hooks is not None:
+            self.tensor_hooks = {0: variable._hooks}
+
+    def unwatched(self) -> bool:
+        """Whether no hook sees the gradient on its way, so that nobody can tell when and from where it arrives."""
+        return not (self.tensor_hooks or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
+
+
+class Input(Node):
+    """The end of a path: an input of a transform. Its cotangent is only ever captured."""
+
+    __slots__ = ()
+
+    def __init__(self, level: Level, inner: torch.Tensor) -> None:
+        super().__init__(level, (), (meta_of(inner, inner.dtype),))
+        self.seq = LAST
+
+
+class Nowhere(Input):
+    """The end of a path to what requires grad and has no place for it (see ``Tensor._follows_base``): users see no node there."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        return ()
+
+
+class OpNode(Node):
+    """A recorded ATen call. One subclass per op gives it its name (``MulBackward0``)."""
+
+    __slots__ = ("args_at", "plan", "saved", "spans")
+    plan: Plan
+    args_at: dict[int, int]  # {position of a tensor argument: its (first) edge}
+    spans: dict[int, int] | None  # {position: number of tensors} for list arguments
+    saved: list[Any] | None
+
+    @staticmethod
+    def of(op: Op, level: Level, edges: tuple[Edge | None, ...], metas: Any, wanted: int, spans: dict[int, int] | None) -> Any:
+        """The node of a call of ``op`` with these arguments ``wanted``, see :meth:`Op.plan`."""
+        plan = op.plans.get(wanted) or op.plan(wanted)
+        if plan is NO_PLAN:
+            return Undifferentiable(level, edges, metas, op, wanted)
+        node: OpNode = (op.node_class or node_class(op))(level, edges, metas)  # and no __init__ of its own, for it is made for every call
+        node.plan = plan
+        node.args_at = plan.edges_at(spans) if spans else plan.at
+        node.spans = spans
+        node.saved = None
+        return node
+
+    def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list; ``None`` as long as there are
+        none, and then another call with them must follow, which keeps what the first did."""
+        if HOOKS.stack:
+            self._pack(args, kwargs, outs)
+        else:
+            self.keep(args, kwargs, outs)
+
+    def keep(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """:meth:`save` for who knows that there are no default hooks."""
+        plan = self.plan
+        op = plan.op
+        if op.n_results > 1 or kwargs:
+            operands = op.operands(args, kwargs, outs, plan.reach)
+        else:
+            operands = [*args, *op.defaults[len(args) : plan.reach], outs]
+        saved: list[Any] = []
+        for at, reader in plan.slots:
+            v = operands[at]
+            if reader is None:
+                if type(v) is torch.Tensor:  # Saved(v), without its frame
+                    s = _new(Saved)
+                    s.tensor = v
+                    try:
+                        s.version = v._version
+                    except RuntimeError:
+                        refuse_inference(v)
+                        raise
+                    v = s
+                elif isinstance(v, torch.Tensor):
+                    v = Saved(v)
+                elif type(v) is list or type(v) is tuple:
+                    v = [Saved(x) if isinstance(x, torch.Tensor) else x for x in v]
+            elif reader is not as_it_is:
+                v = reader(v)
+            saved.append(v)
+        self.saved = saved
+
+    def _pack(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """:meth:`save` under default hooks."""
+        plan, level, early = self.plan, self.level, self.saved
+        operands = plan.op.operands(args, kwargs, () if outs is None else outs, plan.reach)
+        saved: list[Any] = []
+        for i, (at, reader) in enumerate(plan.slots):
+            v = operands[at] if at >= 0 or outs is not None else None
+            if early is not None and at >= 0:
+                v = early[i]
+            elif reader is not None:
+                v = None if v is None else reader(v)
+            elif isinstance(v, torch.Tensor):
+                v = save(level, v, self._history(at, 0))
+            elif type(v) is list or type(v) is tuple:
+                v = [save(level, x, self._history(at, k)) if isinstance(x, torch.Tensor) else x for k, x in enumerate(v)]
+            saved.append(v)
+        self.saved = saved
+
+    def _history(self, at: int, k: int) -> Edge | None:
+        """Where the gradient of what the slot at ``at`` keeps goes; ``k`` counts in a list argument or the outputs of a list."""
+        if at < 0:
+            op = self.plan.op
+            return None if at + op.n_results in op.nondiff else (self, at + op.n_results + k)
+        first = self.args_at.get(at, -1)
+        return self.edges[first + k] if first >= 0 else None
+
+    def _value(self, s: Any, i: int, k: int, create_graph: bool) -> Any:
+        if type(s) is not Saved and type(s) is not Packed:
+            return s
+        edge = self._history(self.plan.slots[i][0], k)
+        t = restore(self.level, s, edge)
+        return present(self.level, t, edge) if create_graph else t
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
+        plan, g, saved = self.plan, grads[0], self.saved
+        if saved is None:
+            raise RuntimeError(FREED)
+        values: list[Any] = []  # one per slot; with create_graph, values of the level with their history
+        for s in saved:
+            how = type(s)
+            if how is Saved:
+                t = s.tensor
+                values.append(t if not create_graph and t._version == s.version else self._value(s, len(values), 0, create_graph))
+            elif how is Packed:
+                values.append(self._value(s, len(values), 0, create_graph))
+            elif how is list and plan.slots[len(values)][1] is None:
+                values.append([self._value(x, len(values), k, create_graph) for k, x in enumerate(s)])
+            else:
+                values.append(s)
+        values += (plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
+        out: list[Any] = [None] * len(self.edges)
+        batch = plan.elementwise and type(g) in VALUES
+        at, spans = self.args_at, self.spans
+        for targets, formula, pick, asks_g, single in plan.steps:
+            if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
+                continue
+            # a batch of cotangents: an elementwise formula runs once on all of it, instead of a dispatch for each of its ops
+            result = run_elementwise(formula, pick(values)) if batch and asks_g else formula(*pick(values))
+            if single and not spans:
+                out[at[targets[0]]] = result
+            elif single:
+                self._place(out, targets[0], result)
+            elif result is not None:
+                for t, r in zip(targets, result, strict=True):
+                    self._place(out, t, r)
+        return out
+
+    def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
+        for t in targets:
+            first = self.args_at.get(t, -1)
+            if first >= 0 and any(wanted[first : first + (self.spans.get(t, 1) if self.spans else 1)]):
+                return True
+        return False
+
+    def _place(self, out: list[Any], target: int, result: Any) -> None:
+        first = self.args_at.get(target, -1)
+        if first < 0 or result is None:
+            return
+        if self.spans and target in self.spans:
+            out[first : first + self.spans[target]] = result
+        else:
+            out[first] = result
+
+    def release(self) -> None:
+        """Give up saved tensors. A node that keeps none can run again, as in torch."""
+        for s in self.saved or ():
+            if type(s) in _TENSORS:
+                self.saved = None
+                break
+
+    def inputs(self) -> Sequence[int | None]:
+        found: list[int | None] = []
+        for at in sorted(self.plan.op.vjp_args):
+            first = self.args_at.get(at)
+            found += [None] if first is None else range(first, first + (self.spans.get(at, 1) if self.spans else 1))
+        return found
+
+    def saved_under(self, name: str, raw: bool) -> Any:
+        """What formulas will be given under that name, or with ``raw`` the handle of a saved tensor."""
+        if name not in self.plan.names:
+            raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
+        i = self.plan.names.index(name)
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        s = self.saved[i]
+        if not raw:
+            return tuple(self._value(x, i, k, True) for k, x in enumerate(s)) if type(s) is list else self._value(s, i, 0, True)
+        at = self.plan.slots[i][0]
+        if type(s) is list:
+            return tuple(SavedTensor.of(self, s, k, self._history(at, k)) for k in range(len(s)))
+        return SavedTensor.of(self, self.saved, i, self._history(at, 0))
+
+    def __dir__(self) -> list[str]:
+        missing = {prefix + _shown(n) for n in _saved_names(self.plan.op) - set(self.plan.names) for prefix in _PREFIXES}
+        return [name for name in super().__dir__() if name not in missing]
+
+
+class Undifferentiable(Node):
+    """Stands for an op without derivative by one of its arguments that require grad; says so when its gradient is asked for."""
+
+    __slots__ = ("missing", "op")
+
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, wanted: int) -> None:
+        super().__init__(level, edges, metas)
+        self.op = op
+        self.missing = [i for i in op.tensor_args if wanted >> i & 1 and i not in op.vjp_args]
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        names = self.op.arg_names
+        known = [names[i] for i in self.op.vjp_args]
+        raise MissingRule(str(self.op.func), "vjp", [names[i] for i in self.missing] if known else (), known)
+
+    def name(self) -> str:
+        return "NotImplemented"
+
+
+_PREFIXES = ("_saved_", "_raw_saved_")
+
+
+def _saved_names(op: Op) -> set[str]:
+    """What the formulas of an op may ask for."""
+    formulas = op.record.vjp.values() if op.record is not None and op.record.vjp is not None else ()
+    return {p for formula in formulas for p in parameters(formula)} - {"g", "gs", "needs"}
+
+
+def _shown(name: str) -> str:
+    """What torch calls it."""
+    return name.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type")
+
+
+def _members(op: Op) -> dict[str, Any]:
+    """Of the class of an op's nodes: ``_saved_self`` and ``_raw_saved_self`` and their like; were they found by a ``__getattr__``, every
+    other attribute of a node would take twice the time."""
+    members: dict[str, Any] = {"__slots__": ()}
+    for name in _saved_names(op):
+        for prefix in _PREFIXES:
+            members[prefix + _shown(name)] = property(functools.partial(OpNode.saved_under, name=name, raw=prefix == "_raw_saved_"))
+    return members
+
+
+@functools.cache
+def inplace_class(op: Op, functional: Op) -> type[OpNode]:
+    """``TBackward1`` for ``aten.t_``, where torch tells the in-place op apart from its functional form; else the class of the latter."""
+    name = own_name(op.base_name, op.func._overloadname)
+    return node_class(functional) if name is None else type(name, (OpNode,), _members(functional))
+
+
+def node_class(op: Op) -> type[OpNode]:
+    """``MulBackward0`` for ``aten.mul.Tensor``: the names that torch prints."""
+    if op.node_class is None:
+        functional = op.functional or op
+        name = node_name(functional.base_name, functional.func._overloadname)
+        namespace = AccumulateGrad.namespace if name in WITHOUT_NUMBER.values() else ""
+        op.node_class = type(name, (OpNode,), {**_members(op), "namespace": namespace})
+    made: type[OpNode] = op.node_class
+    return made

@@ -1,0 +1,217 @@
+"""What a node keeps between forward and backward: saved tensors with their versions, or what a pack hook made of them.
+
+Saved are *inner* tensors, never values of the node's own level, so that nothing a node saves leads back to it. The history of a saved
+tensor is that of the argument or output it came from; the node knows it and passes it as ``edge`` wherever it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules.ops import DIFFERENTIABLE
+from ..rules.record import NestedMeta
+from ..seam.ambient import Ambient
+from ..seam.levels import Value
+from .node_names import op_name
+
+FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "A backward pass frees what was saved for it. Specify retain_graph=True in the first one to keep it."
+)
+
+Pack = Callable[[torch.Tensor], Any]
+Unpack = Callable[[Any], torch.Tensor]
+
+
+class _Hooks(Ambient):
+    """Default hooks of this thread; the innermost pair is the one that applies. ``disabled``: the message of who forbids them.
+    ``rising``: while the result of an in-place op is packed, that tensor, whose version the dispatcher still counts up on the way out."""
+
+    def __init__(self) -> None:
+        self.rising: torch.Tensor | None = None
+        self.stack: list[tuple[Pack, Unpack]] = []
+        self.disabled: str | None = None
+
+    def push(self, pack: Pack, unpack: Unpack) -> None:
+        if not (callable(pack) and callable(unpack)):
+            raise TypeError(f"saved_tensors_hooks(): incompatible function arguments: two callables are needed, got {pack!r}, {unpack!r}")
+        if self.disabled is not None:
+            raise RuntimeError(self.disabled)
+        self.stack.append((pack, unpack))
+
+
+HOOKS = _Hooks()
+
+
+class Saved:
+    """One saved tensor with the version that it had."""
+
+    __slots__ = ("tensor", "version")
+
+    tensor: torch.Tensor
+    version: int
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        try:
+            self.version = tensor._version
+        except RuntimeError:
+            refuse_inference(tensor)
+            raise
+
+    def check(self, edge: Any) -> torch.Tensor:
+        """The tensor, if nothing has written to it since. ``edge``: its history, for the message.
+
+        A result of an in-place op expects that the dispatcher counts the write. It does not where the op ran on a resolved copy of a lazily
+        conjugated or negated target.
+        """
+        t = self.tensor
+        if t._version > self.version:
+            raise modified(t, self.version, edge)
+        return t
+
+
+def modified(t: torch.Tensor, version: int, edge: Any = None) -> RuntimeError:
+    """The error for a tensor of history ``edge`` that was saved at ``version`` and written to since."""
+    source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{_type_name(t)} {NestedMeta.of(t) or list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
+        "Write to a clone, or after the backward pass. torch.autograd.set_detect_anomaly(True, check_nan=False) shows which call saved it."
+    )
+
+
+def refuse_inference(tensor: Any) -> None:
+    """Says why the version of ``tensor``, if it is an inference tensor, cannot be had."""
+    if isinstance(tensor, torch.Tensor) and tensor.is_inference():
+        raise RuntimeError(
+            "Inference tensors cannot be saved for backward. Compute with a clone that is made outside of inference mode, or make the "
+            "tensor under no_grad instead."
+        ) from None
+
+
+class Packed:
+    """A saved tensor that went through a pack hook; ``unpack(payload)`` gets it back."""
+
+    __slots__ = ("payload", "unpack")
+
+    def __init__(self, payload: Any, unpack: Unpack) -> None:
+        self.payload = payload
+        self.unpack = unpack
+
+
+def _type_name(t: torch.Tensor) -> str:
+    if t.dtype.is_complex:  # the legacy names stop short of these
+        return f"{t.device.type.upper()}{t.type().rpartition('.')[2].removesuffix('Tensor')}Type"
+    return t.type()
+
+
+def save(level: Any, t: torch.Tensor, edge: Any) -> Saved | Packed:
+    """Keep inner tensor ``t`` of history ``edge``: packed by the default hooks, if there are some and ``level`` is the eager session."""
+    if HOOKS.stack and level.packs:
+        return pack(level, t, edge, *HOOKS.stack[-1])
+    return Saved(t)
+
+
+def restore(level: Any, s: Saved | Packed, edge: Any) -> torch.Tensor:
+    """The inner tensor that was saved. Raises if it was written to since, or if the unpack hook gives anything but a tensor."""
+    if type(s) is Saved:
+        return s.check(edge)
+    assert type(s) is Packed
+    t = s.unpack(s.payload)
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}")
+    return t._inner if isinstance(t, Value) and t._level is level else t
+
+
+def present(level: Any, t: torch.Tensor, edge: Any) -> Any:
+    """Inner tensor ``t`` as users may see it: a value of ``level`` with history ``edge``, or the leaf itself that it came from.
+
+    An integer has no history, though it is an output of the node that it came from: ops would record themselves for its sake.
+    """
+    if edge is not None and t.dtype not in DIFFERENTIABLE:
+        edge = None
+    if edge is not None:
+        leaf = getattr(edge[0], "variable", None)
+        if leaf is not None and leaf._inner is t:
+            return leaf
+    return level.wrap(t, edge)
+
+
+def pack(level: Any, t: torch.Tensor, edge: Any, hook: Pack, unpack: Unpack) -> Packed:
+    version = t._version
+    with torch.no_grad():
+        payload = hook(present(level, t, edge))
+    if t._version != version:
+        raise RuntimeError(
+            "A saved tensor pack hook is modifying its input in place. The program goes on computing with that tensor: change a clone "
+            "and return it."
+        )
+    return Packed(payload, unpack)
+
+
+class SavedTensor:
+    """As ``torch._C._autograd.SavedTensor``, what ``node._raw_saved_*`` gives: one saved tensor to look at or to register hooks on.
+
+    ``slots[index]`` is where ``node`` keeps it; ``edge`` its history.
+    """
+
+    __slots__ = ("_edge", "_index", "_node", "_slots")
+    _node: Any
+    _slots: list[Any]
+    _index: int
+    _edge: Any
+
+    def __init__(self, *_: Any) -> None:
+        raise RuntimeError("Trying to create a SavedTensor object from Python is forbidden.")
+
+    @classmethod
+    def of(cls, node: Any, slots: list[Any], index: int, edge: Any) -> SavedTensor:
+        handle = cls.__new__(cls)
+        handle._node, handle._slots, handle._index, handle._edge = node, slots, index, edge
+        return handle
+
+    @property
+    def data(self) -> Any:
+        """What is kept: the tensor itself, or what the pack hook made of it."""
+        s = self._slots[self._index]
+        return s.payload if type(s) is Packed else None if s is None else present(self._node.level, s.tensor, self._edge)
+
+    @property
+    def unpack_hook(self) -> Unpack | None:
+        s = self._slots[self._index]
+        return s.unpack if type(s) is Packed else None
+
+    def unpack(self) -> Any:
+        """The tensor as the backward pass will see it."""
+        self._require_kept(FREED)
+        s = self._slots[self._index]
+        if s is None:
+            return None
+        t = restore(self._node.level, s, self._edge)
+        return present(self._node.level, t, self._edge)
+
+    def register_hooks(self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None) -> None:
+        """Keep ``pack_hook(tensor)`` in place of the tensor, and use ``unpack_hook`` of that in the backward pass. At most once."""
+        if not (callable(pack_hook) and callable(unpack_hook)):
+            raise TypeError(
+                f"register_hooks(): incompatible function arguments: two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
+            )
+        self._require_kept(
+            "Calling register_hooks on a saved tensor after it has been freed. Register before the backward pass, or keep what is saved "
+            "with retain_graph=True."
+        )
+        s = self._slots[self._index]
+        if s is None:
+            raise RuntimeError("Calling register_hooks on a saved tensor with value None is forbidden")
+        if type(s) is Packed:
+            raise RuntimeError("Calling register_hooks on a saved tensor whose hooks have already been set. It takes one pair.")
+        level = self._node.level
+        self._slots[self._index] = pack(level, s.check(self._edge), self._edge, pack_hook, unpack_hook)
+
+    def _require_kept(self, message: str) -> None:
+        if self._node.saved is None:
+            raise RuntimeError(message)

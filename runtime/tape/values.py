@@ -1,0 +1,113 @@
+"""Values of a grad level, and where the gradient of one goes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from ..seam.levels import Value
+from .nodes import AccumulateGrad, Edge, Input, Nowhere
+
+_grad_enabled = torch.is_grad_enabled
+
+
+def edge_of(v: Any) -> Any:
+    """Where the gradient of ``v`` goes, or None when it needs none."""
+    view = v._view
+    if view is not None and view.generation != view.base._generation:
+        view.refresh(v)
+    e = v._edge
+    if e is not None:
+        return e
+    if v._req:
+        node = v._accumulator() if v._accumulator is not None else None
+        return (node if node is not None else accumulator_of(v)), 0
+    if view is not None and _grad_enabled() and v._follows_base():
+        return Nowhere(v._level, v._inner), 0
+    return None
+
+
+_making = threading.Lock()
+
+
+def accumulator_of(v: Any) -> AccumulateGrad:
+    """The end of paths to a leaf, made when a graph first needs it. All threads get the same one."""
+    with _making:
+        node = v._accumulator() if v._accumulator is not None else None
+        if node is None:
+            node = AccumulateGrad(v._level, v)
+            v._accumulator = weakref.ref(node)
+    return node
+
+
+class GradValue(Value):
+    """A value of a grad level.
+
+    ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
+    writes, so that views know when to follow.
+    """
+
+    _level: Any
+    _edge: Edge | None = None
+    _req: bool = False
+    _accumulator: Any = None
+    _generation: int = 0
+    _retains: bool = False
+    _adopted_by: int  # see ``runtime.tape.adopt``
+
+    def _follows_base(self) -> bool:
+        """Whether this is a view without history that requires grad because its base does."""
+        return False
+
+    @property
+    def requires_grad(self) -> bool:
+        return edge_of(self) is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    @property
+    def grad_fn(self) -> Any:  # type: ignore[override]
+        e = edge_of(self)
+        return None if e is None or isinstance(e[0], (AccumulateGrad, Input)) else e[0]
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self.grad_fn is None
+
+    def tolist(self) -> Any:
+        return self._inner.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force and edge_of(self) is not None:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self._inner.numpy(force=force)
+
+    @property
+    def output_nr(self) -> int:  # type: ignore[override]
+        e = edge_of(self)
+        return 0 if e is None else e[1]
+
+    @property
+    def data(self) -> Any:
+        return self._level.wrap(self._inner.data, None)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        if requires_grad and edge_of(self) is None:
+            self._edge = (Input(self._level, self._inner), 0)
+        elif not requires_grad and edge_of(self) is not None:
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no history."
+            )
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"GradValue(level={self._level.number}, {self._inner!r})"

@@ -1,0 +1,270 @@
+"""Views at a grad level: how a value finds its base again, and what a write to it means for the base's history.
+
+A view remembers its base and the view ops that lead to it. Writing to a view changes the base's history (``CopySlices``); every
+view of that base then finds that its generation is old and takes its history anew from its base.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NoReturn
+
+import torch
+
+from ..errors import InplaceError
+from ..rules.ops import Op
+from ..seam.levels import VALUES, Value
+from . import hooks
+from .accumulate import dense
+from .conform import conform
+from .node_names import op_name
+from .nodes import AccumulateGrad, Input, Node
+from .values import edge_of
+
+_as_strided = torch.ops.aten.as_strided.default
+_grad_enabled = torch.is_grad_enabled
+
+WRITTEN = "is being"
+STALE = "its base or another view of its base has been"
+
+
+class View:
+    """How a value follows its base. ``chain``: (func, arguments after self, kwargs, output number or None) per view op.
+
+    ``creation``: why a write to it may not be recorded: made in ``"no_grad"`` or ``"inference"`` mode, by an op with several views
+    (``"multi"``), by a custom Function (``"function"``); ``""`` where it may.
+    """
+
+    __slots__ = ("base", "chain", "creation", "generation", "reshaped")
+
+    def __init__(self, base: Any, chain: tuple[Any, ...], creation: str) -> None:
+        self.base = base
+        self.chain = chain
+        self.generation = base._generation
+        self.reshaped = base._reshaped
+        self.creation = creation
+
+    def path(self, v: Any) -> tuple[Any, ...]:
+        """``chain``, or where the base has changed its own geometry since, the step to the memory that ``v`` shows."""
+        base = self.base
+        if self.reshaped == base._reshaped:
+            return self.chain
+        if not _comparable(v, base):
+            self._lost()
+        return ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),)
+
+    def replay(self, t: Any) -> Any:
+        """The same view of ``t``, which has the geometry of the base (a tangent, say, whose memory may be laid out otherwise)."""
+        if self.reshaped != self.base._reshaped:
+            self._lost()
+        return replay(self.chain, t)
+
+    def _lost(self) -> NoReturn:
+        raise InplaceError(
+            f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), and the view cannot follow it at this "
+            "level; use the out-of-place op (t, transpose, squeeze, …)"
+        )
+
+    def refresh(self, v: Any) -> None:
+        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by the view ops again."""
+        base = self.base
+        follows = base.requires_grad
+        if not follows and v._edge is None:
+            return  # not now: should the base require grad later, the view will stand behind what was written
+        if self.creation:
+            if not _grad_enabled():
+                return  # nobody records from it now
+            refuse_rebase(v, STALE)
+        if not follows:
+            raise RuntimeError(
+                "the base of this view was both modified inplace and detached inplace (detach_), and the history of the view is lost. "
+                "Use detach() instead of detach_(), or take the view anew"
+            )
+        self.generation = base._generation
+        before = v._edge
+        with torch.enable_grad():
+            if v._level.restrides_views and not torch._C._is_view_replay_enabled() and _comparable(v, base):
+                v._edge = _as_strided(base, v.shape, v.stride(), v.storage_offset())._edge
+            else:
+                v._edge = replay(self.path(v), base)._edge
+        v._req = False
+        if v._retains and v._edge is not None:
+            hooks.follow(v, before)
+
+
+def replay(chain: tuple[Any, ...], base: Any) -> Any:
+    for func, rest, kwargs, which in chain:
+        base = func(base, *rest, **kwargs)
+        if which is not None:
+            base = base[which]
+    return base
+
+
+def _comparable(v: Any, base: Any) -> bool:
+    """Whether sizes and strides alone say what of the memory of ``base`` the view ``v`` shows."""
+    a, b = v._inner, base._inner
+    return (
+        type(a) is torch.Tensor
+        and type(b) is torch.Tensor
+        and a.dtype is b.dtype
+        and a.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and a.is_conj() == b.is_conj()
+        and a.is_neg() == b.is_neg()
+    )
+
+
+def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
+    follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), "multi" if op.multi_view else "")
+
+
+def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> None:
+    """``v`` is a view of ``source``, which ``step`` takes (see :class:`View`)."""
+    if type(source) not in VALUES or source._level is not v._level:
+        return
+    if source.is_inference():  # autograd knows nothing of these
+        v._edge = None
+        return
+    if not _grad_enabled():
+        creation = "inference" if torch.is_inference_mode_enabled() else "no_grad"
+    of = source._view
+    if of is None:
+        v._view = View(source, (step,), creation)
+        return
+    creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
+    if source._req:  # a view that was made a leaf is where history begins
+        v._view = View(source, (step,), creation)
+    else:
+        v._view = View(of.base, (*of.path(source), step), creation)
+
+
+def refuse_stale_target(target: Any) -> None:
+    """A write to a view that may not follow its base, which has changed already: say the former rather than the latter."""
+    view = target._view
+    if view is not None and view.creation and view.generation != view.base._generation and _grad_enabled() and view.base.requires_grad:
+        refuse_rebase(target, WRITTEN)
+
+
+def base_edge(v: Any) -> Any:
+    """Where the gradient of the base of a view goes; None for what is no view."""
+    return None if v._view is None else edge_of(v._view.base)
+
+
+def check_write(target: Any, edge: Any, recording: bool) -> None:
+    """Refuses writes that history could not follow. ``edge``: the target's; ``recording``: the write itself has a gradient."""
+    view = target._view
+    of_base = base_edge(target)
+    if view is not None and (recording or of_base is not None) and (view.base.is_nested or target.is_nested):
+        raise InplaceError(
+            "the gradient of a write to a view of a nested tensor, or to a nested one of a buffer, is not known. Clone it first"
+        )
+    if view is not None and view.creation and (recording or of_base is not None):
+        refuse_rebase(target, WRITTEN)
+    of_leaf = view is not None and (edge is not None or of_base is not None) and view.base.is_leaf
+    if of_leaf or (edge is not None and isinstance(edge[0], (AccumulateGrad, Input))):
+        what = "a view of a leaf" if of_leaf else "a leaf"
+        raise RuntimeError(f"{what} Variable that requires grad is being used in an in-place operation.")
+
+
+_AMBIGUOUS = (
+    "Nothing says whether the write belongs to the history. Make the view and write to it both inside the {} block, where nothing is "
+    "recorded, or both outside."
+)
+_REASONS = {
+    "no_grad": _AMBIGUOUS.format("no_grad"),
+    "inference": _AMBIGUOUS.format("inference_mode"),
+    "multi": "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
+    "modified inplace. Use the out-of-place op, or make the view alone, by select or narrow.",
+    "function": "This view was created inside a custom Function (or because an input was returned as-is). The history of a view that is "
+    "written to is made from its base, which would leave out the Function's backward. Write to a clone of the output.",
+}
+
+
+def refuse_rebase(v: Any, what: str) -> None:
+    """History of ``v`` would have to come from its base, which the way it was made does not allow. ``what``: WRITTEN or STALE."""
+    creation = v._view.creation
+    node, index = getattr(v, "_edge", None) or (None, 0)
+    if node is not None and len(node.metas) > 1:
+        creation = creation if creation in ("no_grad", "inference") else "multi"
+    mode, now = ("inference mode", "in normal mode") if creation == "inference" else ("no_grad mode", "with grad mode enabled")
+    by_mode = creation in ("no_grad", "inference")
+    if node is None:
+        text = f"A view was created in {mode} and {what} modified inplace {now}."
+    elif by_mode:
+        text = f"Output {index} of {op_name(node)} is a view of a view which was created in {mode} and {what} modified inplace {now}."
+    else:
+        text = f"Output {index} of {op_name(node)} is a view and {what} modified inplace."
+    raise RuntimeError(f"{text} {_REASONS[creation]}")
+
+
+def aliases(a: Any, b: Any) -> bool:
+    """Whether two tensors share memory, at whatever level they are."""
+    while isinstance(a, Value):
+        a = a._inner
+    while isinstance(b, Value):
+        b = b._inner
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
+        return a is b
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+class CopySlices(Node):
+    """History of a base after a write to one of its views: the gradient passes everywhere but through the written part."""
+
+    namespace = AccumulateGrad.namespace
+    __slots__ = ("chain", "geometry", "inner_node", "others", "self_edge")
+
+    def __init__(self, level: Any, of_base: Any, target: Any, node: Node, self_edge: int | None) -> None:
+        base = target._view.base
+        n = len(node.edges)
+        self.others = tuple(range(n)) if self_edge is None else (*range(self_edge), *range(self_edge + 1, n))
+        edges = node.edges if self_edge is None else tuple([node.edges[i] for i in self.others])
+        Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
+        self.chain = target._view.path(target)  # without the base itself, which would close a cycle
+        # places in memory, which as_strided speaks of, count from the start of the storage
+        offset = base.storage_offset() if _as_strided in [step[0] for step in self.chain] else None
+        self.geometry = (base.shape, base.stride(), offset)
+        self.inner_node = node
+        self.self_edge = self_edge
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        g = grads[0]
+        if g is None:
+            return (None,) * len(self.edges)
+        shape, stride, offset = self.geometry
+        if offset is not None:
+            reach = offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+            base = g.new_zeros(reach).as_strided(shape, stride, offset)
+        elif dense(shape, stride):
+            base = g.new_empty_strided(shape, stride)
+        else:
+            base = torch.empty_like(g, memory_format=torch.contiguous_format)
+        base = base.copy_(g)
+        part = replay(self.chain, base)
+        inner_wanted = None
+        if wanted is not None:
+            inner_wanted = [False] * len(self.inner_node.edges)
+            for k, i in enumerate(self.others):
+                inner_wanted[i] = wanted[k + 1]
+            if self.self_edge is not None:
+                inner_wanted[self.self_edge] = wanted[0]
+        # recorded, a saved result leads to the node that made it, and then that node shall be freed on its own
+        node = copy.copy(self.inner_node) if create_graph else self.inner_node
+        out = node.apply([part.clone()], inner_wanted, create_graph)
+        if self.edges[0] is not None:
+            own = out[self.self_edge] if self.self_edge is not None else None
+            if own is None:
+                part.zero_()
+            else:
+                part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
+        return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
+
+    def inputs(self) -> list[int | None]:
+        shown = list(self.inner_node.inputs())
+        written = shown.index(self.self_edge) if self.self_edge is not None else 0  # the base stands in its place
+        return [0, *(None if i is None else self.others.index(i) + 1 for i in (*shown[:written], *shown[written + 1 :]))]
+
+    def release(self) -> None:
+        self.inner_node.release()
