@@ -54,6 +54,7 @@ FLOORS = {
     ),
 }
 
+
 def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 

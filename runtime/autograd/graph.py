@@ -168,7 +168,6 @@ class _CopyBeforeWrite(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-
 class _Mutation(Ambient):
     allowed = False
 

@@ -47,18 +47,21 @@ def install() -> None:
     from .modules import patch_modules
     from .routes import replacements, switches
 
-    patches = Patches()
+    patches, lasting = Patches(), Patches()
     forget_tables()
     try:
-        patches.replace_everywhere(replacements() | wrapped_factories() | captures(patches) | compiler(patches))
+        lasting.replace_everywhere(captures(patches, lasting) | compiler(patches))
+        patches.replace_everywhere(replacements() | wrapped_factories())
         for owner, name, value in switches():
             patches.set(owner, name, value)
         patch_classes(patches)
         patch_modules(patches)
         patch_distributed(patches)
         patches.enter(fallback_policy(current_fallback_policy()))  # a program may set it by torch's function
+        patches.callback(lasting.undo)
     except BaseException:
         patches.undo()
+        lasting.undo()
         raise
     _patches = patches
 

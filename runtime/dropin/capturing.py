@@ -5,7 +5,6 @@ What comes back works on tensors of the session: its parameters are those of the
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ import torch.export
 import torch.onnx
 
 from .patches import Patches
-from .stepping_aside import Exchange, RefuseSession, aside
+from .stepping_aside import Exchange, RefuseSession, aside, torchs_when_aside
 
 _export, _load = torch.export.export, torch.export.load
 _ExportedProgram: Any = torch.export.ExportedProgram
@@ -24,7 +23,6 @@ _ExportedProgram: Any = torch.export.ExportedProgram
 def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[..., Any]:
     """``torch.jit.trace`` or ``torch.jit.trace_module``. The first argument is the program."""
 
-    @functools.wraps(capture)
     def traced(program: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = Exchange()
         args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
@@ -49,7 +47,6 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
 def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
     """``torch.onnx.export``, which only writes down what it is given."""
 
-    @functools.wraps(capture)
     def exported(model: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = Exchange()
         with aside(patches), exchange.lent(model):
@@ -99,7 +96,7 @@ class Programs:
             program = _load(f, **options)
         return self._received(program, Exchange())
 
-    def patch(self) -> None:
+    def patch(self, lasting: Patches) -> None:
         """The methods of ``ExportedProgram`` that compute with its tensors."""
         original_module, original_decompositions = _ExportedProgram.module, _ExportedProgram.run_decompositions
 
@@ -112,23 +109,22 @@ class Programs:
             exchange = self._exchanges.setdefault(program, Exchange())
             return self._received(self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)), exchange)
 
-        self._patches.set(_ExportedProgram, "module", module)
-        self._patches.set(_ExportedProgram, "run_decompositions", run_decompositions)
+        lasting.set(_ExportedProgram, "module", torchs_when_aside(original_module, module))
+        lasting.set(_ExportedProgram, "run_decompositions", torchs_when_aside(original_decompositions, run_decompositions))
 
 
-def _named(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.wraps(theirs)(lambda *args, **kwargs: ours(*args, **kwargs))
+def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
+    """``{id of a function of torch that captures programs: (function, ours)}``.
 
-
-def captures(patches: Patches) -> dict[int, tuple[Any, Any]]:
-    """``{id of a function of torch that captures programs: (function, ours)}``."""
+    ``lasting`` holds while ``patches`` are suspended: a thread that starts a capture during another thread's has to meet ours, and wait.
+    """
     programs = Programs(patches)
-    programs.patch()
-    pairs = [
+    programs.patch(lasting)
+    pairs: list[tuple[Any, Callable[..., Any]]] = [
         (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
-        (_export, _named(_export, programs.export)),
-        (_load, _named(_load, programs.load)),
+        (_export, programs.export),
+        (_load, programs.load),
     ]
-    return {id(theirs): (theirs, ours) for theirs, ours in pairs}
+    return {id(theirs): (theirs, torchs_when_aside(theirs, ours)) for theirs, ours in pairs}

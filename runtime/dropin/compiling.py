@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
-from .stepping_aside import Exchange, aside, standing_aside
+from .stepping_aside import Exchange, aside, standing_aside, torchs_when_aside
 
 _compile = torch.compile
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -119,16 +119,14 @@ def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
 
     @functools.cache
     def change_dynamo() -> None:
-        dynamo, end = Patches(), contextlib.ExitStack()
-        end.callback(dynamo.undo)
-        patches.enter(end)
+        dynamo = Patches()
+        patches.callback(dynamo.undo)
         with aside(patches):
             _patch_dynamo(dynamo, patches)
 
-    @functools.wraps(_compile)
     def compile(*args: Any, **kwargs: Any) -> Any:
         change_dynamo()
         with aside(patches):
             return _compile(*args, **kwargs)
 
-    return {id(_compile): (_compile, compile)}
+    return {id(_compile): (_compile, torchs_when_aside(_compile, compile))}

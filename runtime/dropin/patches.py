@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,10 @@ class Patches:
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         """Enter a context that :meth:`undo` leaves."""
         self._entered.enter_context(manager)
+
+    def callback(self, leave: Callable[[], None]) -> None:
+        """Call ``leave`` in :meth:`undo`."""
+        self._entered.callback(leave)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """``owner.name = value``, where owner is a module or a class."""

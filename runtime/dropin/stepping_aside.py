@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -66,6 +66,16 @@ def aside(patches: Patches) -> Iterator[None]:
             yield
         finally:
             _thread.captures -= 1
+
+
+def torchs_when_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """``ours`` for a program, and ``theirs`` for torch itself when one capture starts another."""
+
+    @functools.wraps(theirs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return theirs(*args, **kwargs) if standing_aside() else ours(*args, **kwargs)
+
+    return call
 
 
 class Exchange:

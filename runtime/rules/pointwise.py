@@ -149,15 +149,15 @@ def _share_of_sum(self: torch.Tensor, other: torch.Tensor, log: float = 1.0) -> 
 
 
 pointwise("logaddexp", self=lambda self, other: _share_of_sum(self, other), other=lambda self, other: _share_of_sum(other, self))
-pointwise(
-    "logaddexp2", self=lambda self, other: _share_of_sum(self, other, LN2), other=lambda self, other: _share_of_sum(other, self, LN2)
-)
+pointwise("logaddexp2", self=lambda self, other: _share_of_sum(self, other, LN2), other=lambda self, other: _share_of_sum(other, self, LN2))
 pointwise("ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda result: result * LN2)
 
 # trigonometry
 pointwise("sin", self=lambda self: self.cos())
 pointwise("cos", self=lambda self: -self.sin())
 pointwise("tan", self=lambda result: 1 + result.square())
+
+
 def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
     """``1 - x²``, as (1 - x)(1 + x) where that difference would cancel."""
     near = x.abs() < 0.5

@@ -62,6 +62,8 @@ register(
     batch=batch.sizes(1),
     family="view",
 )
+
+
 @batch.exact
 def _reshape_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return args[0].reshape([size, *args[1]])

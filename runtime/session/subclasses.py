@@ -29,6 +29,7 @@ class Subclassed(Tensor):
     """Stands behind the user's class where ``torch.Tensor`` stood: its calls of ``super()`` come here. ``_kind`` is the user's class."""
 
     _kind: type[torch.Tensor]
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return pickling.reduced(self, self._kind, protocol)
 

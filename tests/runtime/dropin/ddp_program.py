@@ -61,9 +61,7 @@ def train(rank: int, kind: str) -> list[Any]:
 
 def process(rank: int, folder: str, kinds: list[str]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=200)
-    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=200))
     for kind in kinds:
         expected = train(rank, kind)
         with dropin.installed():

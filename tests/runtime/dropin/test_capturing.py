@@ -250,19 +250,39 @@ def test_an_error_in_a_capture_leaves_everything_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("routed")
-def test_captures_in_two_threads_wait_for_one_another() -> None:
+def test_captures_in_four_threads_wait_for_one_another() -> None:
     results: list[Any] = []
 
     def capture() -> None:
         f = torch.jit.trace(lambda x: x * torch.ones(2), (torch.zeros(2),))
         results.append(f(torch.ones(2)).tolist())
 
-    threads = [threading.Thread(target=capture) for _ in range(2)]
+    for _ in range(10):
+        run_at_once(*[capture] * 4)
+    assert results == [[1.0, 1.0]] * 40 and isinstance(torch.ones(1), runtime.Tensor)
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_thread_meets_the_drop_ins_capturing_functions_during_another_threads_capture() -> None:
+    met: list[Any] = []
+
+    def functions() -> tuple[Any, ...]:
+        return torch.jit.trace, torch.jit.trace_module, torch.export.export, torch.compile, torch.export.ExportedProgram.module
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        run_at_once(lambda: met.append(functions()))
+        return x * 2
+
+    torch.jit.trace(traced, (torch.zeros(2),), check_trace=False)
+    assert met == [functions()] * len(met) and met
+
+
+def run_at_once(*calls: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [[1.0, 1.0]] * 2 and isinstance(torch.ones(1), runtime.Tensor)
 
 
 def in_session(*tensors: Any) -> bool:

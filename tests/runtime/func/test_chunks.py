@@ -20,9 +20,7 @@ def f(x: Any, y: Any) -> Any:
 def test_chunk_vmap_is_vmap(chunks: int) -> None:
     y = torch.ones(3)
     torch.testing.assert_close(chunk_vmap(f, (0, None), chunks=chunks)(X, y), vmap(f, (0, None))(X, y))
-    torch.testing.assert_close(
-        chunk_vmap(f, (1, 0), out_dims=(1, 0), chunks=chunks)(X.t(), X), vmap(f, (1, 0), out_dims=(1, 0))(X.t(), X)
-    )
+    torch.testing.assert_close(chunk_vmap(f, (1, 0), out_dims=(1, 0), chunks=chunks)(X.t(), X), vmap(f, (1, 0), out_dims=(1, 0))(X.t(), X))
 
 
 @pytest.mark.parametrize(("chunks", "sizes"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 1]), (9, [1] * 5)])

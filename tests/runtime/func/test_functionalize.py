@@ -474,4 +474,3 @@ def test_detach_in_place_reaches_every_element_of_a_batch() -> None:
     x = torch.ones(2, 3)
     torch.testing.assert_close(grad(f)(x), 2 * x)
     torch.testing.assert_close(jvp(f, (x,), (x,))[1], torch.tensor(12.0))
-

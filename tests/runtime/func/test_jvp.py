@@ -118,8 +118,6 @@ def test_every_argument_gives_its_part_of_the_tangent(f: Any) -> None:
     check(lambda y: f(X, y), (T,), (X.sin(),))
 
 
-
-
 def test_a_tangent_of_an_omitted_weight_is_none_and_of_a_given_one_is_refused() -> None:
     p, target = X.sigmoid(), T.sigmoid()
     found = jvp(lambda p, w: F.binary_cross_entropy(p, target, w.detach()), (p, p), (T, T))
