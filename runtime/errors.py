@@ -24,7 +24,7 @@ class MissingRule(NotImplementedError):
         what = f"what is passed as {lacking}" if lacking else "the op's arguments"
         text = (
             f"{op} has no {rule} rule{which}, so {_UNKNOWN[rule].format(what=what)}. "
-            "For maintainers: add the rule to the op's record in runtime/rules/ (docs/runtime.md shows how)."
+            "For maintainers: add the rule to the op's record in runtime/rules/ (docs/rules.md shows how)."
         )
         if rule == "jvp":
             text = f"Trying to use forward AD with {op.split('.')[1] if '.' in op else op} that does not support it: {text}"

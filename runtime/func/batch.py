@@ -305,7 +305,7 @@ class BatchLevel(Level):
             _warned.add(name)
             warnings.warn(
                 f"{name} has no batch rule, so vmap runs it as a loop over {self.size} elements; "
-                "add one to its record in runtime/rules/ (docs/runtime.md shows how)",
+                "add one to its record in runtime/rules/ (docs/rules.md shows how)",
                 stacklevel=users_frame()[1],
             )
 

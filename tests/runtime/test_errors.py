@@ -52,7 +52,7 @@ class TestMissingRule:
         users, maintainers = str(caught.value).split(" For maintainers: ")
         assert users.startswith("aten.geqrf.default has no vjp rule, so its gradient is not known: detach() the op's arguments")
         assert users.endswith("or report the op.") and "runtime/rules" not in users
-        assert "runtime/rules/" in maintainers and "docs/runtime.md" in maintainers
+        assert "runtime/rules/" in maintainers and "docs/rules.md" in maintainers
 
     def test_of_one_argument_of_an_op_that_has_rules_for_others(self) -> None:
         weight = runtime.tensor([1.0, 2.0], requires_grad=True)

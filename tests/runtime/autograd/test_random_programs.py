@@ -1,6 +1,6 @@
 """Random programs of views, writes and changes of geometry run as on torch: values, versions, gradients, errors.
 
-Left out is what differs on purpose (docs/runtime.md): ``detach_`` of a base, writes that read their own target.
+Left out is what differs on purpose (docs/autograd.md): ``detach_`` of a base, writes that read their own target.
 """
 
 import random
