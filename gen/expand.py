@@ -7,16 +7,14 @@ of some 150,000 cells is fast without a cache of results.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 
+from gen import entry_names, pipeline, reduce
 from gen import ops as ops_
-from gen import pipeline, reduce
 from gen.catalog import Catalog
 from gen.errors import MatrixError, nearest, one_of
 from gen.globs import Names, is_glob
@@ -262,15 +260,16 @@ class _Maker:
             for kind, specs in (("exclude", matrix.exclude), *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS))
             for index, spec in enumerate(specs)
         ]
-        names = self._entry_names(written)
-        found = [self._entry(kind, names[path], spec, path) for kind, spec, path in written]
+        names = entry_names.Names(spec.name for _, spec, _ in written if spec.name)
+        named = self._named(written, names)
+        found = [self._entry(kind, named[path], spec, path) for kind, spec, path in written]
         valid = list(possible)
         for entry in found:
             for index in reduce.bits(entry.ops if entry.kind == "exclude" else 0):
                 valid[index] &= ~entry.columns
         for entry in found:
             self._refuse_idle(entry, possible if entry.kind == "exclude" else valid)
-        return [*found, *self._tolerances()]
+        return [*found, *self._tolerances(names)]
 
     def _entry(self, kind: str, name: str, spec: Where, path: ops_.Path) -> Entry:
         columns = self._select(self._checks, spec.check, (*path, "check"))
@@ -303,32 +302,28 @@ class _Maker:
         what = f"{entry.kind} matches no case: {entry.spec.reason}"
         self._loaded.problem(entry.path, what, "an entry that is about something (`gen list` with the same filters shows cases)")
 
-    def _entry_names(self, written: Sequence[tuple[str, Where, ops_.Path]]) -> dict[ops_.Path, str]:
-        """A name for each entry: its own, or one from its reason; equal ones are told apart by their content."""
-        slugs = {path: spec.name or _slug(kind, spec.reason) for kind, spec, path in written}
-        count = Counter(slugs.values())
-        names: dict[ops_.Path, str] = {}
-        for kind, spec, path in written:
-            name = slugs[path]
-            if count[name] > 1 and spec.name:
-                self._loaded.problem((*path, "name"), f'the name "{name}" is taken', "a name of its own")
-            elif count[name] > 1:
-                name += "_" + hashlib.sha256(f"{kind} {spec!r}".encode()).hexdigest()[:6]
-            names[path] = name
-        return names
+    def _named(self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.Names) -> dict[ops_.Path, str]:
+        """Each entry's own name, or one from its reason. Exclusions come last, as no generated module names them."""
+        own = Counter(spec.name for _, spec, _ in written if spec.name)
+        found: dict[ops_.Path, str] = {}
+        for kind, spec, path in sorted(written, key=lambda entry: entry[0] == "exclude"):
+            if spec.name and own[spec.name] > 1:
+                self._loaded.problem((*path, "name"), f'the name "{spec.name}" is taken', "a name of its own")
+            found[path] = spec.name or names.give(entry_names.words_of(spec.reason, kind))
+        return found
 
-    def _tolerances(self) -> Iterator[Entry]:
+    def _tolerances(self, names: entry_names.Names) -> Iterator[Entry]:
         everywhere = (1 << len(self._ops)) - 1
         for index, op in enumerate(self._ops):
             if (given := op.spec.tolerance) is not None:
                 reason = given.reason or f"{op.name} asks for it"
                 spec = ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol)
-                yield Entry("tolerance", f"of_{_slug('op', op.name)}", spec, op.path, -1, 1 << index)
+                yield Entry("tolerance", names.give(f"of_{op.name.replace('.', '_')}"), spec, op.path, -1, 1 << index)
         for name, check in self._loaded.matrix.checks.items():
             if check.tolerance is not None:
                 reason = check.tolerance.reason or f"the check {name} asks for it"
                 spec = ToleranceEntry(reason=reason, rtol=check.tolerance.rtol, atol=check.tolerance.atol)
-                yield Entry("tolerance", f"of_{name}", spec, ("checks", name), self._checks.sets[name], everywhere)
+                yield Entry("tolerance", names.give(f"of_{name}"), spec, ("checks", name), self._checks.sets[name], everywhere)
 
     # --- which tier takes them ----------------------------------------------------------------------------------------------------
 
@@ -380,9 +375,3 @@ def factors(plan: Plan, position: int) -> reduce.Column:
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
     return [a | b for a, b in zip(first, second, strict=True)]
-
-
-def _slug(kind: str, text: str) -> str:
-    words = re.findall(r"[a-z0-9]+", text.lower())
-    slug = "_".join(words[:6])[:48].rstrip("_")
-    return slug if slug[:1].isalpha() else f"{kind}_{slug}"

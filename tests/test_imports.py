@@ -43,7 +43,7 @@ FLOORS = {
         ("__init__", "__main__", "coverage"),
     ),
     "gen": (
-        ("__init__", "errors", "globs", "literals", "pipeline", "reduce"),
+        ("__init__", "entry_names", "errors", "globs", "literals", "pipeline", "reduce"),
         ("reference", "targets"),
         ("checks",),
         ("catalog", "ops", "source", "spec", "validate"),

@@ -119,16 +119,37 @@ def test_every_reduction_stays_within_the_valid_cells(expanded: Expand, reductio
 
 def test_an_entry_is_named_after_its_reason_and_keeps_its_name(plan: Plan) -> None:
     assert [entry.name for entry in plan.entries if entry.kind in ("xfail", "vanishes")] == [
-        "eigenvectors_have_no_gauge_invariant_derivative",
+        "eigenvectors_no_gauge_invariant_derivative",
         "all_true",
     ]
 
 
-def test_entries_with_one_reason_get_names_of_their_own(expanded: Expand) -> None:
-    plan = expanded(MATRIX.format(more="skip: [{op: torch.sin, reason: Slow}, {op: torch.mul, reason: Slow}]"))
-    names = [entry.name for entry in plan.entries]
-    assert len(set(names)) == 2
-    assert all(name.startswith("slow_") for name in names)
+SLOW = "{op: torch.sin, reason: The op is slow}"
+HUGE = "{op: torch.mul, reason: The op is huge}"
+SLOW_TOO = "{op: torch.mul, reason: The op is slow}"
+
+
+def names_of(plan: Plan) -> dict[str, str]:
+    """Name of each entry by its op and reason."""
+    return {f"{entry.spec.op[0]}, {entry.spec.reason}": entry.name for entry in plan.entries}
+
+
+def test_of_entries_with_one_reason_the_second_is_numbered(expanded: Expand) -> None:
+    plan = expanded(MATRIX.format(more=f"skip: [{SLOW}, {SLOW_TOO}]"))
+    assert [entry.name for entry in plan.entries] == ["op_slow", "op_slow_2"]
+
+
+def test_entries_that_are_added_behind_change_no_name(expanded: Expand) -> None:
+    before = names_of(expanded(MATRIX.format(more=f"skip: [{SLOW}]")))
+    more = f"exclude: [{HUGE.replace('mul', 'linalg.det')}]\n    skip: [{SLOW}, {HUGE.replace('mul', 'sin')}, {SLOW_TOO}]"
+    after = names_of(expanded(MATRIX.format(more=more)))
+    assert before.items() <= after.items()
+    assert len(set(after.values())) == len(after)
+
+
+def test_an_entry_keeps_the_name_that_it_is_given(expanded: Expand) -> None:
+    plan = expanded(MATRIX.format(more=f"skip: [{SLOW}, {SLOW_TOO.replace('op:', 'name: op_slow, op:')}]"))
+    assert [entry.name for entry in plan.entries] == ["op_slow_2", "op_slow"]
 
 
 def test_the_order_of_families_does_not_change_the_cells(expanded: Expand) -> None:

@@ -1,0 +1,59 @@
+"""Names of entries: how the lines of a generated module, `gen list` and `gen explain` speak of what is known of a case.
+
+An entry with the reason «the op has no formula for a tangent» is named `op_no_formula_tangent`. A second entry with these words
+is `op_no_formula_tangent_2`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+WORDS = 6
+WIDTH = 48
+_FILLERS = frozenset(
+    re.findall(
+        r"\w+",
+        """a an and are as at be been but by for from had has have if in is it its of on one or so such than that the their them then
+        there these they this those to was were where which while whose with""",
+    )
+)
+_REFERENCE = re.compile(r"\([^)]*docs/[^)]*\)")
+_POSSESSIVE = re.compile(r"['’]s\b")
+_WORD = re.compile(r"[a-z0-9]+(?:-[a-z]+)*")
+
+
+def words_of(text: str, kind: str) -> str:
+    """An identifier of the first words of `text` that say something; `kind` comes first where none could start one."""
+    text = _POSSESSIVE.sub("", _REFERENCE.sub("", text.lower()))
+    chosen: list[str] = []
+    for word in _WORD.findall(text):
+        if word in _FILLERS or chosen[-1:] == [word]:
+            continue
+        if len(chosen) == WORDS or len("_".join([*chosen, word])) > WIDTH:
+            break
+        chosen.append(word.replace("-", "_"))
+    name = "_".join(chosen)
+    return name if name[:1].isalpha() else f"{kind}_{name}".rstrip("_")
+
+
+class Names:
+    """The names that are given out, each once.
+
+    Of equal names the first stays as it is and the others are numbered from 2, in the order in which they are asked for. An entry
+    that is added after them changes none; one that is added between them moves the numbers behind it. `name:` on an entry fixes its name.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._last: dict[str, int] = {}
+
+    def give(self, wanted: str) -> str:
+        """`wanted`, or `wanted_2`, `wanted_3`, … where it is taken."""
+        name, number = wanted, self._last.get(wanted, 1)
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._last[wanted] = number
+        self._taken.add(name)
+        return name
