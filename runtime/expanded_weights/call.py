@@ -23,12 +23,20 @@ def call_for_per_sample_grads(
     batch_first: bool = True,
     fallback: bool = False,
 ) -> Callable[..., Any]:
-    """``call_for_per_sample_grads(module)(*args)`` is ``module(*args)``; after ``backward`` of a loss of it, every parameter that
-    requires grad has ``grad_sample`` of shape (batch, *parameter).
+    """``module`` as a function whose backward pass computes per-sample gradients, as ``torch.nn.utils._per_sample_grad`` has it.
 
-    ``batch_size``: found from the arguments if None. ``loss_reduction``: how the loss combines samples; the gradients are those of each
-    sample's own loss either way. ``batch_first``: the batch is dimension 0 of the inputs, else 1. ``fallback``: run what has no layer rule
-    by ``vmap(vjp)``, op by op, or as a whole where an op takes weights alone; that needs a module without effects of its own.
+    >>> model = torch.nn.Linear(2, 1)
+    >>> call_for_per_sample_grads(model)(torch.ones(3, 2)).sum().backward()
+    >>> model.weight.grad_sample.shape
+    torch.Size([3, 1, 2])
+
+    The result is ``module(*args)``. After ``backward`` of a loss of it, every parameter that requires grad has ``grad_sample``, of shape
+    (B, *parameter): the gradients of each sample's own loss, whatever ``loss_reduction`` ("sum", "mean") combined them.
+
+    ``batch_size``: found from the arguments if None. ``batch_first``: the batch is dimension 0 of the inputs, else 1. ``fallback``: run a
+    function without a rule by ``vmap(vjp)``. A function of weights alone then takes the whole module through it, which needs a module
+    without effects of its own. ``RuntimeError`` for other arguments, for batches of different sizes, and if ``grad_sample`` holds gradients already.
+    ``UnhandledFunction`` names a function without a rule.
     """
     if not isinstance(module, torch.nn.Module):
         raise RuntimeError(f"Module passed must be nn.Module, got {type(module).__name__}")

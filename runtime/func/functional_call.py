@@ -20,7 +20,10 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """As ``torch.func.functional_call``: call ``module`` with the tensors given by name in place of its parameters and buffers.
+    """Call ``module`` with tensors given by name in place of its parameters and buffers, as ``torch.func.functional_call``.
+
+    >>> functional_call(torch.nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, torch.ones(2))
+    tensor([2.])
 
     The module has its own tensors back afterwards, also after an exception, and a tensor that it put in place of a given one is put into
     the dict that gave it. ``args`` that is no tuple is one argument. ``tie_weights``: what is given for one name of a shared tensor is used

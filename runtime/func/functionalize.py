@@ -319,9 +319,14 @@ def run_functional(
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
-    """As ``torch.func.functionalize``: ``func`` without mutations (``remove="mutations_and_views"``: and without views) inside.
+    """``func`` without writes inside, as ``torch.func.functionalize``.
 
-    What ``func`` does to its arguments is done to them at the end, by one ``copy_`` each.
+    >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
+    tensor([1., 1.])
+
+    Results and gradients are those of ``func``. Inside, each write becomes the functional op and the views between it and its base;
+    ``remove="mutations_and_views"``: the views too become copies. What ``func`` writes to its arguments is written to them at the
+    end, by one ``copy_`` each. ``RuntimeError`` for another ``remove``.
     """
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(

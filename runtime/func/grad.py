@@ -81,7 +81,17 @@ def check_outputs(what: str, flat: list[Any]) -> None:
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """As ``torch.func.vjp``: outputs, and a function from their cotangents to a tuple with those of ``primals``."""
+    """``func(*primals)``, and a function from cotangents of the outputs to those of ``primals``, as ``torch.func.vjp``.
+
+    >>> output, pullback = vjp(torch.sin, torch.zeros(2))
+    >>> pullback(torch.ones(2))
+    (tensor([1., 1.]),)
+
+    ``primals`` and outputs are pytrees of real or complex tensors. A cotangent has the shape and dtype of its output; None means zero.
+    The pullback returns a tuple with one pytree per primal, zeros where an output does not depend on it. It can be called again.
+    ``has_aux``: ``func`` returns (outputs, aux), and this returns (outputs, pullback, aux). ``RuntimeError`` for outputs that are no
+    floating-point or complex tensors, and for cotangents of another structure or shape.
+    """
     level = GradLevel()
     try:
         given = _opened(level, primals)
@@ -136,7 +146,13 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """As ``torch.func.grad_and_value``: (gradients by ``argnums``, value) or (gradients, (value, aux))."""
+    """A function that returns (gradients, value), as ``torch.func.grad_and_value``. With ``has_aux``: (gradients, (value, aux)).
+
+    >>> grad_and_value(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
+    (tensor([2., 4.]), tensor(5.))
+
+    Arguments and errors are those of :func:`grad`.
+    """
 
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
@@ -176,7 +192,16 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
 
 
 def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """As ``torch.func.grad``: gradients of a function with a scalar result."""
+    """A function that returns the gradient of ``func``, as ``torch.func.grad``.
+
+    >>> grad(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
+    tensor([2., 4.])
+
+    ``func`` returns one real tensor of shape (); with ``has_aux``, (that tensor, aux), and the result is (gradients, aux). ``argnums``: the
+    arguments to differentiate by, each a pytree of real or complex tensors. An int gives one gradient of the structure and shapes of that
+    argument, a tuple gives a tuple. The gradient by a complex argument is the conjugate Wirtinger derivative times two, as everywhere in
+    torch. ``RuntimeError`` for an output of another shape, integer arguments, and ``argnums`` out of range or repeated.
+    """
     both = grad_and_value(func, argnums, has_aux)
 
     @wraps(func)

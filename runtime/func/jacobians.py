@@ -58,8 +58,16 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
-    """As ``torch.func.jacrev``: the Jacobian by the pullback, all rows in one vmap or ``chunk_size`` of them. ``chunk_size=1`` is a loop
-    without vmap, for functions that vmap cannot run."""
+    """A function that returns the Jacobian of ``func``, a row per element of the output, as ``torch.func.jacrev``.
+
+    >>> jacrev(lambda x: x * x)(torch.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
+
+    An output of shape T and an argument of shape S give a block of shape (*T, *S), nested as the outputs, then as the arguments.
+    ``argnums``: as for :func:`~runtime.func.grad`. ``chunk_size``: rows at a time; None: all in one vmap; 1: a loop without vmap, for
+    functions that vmap cannot run. ``RuntimeError`` for complex inputs or outputs, whose Jacobian has no one meaning.
+    """
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
@@ -111,7 +119,15 @@ def jacfwd(
     randomness: str = "error",
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """As ``torch.func.jacfwd``: the Jacobian, a column at a time by the pushforward."""
+    """A function that returns the Jacobian of ``func``, a column per element of the input, as ``torch.func.jacfwd``.
+
+    >>> jacfwd(lambda x: x.sum() * x)(torch.tensor([1.0, 2.0]))
+    tensor([[4., 1.],
+            [2., 5.]])
+
+    Shapes, ``argnums`` and errors are those of :func:`jacrev`. It is the cheaper one where outputs are larger than inputs.
+    ``randomness`` and ``chunk_size``: as for :func:`~runtime.func.vmap`, which runs over the columns.
+    """
 
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
@@ -149,5 +165,12 @@ def jacfwd(
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """As ``torch.func.hessian``: forward over reverse."""
+    """A function that returns the second derivatives of ``func``, forward over reverse mode, as ``torch.func.hessian``.
+
+    >>> hessian(lambda x: x.prod())(torch.tensor([2.0, 3.0]))
+    tensor([[0., 1.],
+            [1., 0.]])
+
+    Arguments of shapes S and R give a block of shape (*T, *S, *R) for an output of shape T. ``argnums`` and errors: as for :func:`jacrev`.
+    """
     return jacfwd(jacrev(func, argnums), argnums)

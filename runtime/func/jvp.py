@@ -25,7 +25,15 @@ def own_memory(t: torch.Tensor, given: list[Any], result: torch.Tensor) -> torch
 
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
-    """As ``torch.func.jvp``: outputs and their tangents along ``tangents``."""
+    """``func(*primals)`` and its derivative along ``tangents``, as ``torch.func.jvp``.
+
+    >>> jvp(torch.sin, (torch.zeros(2),), (torch.tensor([1.0, 2.0]),))
+    (tensor([0., 0.]), tensor([1., 2.]))
+
+    ``primals``: a tuple of arguments, pytrees of real or complex tensors. ``tangents``: the same structure and shapes. Each output gets a
+    tangent of its own shape and dtype, zeros where it does not depend on the primals; with ``strict`` that is a ``RuntimeError``.
+    ``has_aux``: ``func`` returns (outputs, aux), and this returns (outputs, tangents, aux).
+    """
     if not isinstance(primals, tuple):
         raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")
     flat, spec = trees.flatten(primals)

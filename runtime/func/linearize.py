@@ -18,11 +18,16 @@ from .pushforward import DualLevel, tangent_of
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """As ``torch.func.linearize``: ``func(*primals)``, and a function from tangents of ``primals`` to the tangent of that output.
+    """``func(*primals)``, and its derivative there as a function of tangents, as ``torch.func.linearize``.
 
-    ``func`` runs once, here. ``primals`` and the output may be pytrees of tensors. The returned function keeps the intermediate tensors
-    that derivatives depend on; it can be used any number of times and under further transforms (``vmap(jvp_fn)`` gives many tangents), and
-    raises a ``RuntimeError`` for tangents of another structure, shape or dtype, and when a tensor that it keeps was written to since.
+    >>> output, push = linearize(torch.sin, torch.zeros(2))
+    >>> push(torch.tensor([1.0, 2.0]))
+    tensor([1., 2.])
+
+    ``primals`` and outputs are pytrees of tensors. A tangent has the shape and dtype of its primal. ``func`` runs once, here. The returned
+    function holds the intermediate tensors that the derivative needs. It can be called any number of times and transformed in turn:
+    ``vmap(push)`` takes many tangents. It raises ``RuntimeError`` for tangents of another structure, shape or dtype, and when a tensor
+    that it holds was written to since.
     """
     flat, spec = pytree.tree_flatten(primals)
     for p in flat:

@@ -14,10 +14,13 @@ Groups = list[list[str]]
 
 
 def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axes_lengths: int) -> torch.Tensor:
-    """As ``torch.func.rearrange``: ``rearrange(images, "b (h h1) w c -> b h (w c) h1", h1=2)``.
+    """Reshape and transpose by a pattern of named axes, as ``torch.func.rearrange``.
 
-    Each side names the dimensions in order; parentheses join several axes into one dimension, ``1`` and ``()`` stand for a dimension of
-    size one, ``...`` for any others. Every axis stands once on both sides; ``axes_lengths`` gives sizes that the shape leaves open.
+    >>> rearrange(torch.zeros(2, 6, 4), "b (h h1) w -> b h (w h1)", h1=3).shape
+    torch.Size([2, 2, 12])
+
+    Each side names the dimensions in order. Parentheses join several axes into one dimension, ``1`` and ``()`` mean a dimension of
+    size one, ``...`` any others. Every axis is named once on both sides; ``axes_lengths`` gives sizes that the shape leaves open.
     A sequence of tensors is stacked along a new first dimension. What does not fit is a ``ValueError`` that says where.
     """
     x = tensor if isinstance(tensor, torch.Tensor) else torch.stack(list(tensor))

@@ -70,7 +70,19 @@ def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[li
 def vmap(
     func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
-    """As ``torch.func.vmap``: ``func`` over every element of a batch at once."""
+    """``func`` over every element of a batch at once, as ``torch.func.vmap``.
+
+    >>> vmap(torch.dot)(torch.ones(3, 2), torch.ones(3, 2))
+    tensor([2., 2., 2.])
+
+    ``in_dims``: the batch dimension of each argument, an int for all of them or a pytree of ints; None: every element gets the same tensor.
+    ``out_dims``: where each output has its batch; None: an output that does not depend on the element is returned as it is.
+    ``randomness``: ``"error"``, ``"same"`` (one draw for all elements) or ``"different"``. ``chunk_size``: elements at a time; None: all.
+
+    With an argument of shape (B, *S) and ``in_dims=0``, ``func`` sees the shape S; an output of shape T comes back as (B, *T).
+    ``ValueError`` for dims that fit no argument or output and for batches of different sizes. ``RuntimeError`` for draws under ``"error"``,
+    and where ``func`` needs the value of an element (``if``, ``.item()``). What an element refuses raises as it does alone.
+    """
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
 

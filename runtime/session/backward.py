@@ -173,7 +173,18 @@ def backward(
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    """As ``torch.autograd.backward``: accumulate into the ``.grad`` of leaves, or of ``inputs`` alone (tensors or edges)."""
+    """Add the gradients of ``tensors`` to the ``.grad`` of the leaves, as ``torch.autograd.backward``.
+
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> backward((x * x).sum())
+    >>> x.grad
+    tensor([2., 4.])
+
+    ``grad_tensors``: a cotangent per tensor, of its shape; None for a real tensor of one element means one. ``inputs``: the tensors or
+    edges that alone get gradients. ``retain_graph``: leave what the nodes saved for another pass. ``create_graph``: record the pass, so
+    that gradients can be differentiated. ``RuntimeError`` for a tensor without history, a cotangent of another shape, a saved tensor that
+    was written to, and a second pass through a graph that was not retained.
+    """
     if grad_variables is not None:
         warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
         if grad_tensors is not None:
@@ -208,7 +219,17 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> Any:
-    """As ``torch.autograd.grad``: the gradients of ``inputs`` (tensors or edges; a dict gives a dict), leaving every ``.grad`` alone."""
+    """The gradients of ``inputs``, as ``torch.autograd.grad``. Every ``.grad`` stays as it is.
+
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> grad((x * x).sum(), x)
+    (tensor([2., 4.]),)
+
+    ``inputs``: tensors or edges; a dict gives a dict. Each gradient has the shape of its input. ``grad_outputs``, ``retain_graph``,
+    ``create_graph`` and errors: as for :func:`backward`. An input that the outputs do not depend on is a ``RuntimeError``; with
+    ``allow_unused`` its gradient is None, with ``materialize_grads`` zeros. ``is_grads_batched``: each cotangent has a batch in front,
+    of shape (B, *output), and so has each gradient; the pass runs under ``vmap``.
+    """
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
     if not only_inputs:
