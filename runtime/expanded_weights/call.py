@@ -35,8 +35,8 @@ def call_for_per_sample_grads(
 
     ``batch_size``: found from the arguments if None. ``batch_first``: the batch is dimension 0 of the inputs, else 1. ``fallback``: run a
     function without a rule by ``vmap(vjp)``. A function of weights alone then takes the whole module through it, which needs a module
-    without effects of its own. ``RuntimeError`` for other arguments, for batches of different sizes, and if ``grad_sample`` holds gradients already.
-    ``UnhandledFunction`` names a function without a rule.
+    without effects of its own. ``RuntimeError`` for other arguments, for batches of different sizes, and if ``grad_sample`` holds
+    gradients already. ``UnhandledFunction`` names a function without a rule.
     """
     if not isinstance(module, torch.nn.Module):
         raise RuntimeError(f"Module passed must be nn.Module, got {type(module).__name__}")
