@@ -38,7 +38,7 @@ __all__ = [
 
 
 class _Policy(Ambient):
-    """What this thread's calls of :func:`checkpoint` do whatever their arguments say; None leaves it to them."""
+    """Settings of this thread that override the arguments of :func:`checkpoint`. None overrides nothing."""
 
     early_stop: bool | None = None
     debug: bool | None = None
@@ -72,7 +72,7 @@ def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManag
 
 
 def _warn(name: str) -> None:
-    """The warning of a caller that does not say which form it wants."""
+    """Warn a caller that leaves ``use_reentrant`` open."""
     warnings.warn(
         f"{name}: the use_reentrant parameter should be passed explicitly. True, which is taken now, runs a backward pass within the "
         "backward pass; False has fewer limits.",
@@ -95,8 +95,8 @@ def checkpoint(
     ``use_reentrant=False`` records the graph and computes again what it saves; ``True`` records nothing and runs a whole backward pass
     within the outer one, which excludes ``grad()`` and ``backward(inputs=...)``. ``preserve_rng_state=True`` makes both runs draw the same
     random numbers. ``context_fn`` gives a context for each run. ``determinism_check``: ``"default"`` compares shape, dtype and device of
-    what both runs save, ``"none"`` does not. ``debug`` logs both runs for the error message. ``early_stop`` ends the second run when
-    every tensor that is needed is there. Raises :class:`CheckpointError` when the runs differ.
+    what both runs save, ``"none"`` does not. ``debug`` logs both runs for the error message. ``early_stop`` stops the second run when
+    all tensors that are needed have been computed. Raises :class:`CheckpointError` when the runs differ.
     """
     if use_reentrant is None:
         _warn("torch.utils.checkpoint")

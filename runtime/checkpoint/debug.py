@@ -24,7 +24,7 @@ class OpLog(TorchDispatchMode):
         self.again: OpLog | None = None
 
     def second_run(self) -> OpLog:
-        """The log of the latest second run, begun anew."""
+        """Start a new log, for a second run."""
         self.again = OpLog()
         return self.again
 

@@ -1,11 +1,11 @@
-"""Checkpointing by saved-tensor hooks: the graph is recorded as usual, but what it would save is computed again when it is needed.
+"""Checkpointing by saved-tensor hooks: the graph is recorded as usual, and saved tensors are computed again when they are needed.
 
 A *frame* is one call of a checkpointed function. While the function runs first, the pack hook puts an empty *holder* into the graph for
 every saved tensor. The first unpack of a backward pass runs the function again; the pack hook of that second run hands the tensors,
 which come in the same order, to the holders that are still alive.
 
-Frames nest without code of their own: the arguments of a frame are kept through the hooks that are active around it, those of the frame
-further out, so that asking for them may run that one again first.
+Frames nest without code of their own. The arguments of an inner frame are saved through the hooks of the outer one, so unpacking them may
+first run the outer function again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Metadata = dict[str, Any]
 
 
 class CheckpointError(RuntimeError):
-    """The second run of a checkpointed function did something else than the first."""
+    """The second run of a checkpointed function differed from the first."""
 
 
 _TIP = (
@@ -45,7 +45,7 @@ def _metadata(t: torch.Tensor) -> Metadata:
 
 
 class _Stop(BaseException):
-    """Ends the second run of a function as soon as every holder has its tensor; no handler of the user's may catch it."""
+    """Stops the second run of a function when every holder has its tensor. A BaseException, so that no handler of the user's catches it."""
 
 
 class _Holder:
@@ -59,7 +59,7 @@ class _Holder:
 
 
 class _Argument:
-    """A tensor argument of the function, kept as a node keeps what it saves."""
+    """A tensor argument of the function, saved as a node saves it."""
 
     __slots__ = ("edge", "level", "saved")
 
@@ -72,7 +72,7 @@ class _Argument:
         return present(self.level, restore(self.level, self.saved, self.edge), self.edge)
 
 
-def _kept(a: Any) -> Any:
+def _saved(a: Any) -> Any:
     return _Argument(a) if isinstance(a, Value) and hasattr(a, "_edge") else a
 
 
@@ -81,7 +81,7 @@ def _given(a: Any) -> Any:
 
 
 class GraphExecGroup:
-    """As ``torch.utils.checkpoint.GraphExecGroup``: passes within one instance share what is computed again, which happens once.
+    """As ``torch.utils.checkpoint.GraphExecGroup``: the passes within one instance share one second run.
 
     They must run over parts of the graph that do not overlap.
     """
@@ -104,7 +104,7 @@ _GROUP = _Group()
 
 
 class Frame:
-    """One call of a checkpointed function. ``runs``: what second runs have computed, per backward pass, by position, until it is used."""
+    """One call of a checkpointed function. ``runs``: the tensors of second runs that are not used yet, per backward pass, by position."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class Frame:
         log: OpLog | None,
     ) -> None:
         self.function = function
-        self.args = tuple(map(_kept, args))
-        self.kwargs = {name: _kept(a) for name, a in kwargs.items()}
+        self.args = tuple(map(_saved, args))
+        self.kwargs = {name: _saved(a) for name, a in kwargs.items()}
         self.surroundings = surroundings
         self.again = again
         self.check = check
@@ -145,9 +145,9 @@ class Frame:
         return holder
 
     def tensor(self, position: int) -> torch.Tensor:
-        """What the holder at ``position`` stands for; each may ask once per backward pass."""
+        """The tensor of the holder at ``position``, which may ask once per backward pass."""
         key = _GROUP.current or RUNNING.task
-        if key is None:  # someone looks at a saved tensor outside of any pass
+        if key is None:  # a saved tensor is inspected outside of any pass
             return self._run_again()[position].check(None)
         run = self.runs.get(key)
         if run is None:
@@ -155,7 +155,7 @@ class Frame:
         if position not in run:
             raise CheckpointError(
                 "torch.utils.checkpoint: Unpack is being triggered for a tensor that was already unpacked once. A recomputed tensor is "
-                "kept until it is read: read ctx.saved_tensors once in a backward, and keep what it gave."
+                "held until it is read: read ctx.saved_tensors once in a backward, and hold on to the result."
             )
         return run.pop(position).check(None)
 
@@ -181,7 +181,7 @@ class Frame:
 
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
         log = self.log.second_run() if self.log is not None else None
-        hooks = saved_tensors_hooks(pack, _same)  # those of the innermost frame alone are called, so that a stop is always its own
+        hooks = saved_tensors_hooks(pack, _same)  # only hooks of the innermost frame are called, so a stop is always its own
         with suppress(_Stop), hooks, self.surroundings.restored(), self.again, torch.enable_grad(), log or nullcontext():
             self.function(*args, **kwargs)
         if self.complete:

@@ -1,4 +1,4 @@
-"""Checkpointing as a custom Function: no graph in the first run, a backward pass of its own within the outer one in the second."""
+"""Checkpointing as a custom Function. The first run records no graph. The second has a backward pass of its own inside the outer one."""
 
 from __future__ import annotations
 

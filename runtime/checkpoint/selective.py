@@ -50,7 +50,7 @@ _OFFLOADED = {CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFF
 
 
 class SelectiveCheckpointContext:
-    """What a policy function is told beside the op and its arguments: the result, in ``op_output``."""
+    """The first argument of a policy function. ``op_output`` is the result of the op."""
 
     def __init__(self, *, is_recompute: bool, op_output: Any = None) -> None:
         self.is_recompute = is_recompute
@@ -60,8 +60,8 @@ class SelectiveCheckpointContext:
 Policy = Callable[..., CheckpointPolicy | bool]
 
 
-class _Kept:
-    """One tensor of a kept result, with its version and the device that it came from."""
+class _Cached:
+    """One tensor of a cached result, with its version and original device."""
 
     def __init__(self, t: torch.Tensor, offload: bool) -> None:
         self.device = t.device
@@ -75,15 +75,15 @@ class _Kept:
 
 
 class _Results:
-    """Results of the first run by (op, how manieth call of it), and whether a second run has taken them."""
+    """Results of the first run by (op, number of the call), and whether a second run has taken them."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[Any, int], Any] = {}
+        self.cached: dict[tuple[Any, int], Any] = {}
         self.taken = False
 
 
 class _KernelMode(TorchDispatchMode):
-    """Sees the calls that levels make of kernels, not those that users make of values: below the tape, where results have no history."""
+    """Sees calls below the tape, where results have no history: those that levels make of kernels, not those that users make of values."""
 
     def __init__(self, results: _Results) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ class _KernelMode(TorchDispatchMode):
 
 
 def _runs_again(func: Any) -> bool:
-    """Ops that are not worth to be saved, whatever the policy says: to run again is right for writes, and free for views."""
+    """Whether an op always runs again, whatever the policy says. Writes must, and views cost nothing."""
     schema = func._schema
     return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
 
@@ -120,7 +120,7 @@ class _FirstRun(_KernelMode):
         wish = self.policy(SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs)
         offload = wish in _OFFLOADED
         if (wish is True or wish in _SAVED or offload) and not _runs_again(func):
-            self.results.kept[call] = tree_map(lambda t: _Kept(t, offload) if isinstance(t, torch.Tensor) else t, out)
+            self.results.cached[call] = tree_map(lambda t: _Cached(t, offload) if isinstance(t, torch.Tensor) else t, out)
         return out
 
 
@@ -131,7 +131,7 @@ class _SecondRun(_KernelMode):
         self.entered = 0
 
     def __enter__(self) -> Any:
-        # entered again for calls that a level shall make here; a second run of the whole function finds the results gone
+        # re-entered for calls that a level makes here; a second run of the whole function finds the results gone
         if not self.entered:
             self.calls.clear()
             if self.results.taken:
@@ -147,11 +147,11 @@ class _SecondRun(_KernelMode):
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
     def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
-        kept = self.results.kept
-        if call not in kept:
+        cached = self.results.cached
+        if call not in cached:
             return func(*args, **kwargs)
         self.results.taken = True
-        return tree_map(lambda t: t.take(self.allow_mutation) if isinstance(t, _Kept) else t, kept.pop(call))
+        return tree_map(lambda t: t.take(self.allow_mutation) if isinstance(t, _Cached) else t, cached.pop(call))
 
 
 def create_selective_checkpoint_contexts(

@@ -1,4 +1,4 @@
-"""The state around a function that its second run must find again: random generators of every device, autocast."""
+"""The state that both runs of a function must find alike: random generators of every device, autocast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..seam.levels import Value
 
 
 class DefaultDeviceType:
-    """As ``torch.utils.checkpoint.DefaultDeviceType``: whose random state is kept where no argument is on a device of its own."""
+    """As ``torch.utils.checkpoint.DefaultDeviceType``: the device whose random state is saved if all arguments are on the CPU."""
 
     _type: str | None = None
 
@@ -70,9 +70,9 @@ def _cpu_state() -> torch.Tensor:
 
 
 class Surroundings:
-    """A record of the state in which a function runs first; ``restored()`` is a context in which that state holds again.
+    """The state in which a function first runs. ``restored()`` is a context with that state.
 
-    Leaving the context gives the random generators back the state that they had on entering it.
+    On leaving the context the random generators get back the state that they had on entering it.
     """
 
     def __init__(self, args: Iterable[Any], preserve_rng_state: bool) -> None:

@@ -3,13 +3,13 @@
 While installed, torch's factories return runtime tensors, and torch's own differentiating API (``torch.autograd``, ``torch.func``,
 ``functorch``, ``Tensor.backward``, ``torch.utils.checkpoint``, …) is this package's. Leaving restores torch object by object.
 
-    with runtime.dropin.installed():     # in a program
+    with runtime.dropin.installed():     # within a program
         train()
     pytest -p runtime.dropin PATH        # a test suite
     python -m runtime script.py ARGS     # a script; `python -m runtime -m module ARGS` a module
 
-Tensors and modules should be made after :func:`install`: a plain tensor from before stays plain. It becomes a runtime tensor, in place,
-when it is asked to require grad.
+Make tensors and modules after :func:`install`. A plain tensor from before stays plain until it is asked to require grad. Then it becomes
+a runtime tensor in place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures the program while the drop-in stands aside.
 
-What comes back works on tensors of the session: its parameters are those of the module that was captured.
+The captured program works on tensors of the session. Its parameters are those of the original module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
 
 
 def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """``torch.onnx.export``, which only writes down what it is given."""
+    """``torch.onnx.export``. It writes a file and returns no program, so nothing is given back."""
 
     def exported(model: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = Exchange()
@@ -56,14 +56,14 @@ def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
 
 
 class Programs:
-    """``ExportedProgram`` under the drop-in: torch's methods see its plain tensors, everybody else those of the session."""
+    """``ExportedProgram`` under the drop-in: torch's own methods see plain tensors, all other code sees those of the session."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
 
     def _received(self, program: Any, exchange: Exchange) -> Any:
-        """An exported program that torch has made: its tensors become the session's."""
+        """Turn the tensors of a program that torch has just made into those of the session."""
         self._exchanges[program] = exchange
         self._turn(program, exchange.session_tree)
         return program
@@ -116,7 +116,8 @@ class Programs:
 def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     """``{id of a function of torch that captures programs: (function, ours)}``.
 
-    ``lasting`` holds while ``patches`` are suspended: a thread that starts a capture during another thread's has to meet ours, and wait.
+    ``lasting`` stays in force while ``patches`` are suspended. A thread that starts a capture during another thread's must find our
+    function, which waits.
     """
     programs = Programs(patches)
     programs.patch(lasting)

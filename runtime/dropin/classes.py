@@ -25,7 +25,7 @@ _set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
-    """Turn a plain tensor into a runtime tensor of the same storage, in place: whoever holds it holds a runtime tensor."""
+    """Turn a plain tensor into a runtime tensor of the same storage, in place: all references to it then see a runtime tensor."""
     value = wrap(t.detach())
     torch.utils.swap_tensors(t, value)
     return t
@@ -39,7 +39,7 @@ class _RequiresGrad:
             return self
         if not isinstance(t, _UNINITIALIZED):
             return _requires_grad.__get__(t)
-        with torch._C.DisableTorchFunctionSubclass():  # it lets pass what torch's own descriptors do, and knows them by their class
+        with torch._C.DisableTorchFunctionSubclass():  # torch recognizes its own descriptors by their class
             return _requires_grad.__get__(t)
 
     def __set__(self, t: Any, value: bool) -> None:
@@ -81,7 +81,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
 
 
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
-    """``torch.Tensor._make_subclass``: a leaf of that class in the memory of ``data``."""
+    """``torch.Tensor._make_subclass``: a leaf of that class that shares the memory of ``data``."""
     if inside_dispatch() or options or issubclass(cls, _UNINITIALIZED):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
@@ -91,7 +91,7 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
 
 
 def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.Tensor._make_wrapper_subclass``: what takes part in ATen calls below the tape, held by a tensor of the session."""
+    """``torch.Tensor._make_wrapper_subclass``: the instance acts below the tape, held by a tensor of the session."""
     if inside_dispatch():
         return _make_wrapper_subclass(cls, *args, **kwargs)
     requires_grad = kwargs.pop("requires_grad", False)
@@ -109,7 +109,7 @@ def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any
     return torch._utils._set_obj_state(made, state)
 
 
-_rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle looks a function up where it says it is
+_rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by its module and name
 
 
 def _set_metadata(t: torch.Tensor, metadata: Any) -> None:

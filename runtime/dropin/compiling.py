@@ -36,7 +36,7 @@ def _in_session(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_plain_tangent(t: Tensor, metadata: Any, expected: Any = None) -> torch.Tensor:
-    """What AOTAutograd calls on a cotangent of another class than its compiled backward graph expects."""
+    """AOTAutograd calls this on a cotangent whose class its compiled backward graph does not expect."""
     return t._inner
 
 
@@ -44,7 +44,7 @@ Tensor.__coerce_same_metadata_as_tangent__ = _as_plain_tangent  # type: ignore[a
 
 
 def _exchange(mode: Any) -> Exchange:
-    """The plain tensors that stand for those of the session in one capture, which knows tensors by identity."""
+    """The plain tensors for those of the session, one table per capture, because a capture knows tensors by identity."""
     found: Exchange = vars(mode).setdefault("_session", Exchange())
     return found
 
@@ -63,7 +63,7 @@ def _own_frames_not_captured() -> Iterator[None]:
 
 
 def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
-    """``dynamo``: what stays changed while ``patches`` are suspended."""
+    """Teach Dynamo about tensors of the session. ``dynamo`` stays in force while ``patches`` are suspended."""
     guards: Any = importlib.import_module("torch._dynamo.guards")
     convert_frame: Any = importlib.import_module("torch._dynamo.convert_frame")
     builder: Any = importlib.import_module("torch._dynamo.variables.builder")
@@ -105,7 +105,7 @@ def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., An
 
 
 def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """No guard on names that the drop-in replaces: they are torch's while a program is captured, and ours when it is called."""
+    """``guard_on``, without the names that the drop-in replaces: they are torch's in a capture and ours at a call."""
 
     @functools.wraps(guard_on)
     def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ _UNUSED = (
 
 
 class GradBucket:
-    """What a communication hook is given. As ``torch.distributed.GradBucket``."""
+    """The argument of a communication hook, as ``torch.distributed.GradBucket``."""
 
     def __init__(self, index: int, last: bool, buffer: torch.Tensor, parameters: Sequence[Any]) -> None:
         self._index, self._last, self._buffer, self._parameters = index, last, buffer, list(parameters)
@@ -98,7 +98,7 @@ class Reducer:
             self._ready.add(i)
 
     def _reduce(self) -> None:
-        """At the end of a backward pass: every parameter's gradient becomes the mean over the processes."""
+        """Replace every parameter's gradient by the mean over the processes. Runs at the end of a backward pass."""
         ready, self._ready, self._waiting = self._ready, set(), False
         used = ready
         if self._lenient:
@@ -169,7 +169,7 @@ class Reducer:
         self._lenient = True
 
     def _delay_all_reduce(self) -> None:
-        """A static graph's first pass is reduced at its end like every other."""
+        """No delay: the first pass of a static graph is reduced at its end, as all others are."""
 
     def _install_post_backward_futures(self, futures: Any) -> None:
         for future in futures:
@@ -200,7 +200,7 @@ def _marker(reducer: weakref.ref[Reducer], i: int) -> Any:
 
 
 class Logger:
-    """``torch.distributed.Logger``, which writes statistics of torch's reducer: this one has none."""
+    """``torch.distributed.Logger``, without statistics: it would write those of torch's reducer."""
 
     def __init__(self, reducer: Reducer) -> None:
         pass
@@ -242,7 +242,7 @@ def _refuse(name: str) -> Any:
 
 
 class _WhenImported(MetaPathFinder):
-    """Refuses the wrappers of a module as soon as it is imported: importing them all takes seconds."""
+    """Refuses the wrappers of a module when it is imported. Importing all such modules here would take seconds."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches

@@ -1,7 +1,7 @@
 """torch's factories, returning runtime tensors.
 
-Only what a user calls is wrapped: inside a dispatched call, where the runtime's own rules and torch's decompositions make constants,
-the same factories return plain tensors.
+A call from a user's program gives a runtime tensor. Inside a dispatched call the same factory gives a plain tensor: there the runtime's
+rules and torch's decompositions make constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..session.tensor import Tensor, unwrap, wrap
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _torch_tensor = torch.tensor
 _torch_nested_tensor = torch.nested.nested_tensor
-_ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot  # not an autograd key: inference mode switches those off in a user's program, too
+_ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot  # not an autograd key: inference mode switches those off in user code too
 
 _NAMES = {
     torch: (
@@ -44,24 +44,24 @@ _NAMES = {
 
 
 def inside_dispatch() -> bool:
-    """Whether this is running below autograd: within the handling of an ATen call rather than in a user's program."""
+    """Whether this code runs below autograd, in the handling of an ATen call."""
     return bool(_excluded(_ABOVE_PYTHON))
 
 
 def adopted(result: Any, requires_grad: bool = False) -> Any:
-    """What a factory of torch's made as a runtime tensor, or in a transformed function as a value of that transform."""
+    """The result of a factory of torch as a runtime tensor. In a transformed function it becomes a value of that transform."""
     kind = type(result)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
     if kind not in VALUES:
-        result = wrap(result)  # which refuses nested tensors of the jagged layout
+        result = wrap(result)  # it refuses nested tensors of the jagged layout
     if requires_grad:
         return result.requires_grad_()
     return lifted(result, result._level.number) if SCOPE.levels else result
 
 
 def _without_values(data: Any) -> Any:
-    """``data`` for ``torch.tensor``, which reads memory: nested lists that hold values of a transform become one (constant) tensor."""
+    """``data`` for ``torch.tensor``, which reads memory. Nested lists that hold values of a transform become one constant tensor."""
     if isinstance(data, Value):
         return data.detach()
     if isinstance(data, (list, tuple)) and any(isinstance(t, Value) for t in tree_leaves(data)):
@@ -94,7 +94,7 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
             return factory(*args, **kwargs)
         return adopted(factory(*args, **kwargs), requires_grad)
 
-    del made.__wrapped__  # built-in functions have no source to look through to
+    del made.__wrapped__  # a built-in function has no source to show
     return made
 
 
@@ -104,8 +104,10 @@ def wrapped_factories() -> dict[int, tuple[Any, Any]]:
 
 
 def forget_tables() -> None:
-    """torch makes tables of its own functions when they are first asked for. Those of ``torch.device(...)`` as a context are looked up by
-    what ``torch.empty`` calls, so they are made of torch's; those of ``torch.load`` name what it calls, so they are made anew."""
+    """Have torch make its tables of functions at the right time.
+
+    The table of ``torch.device(...)`` as a context must hold torch's own factories, so it is made before the drop-in replaces them. The
+    table of ``torch.load`` must hold the current ones, so it is made anew."""
     torch.utils._device._device_constructors()
     torch._weights_only_unpickler._get_allowed_globals.cache_clear()
 

@@ -1,11 +1,11 @@
-"""Where torch's own autograd meets tensors of this package although the drop-in is not installed.
+"""Calls of torch's own autograd with tensors of this package, while the drop-in is not installed.
 
     class Square(torch.autograd.Function): ...
     runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
 
 Torch's C++ would run ``forward`` and record nothing, as its engine knows nothing of our tapes, so gradients would silently be zero.
-``import runtime`` therefore gives two functions of torch a look at their arguments: ``Function.apply`` hands a call with values among
-its arguments to :mod:`runtime.autograd.function`, and a backward pass of torch's engine from or to a value is refused.
+``import runtime`` therefore replaces two functions of torch. ``Function.apply`` hands a call with values among its arguments to
+:mod:`runtime.autograd.function`. A backward pass of torch's engine from a value or to one is refused.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
 
 def meet() -> None:
     """Called once, by ``import runtime``."""
-    function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function serve as ours do
+    function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function work as ours do
     _Function.apply = classmethod(_apply)
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)

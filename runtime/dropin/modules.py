@@ -1,4 +1,4 @@
-"""What of ``torch.nn`` makes tensors below Python, where the runtime would not see them: padding of sequences, lazy parameters."""
+"""Helpers of ``torch.nn`` whose kernels make tensors that the runtime would not see: padding of sequences, lazy parameters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _placed(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.T
 
 
 def _padded(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Any:
-    """``pad_sequence``, whose kernel writes into a buffer of its own: here the kernel places the numbers of the rows, and one index
-    gathers them."""
+    """``pad_sequence``. Its kernel writes into a buffer of its own, so no gradient would pass. Here the kernel places row numbers, and
+    one index gathers the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return _pad_sequence(sequences, batch_first, padding_value, padding_side)
     ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
@@ -56,7 +56,7 @@ def _new_buffer(cls: Any, requires_grad: bool = False, device: Any = None, dtype
 
 
 def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-    """The object becomes a runtime tensor of that shape, a parameter if it was to be one."""
+    """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter becomes a parameter."""
     like = t.data
     made: Any = torch.empty(shape, device=device or like.device, dtype=dtype or like.dtype, requires_grad=t.requires_grad)
     if isinstance(t, UninitializedParameter):

@@ -1,4 +1,4 @@
-"""Replacing attributes of other modules and classes so that every one of them can be put back, for good or for a while."""
+"""Replaced attributes of other modules and classes, which can all be put back, for good or for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Patches:
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
         self._entered = contextlib.ExitStack()
-        self._taken: list[tuple[Any, str, Any]] = []  # what modules imported since took from torch under the drop-in
+        self._taken: list[tuple[Any, str, Any]] = []  # names that modules imported since have taken from torch
         self._table: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
         self._lock = threading.RLock()
@@ -70,10 +70,10 @@ class Patches:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Everything as it was before the replacements, for the length of a ``with`` block.
+        """The originals instead of the replacements, for the length of a ``with`` block.
 
-        Modules imported since then see the originals too. The attributes are the process's: two threads that want them put back wait
-        for one another, and a third that calls torch meanwhile meets torch's own functions.
+        Modules imported since then see the originals too. The attributes belong to the process: two threads that suspend them wait for
+        one another, and a third thread that calls torch in that time calls torch's own functions.
         """
         with self._lock:
             self._suspensions += 1

@@ -1,4 +1,4 @@
-"""Which names of torch lead to which of ours: a public module of ours replaces the names that it shares with one of torch's."""
+"""Which names of torch lead to which of ours: a public module of ours replaces the names that it has in common with one of torch's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _ForwardAD(ModuleType):
 
 
 def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
-    """``torch._vmap_internals._vmap`` for programs; torch's own callers, which let None pass through, are replaced themselves."""
+    """``torch._vmap_internals._vmap`` for user programs. torch's own callers pass None through it; they are replaced themselves."""
     return vmap(func, in_dims, out_dims)
 
 
@@ -103,7 +103,7 @@ class _Delayed(Function):
 
 
 class _DelayedError:
-    """``torch._C._functions.DelayedError(message, number)``: called with that many tensors it returns them, and asked for their gradient it
+    """``torch._C._functions.DelayedError(message, number)``: it returns the tensors that it is called with. Asking for their gradient
     raises ``RuntimeError(message)``."""
 
     def __init__(self, message: str | bytes, number: int) -> None:
@@ -117,7 +117,7 @@ class _DelayedError:
 
 
 def switches() -> list[tuple[Any, str, Any]]:
-    """Single attributes of torch that stand for a setting or for the state of ours."""
+    """Attributes of torch that show or change a setting of ours."""
     return [
         (importlib.import_module("torch.autograd.forward_ad"), "__class__", _ForwardAD),
         (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),

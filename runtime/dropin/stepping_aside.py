@@ -29,7 +29,7 @@ _thread = threading.local()
 
 
 def standing_aside() -> bool:
-    """Whether torch captures a program in this thread."""
+    """Whether this thread is inside a capture by torch."""
     return getattr(_thread, "captures", 0) > 0
 
 
@@ -59,7 +59,7 @@ def _functions_are_torchs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def aside(patches: Patches) -> Iterator[None]:
-    """torch's own names for the length of a ``with`` block, whatever happens in it."""
+    """torch's own names for the length of a ``with`` block, put back after an exception too."""
     with patches.suspended(), _functions_are_torchs():
         _thread.captures = getattr(_thread, "captures", 0) + 1
         try:
@@ -69,7 +69,7 @@ def aside(patches: Patches) -> Iterator[None]:
 
 
 def torchs_when_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """``ours`` for a program, and ``theirs`` for torch itself when one capture starts another."""
+    """``ours`` when a program calls it, ``theirs`` when torch calls it inside a capture."""
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -129,7 +129,7 @@ class Exchange:
 
     @contextlib.contextmanager
     def lent(self, *programs: Any) -> Iterator[None]:
-        """What the programs reach (modules, closures, globals, containers) holds plain tensors for the length of a ``with`` block."""
+        """Plain tensors in all that the programs reach (modules, closures, globals, containers), for the length of a ``with`` block."""
         replaced: list[tuple[Any, Any, Any]] = []
         seen: set[int] = set()
         try:
@@ -245,7 +245,7 @@ def _torchs(made: Any) -> bool:
 
 
 class RefuseSession(TorchFunctionMode):
-    """While a capture runs: a tensor of the session that it meets would become a constant, so it is refused."""
+    """Refuses tensors of the session during a capture, which would make constants of them."""
 
     def __init__(self, capture: str) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class TestSelective:
         kernel = second.kernel  # type: ignore[attr-defined]
 
         def noted(func: Any, call: Any, args: Any, kwargs: Any) -> Any:
-            if call not in second.results.kept:  # type: ignore[attr-defined]
+            if call not in second.results.cached:  # type: ignore[attr-defined]
                 called.append(str(func))
             return kernel(func, call, args, kwargs)
 
