@@ -13,10 +13,11 @@ from torch import fx
 
 from .replay import as_python
 
+Boxed = Callable[[list[Any]], Any]
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 
-def make_boxed_func(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+def make_boxed_func(f: Callable[..., Any]) -> Boxed:
     """``f(*args)`` as a boxed function."""
 
     def boxed(args: list[Any]) -> Any:
@@ -37,10 +38,10 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
     return compile_boxed
 
 
-def as_boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+def as_boxed(f: Callable[..., Any]) -> Boxed:
     return f if getattr(f, "_boxed_call", False) else make_boxed_func(f)
 
 
-def nop(module: fx.GraphModule, _: list[Any]) -> Callable[[list[Any]], Any]:
+def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
     """The compiler that runs the graph as it is, one call after the other."""
     return as_python(module) or make_boxed_func(module.forward)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..errors import NestedTensor
 from ..seam.levels import VALUES
-from ..session.leaf import as_leaf
-from ..session.tensor import SESSION
+from ..session.tensor import SESSION, Tensor
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED, modified, refuse_inference
 from ..tape.values import accumulator_of, edge_of
 from .aliasing import within_reach
-from .compilers import Compiler, as_boxed
+from .arguments import End, Kind, enter, flatten, of_leaves
+from .compilers import Boxed, Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
 from .simplify import without_round_trips
 from .surroundings import autocast_enabled, surroundings, without_autocast
 
-_grad_enabled, _Tensor, _STRIDED = torch.is_grad_enabled, torch.Tensor, torch.strided  # by one look-up each
-_COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
+_grad_enabled = torch.is_grad_enabled  # by one look-up
+Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
 
 
 class CompiledBackward(Node):
@@ -37,7 +38,7 @@ class CompiledBackward(Node):
     __slots__ = ("ends", "known_edges", "program", "saved", "versions")
     known_edges: tuple[Edge | None, ...] | None
 
-    def __init__(self, ends: Sequence[Any], metas: Any, program: _Compiled, saved: list[Any], versions: list[int]) -> None:
+    def __init__(self, ends: Sequence[End], metas: Sequence[Meta], program: _Compiled, saved: list[Any], versions: list[int]) -> None:
         self.ends = ends
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.program = program
@@ -54,18 +55,20 @@ class CompiledBackward(Node):
     def edges(self, edges: tuple[Edge | None, ...] | None) -> None:
         self.known_edges = edges
 
-    def leaves(self) -> Sequence[Any] | None:
+    def leaves(self) -> Sequence[Tensor] | None:
         if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
             return None
+        found: list[Tensor] = []
         for end in self.ends:
-            if type(end) is tuple or end._edge is not None or not end._req or end._hooks or end._post_accumulate:
+            if isinstance(end, tuple) or end._edge is not None or not end._req or end._hooks or end._post_accumulate:
                 return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
             node = end._accumulator() if end._accumulator is not None else None
             if node is not None and not node.unwatched():
                 return None
-        return self.ends
+            found.append(end)
+        return found
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         if create_graph:
             raise RuntimeError(
                 "aot_function does not support double backward: its backward is a graph without history. "
@@ -81,12 +84,14 @@ class CompiledBackward(Node):
             if g is None:
                 shape, dtype = self.metas[i]
                 values[len(self.saved) + i] = torch.zeros(shape, dtype=dtype, device=self.program.devices[i])
+        run = self.program.backward
+        assert run is not None, "a program without a backward makes no nodes"
         results: Sequence[Any]
         if not autocast_enabled():
-            results = self.program.backward(values)
+            results = run(values)
         else:
             with without_autocast():
-                results = self.program.backward(values)
+                results = run(values)
         return results
 
     def release(self) -> None:
@@ -98,10 +103,10 @@ class _Compiled:
 
     __slots__ = ("backward", "devices", "exposed", "forward", "joint", "metas", "n_forward", "n_mutated", "one_leaf", "tangents")
 
-    def __init__(self, joint: Joint, forward: Callable[..., Any], backward: Callable[..., Any] | None, exposed: Sequence[int] = ()) -> None:
+    def __init__(self, joint: Joint, forward: Boxed, backward: Boxed | None, exposed: Sequence[int] = ()) -> None:
         self.joint = joint
         self.forward = forward
-        self.backward: Any = backward
+        self.backward = backward
         cotangents = [n.meta["val"] for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
         self.devices = [t.device for t in cotangents]
         self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if joint.abstraction is None else None
@@ -110,7 +115,7 @@ class _Compiled:
         self.one_leaf = joint.out_spec.is_leaf()
         self.exposed = exposed
 
-    def accepts(self, plain: Sequence[Any]) -> bool:
+    def accepts(self, plain: Sequence[object]) -> bool:
         abstraction = self.joint.abstraction
         return abstraction is None or abstraction.holds([p for p in plain if isinstance(p, torch.Tensor)])
 
@@ -121,7 +126,7 @@ class _Compiled:
             if any(torch._C._is_alias_of(saved[i], t) for t in mutated):  # type: ignore[attr-defined]
                 saved[i] = saved[i].clone()
 
-    def __call__(self, flat: Sequence[Any], plain: list[Any], ends: Sequence[Any]) -> Any:
+    def __call__(self, flat: Sequence[Any], plain: list[object], ends: Sequence[End]) -> object:
         """``plain``: what ``flat`` holds, in a list for the program to empty; ``ends``: where the gradients go, leaves or edges."""
         results = self.forward(plain)
         n_mutated = self.n_mutated
@@ -152,7 +157,7 @@ def aot_function(
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
     partition_fn: Partition = default_partition,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
     num_params_buffers: int = 0,
     keep_inference_input_mutations: bool = False,
     inference_compiler: Compiler | None = None,
@@ -168,42 +173,15 @@ def aot_function(
     are ``runtime.Tensor`` where a gradient flows through them. ``num_params_buffers``: how many leading arguments stay alive in any
     case, so that min cut keeps them for nothing. ``keep_inference_input_mutations`` and ``enable_log`` are accepted for torch's callers.
     """
-    programs: dict[Any, list[_Compiled]] = {}
-    backward_compiler = bw_compiler or fw_compiler
+    compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
+    recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic)
+    programs: dict[Kind, list[_Compiled]] = {}
 
     @wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        given, spec = _flatten(args, kwargs)
+        given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        flat = list(given)
-        plain = list(given)
-        ends: list[Any] = []
-        kinds: list[Any] = []
-        for i, x in enumerate(given):
-            end = None
-            if type(x) in VALUES:
-                if x._level is not SESSION:
-                    raise RuntimeError(f"a compiled function is called inside {x._level.what}; compile the whole transform instead")
-                if recording:
-                    end = edge_of(x) if x._edge is not None or x._view is not None else x if x._req else None
-                    if end is not None:
-                        ends.append(end)
-                x = plain[i] = x._inner
-            elif recording and isinstance(x, _Tensor) and x.requires_grad:
-                leaf: Any = as_leaf(x)
-                end = flat[i] = leaf
-                ends.append(end)
-                x = plain[i] = end._inner
-            if dynamic or not isinstance(x, _Tensor):
-                kinds.append(_kind(x, end is not None))
-            else:  # the common case, spared a call, and the objects of devices
-                layout, dtype = x.layout, x.dtype
-                try:
-                    strides = x.stride() if layout is _STRIDED else None
-                except RuntimeError as error:
-                    raise NestedTensor from error
-                conj = dtype in _COMPLEX and x.is_conj()
-                kinds.append((end is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
+        leaves, plain, ends, kinds = enter(given, recording, dynamic)
         key = (spec, surroundings(recording, autocast), *kinds)
         known = programs.get(key)
         if known is None:
@@ -212,59 +190,56 @@ def aot_function(
             if program.accepts(plain):
                 break
         else:
-            program = _compile(fn if spec is None else lambda *values: _call(fn, values, spec), plain, [kind[0] for kind in kinds])
+            program = recipe.program(spec, plain, [bool(kind[0]) for kind in kinds])
             known.append(program)
         if not autocast:
-            return program(flat, plain, ends)
+            return program(leaves, plain, ends)
         with without_autocast():
-            return program(flat, plain, ends)
-
-    def _compile(f: Callable[..., Any], plain: list[Any], wanted: Sequence[bool]) -> _Compiled:
-        joint = joint_graph(f, plain, wanted, dynamic=dynamic, decompositions=decompositions)
-        with without_autocast():
-            return _program(joint, plain)
-
-    def _program(joint: Joint, plain: list[Any]) -> _Compiled:
-        if not any(t is not None for t in joint.outputs):
-            compiler = inference_compiler or fw_compiler
-            keep = next(n for n in joint.module.graph.nodes if n.op == "output")
-            keep.args = (list(keep.args[0])[: joint.n_forward],)
-            joint.module.graph.eliminate_dead_code()
-            joint.module.recompile()
-            return _Compiled(joint, as_boxed(compiler(joint.module, plain)), None)
-        without_round_trips(joint.module.graph)
-        joint.module.recompile()
-        options: dict[str, Any] = {"num_fwd_outputs": joint.n_forward}
-        if num_params_buffers and partition_fn is not default_partition:
-            options["static_lifetime_input_indices"] = range(num_params_buffers)
-        forward, backward = partition_fn(joint.module, None, **options)
-        examples = [[n.meta.get("val") for n in m.graph.nodes if n.op == "placeholder"] for m in (forward, backward)]
-        exposed = within_reach(forward.graph, joint.n_forward)  # before a compiler changes the graph
-        fw, bw = fw_compiler(forward, examples[0]), backward_compiler(backward, examples[1])
-        return _Compiled(joint, as_boxed(fw), as_boxed(bw), exposed)
+            return program(leaves, plain, ends)
 
     return compiled
 
 
-_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
+@dataclass(frozen=True)
+class _Recipe:
+    """How the programs of one compiled function are made; the fields are the arguments of :func:`aot_function`."""
+
+    fn: Callable[..., object]
+    forward_compiler: Compiler
+    backward_compiler: Compiler
+    inference_compiler: Compiler
+    partition: Partition
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None
+    num_params_buffers: int
+    dynamic: bool
+
+    def program(self, spec: pytree.TreeSpec | None, plain: Sequence[object], wanted: Sequence[bool]) -> _Compiled:
+        """The program for arguments like these; ``wanted``: of which of them the gradient."""
+        joint = joint_graph(of_leaves(self.fn, spec), plain, wanted, dynamic=self.dynamic, decompositions=self.decompositions)
+        with without_autocast():
+            return self._without_backward(joint, plain) if all(t is None for t in joint.outputs) else self._cut(joint)
+
+    def _without_backward(self, joint: Joint, plain: Sequence[object]) -> _Compiled:
+        graph = joint.module.graph
+        output = graph.output_node()
+        results: Any = output.args[0]
+        output.args = (list(results)[: joint.n_forward],)
+        graph.eliminate_dead_code()
+        joint.module.recompile()
+        return _Compiled(joint, as_boxed(self.inference_compiler(joint.module, list(plain))), None)
+
+    def _cut(self, joint: Joint) -> _Compiled:
+        without_round_trips(joint.module.graph)
+        joint.module.recompile()
+        options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
+        if self.num_params_buffers and self.partition is not default_partition:
+            options["static_lifetime_input_indices"] = range(self.num_params_buffers)
+        forward, backward = self.partition(joint.module, None, **options)
+        exposed = within_reach(forward.graph, joint.n_forward)  # before a compiler changes the graph
+        run_forward = as_boxed(self.forward_compiler(forward, _examples(forward)))
+        return _Compiled(joint, run_forward, as_boxed(self.backward_compiler(backward, _examples(backward))), exposed)
 
 
-def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
-    """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
-    if not kwargs and (VALUES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
-        return args, None
-    return pytree.tree_flatten((args, kwargs))
-
-
-def _call(fn: Callable[..., Any], values: Sequence[Any], spec: Any) -> Any:
-    args, kwargs = pytree.tree_unflatten(list(values), spec)
-    return fn(*args, **kwargs)
-
-
-def _kind(x: Any, wanted: bool) -> tuple[Any, ...]:
-    """What a graph depends on, of an argument that may have any size or is no tensor; first of all whether its gradient is ``wanted``."""
-    if not isinstance(x, _Tensor):
-        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
-        exact = x.__hash__ is not None and not isinstance(x, (float, complex))
-        return wanted, type(x), x if exact else repr(x)
-    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
+def _examples(module: fx.GraphModule) -> list[object]:
+    """The values that the inputs of ``module`` had in the trace."""
+    return [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]

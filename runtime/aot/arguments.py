@@ -1,0 +1,94 @@
+"""How the arguments of a call enter a compiled program: their leaves, what these hold, and what of them the graph depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import NestedTensor
+from ..seam.levels import VALUES
+from ..session.leaf import as_leaf
+from ..session.tensor import SESSION, Tensor
+from ..tape.nodes import Edge
+from ..tape.values import edge_of
+
+_Tensor, _STRIDED = torch.Tensor, torch.strided  # by one look-up each
+_COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
+_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
+
+R = TypeVar("R")
+End = Edge | Tensor
+"""Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no node yet."""
+Kind = tuple[object, ...]
+"""Hashable. What a graph depends on of one argument. First of all: whether its gradient is wanted."""
+
+
+def flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequence[object], pytree.TreeSpec | None]:
+    """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
+    if not kwargs and (VALUES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
+        return args, None
+    return pytree.tree_flatten((args, kwargs))
+
+
+def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[..., R]:
+    """``f`` as a function of the leaves of its arguments, whose tree is ``spec``."""
+    if spec is None:
+        return f
+
+    def flat(*leaves: object) -> R:
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        return f(*args, **kwargs)
+
+    return flat
+
+
+def enter(given: Sequence[object], recording: bool, dynamic: bool) -> tuple[list[object], list[object], list[End], list[Kind]]:
+    """The leaves of a call, for a program that records if ``recording`` and may be for any size if ``dynamic``. The lists that come back:
+
+    - the leaves, a tensor of torch's that requires grad as a leaf of the session;
+    - what these hold, for the graph;
+    - for each leaf whose gradient is wanted, where that goes;
+    - the kind of each leaf.
+    """
+    leaves, plain = list(given), list(given)
+    ends: list[End] = []
+    kinds: list[Kind] = []
+    for i, x in enumerate(given):
+        end = None
+        if type(x) in VALUES:
+            v: Tensor = x  # type: ignore[assignment]
+            if v._level is not SESSION:
+                raise RuntimeError(f"a compiled function is called inside {v._level.what}; compile the whole transform instead")
+            if recording:
+                end = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
+                if end is not None:
+                    ends.append(end)
+            x = plain[i] = v._inner
+        elif recording and isinstance(x, _Tensor) and x.requires_grad:
+            leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
+            end = leaves[i] = leaf
+            ends.append(leaf)
+            x = plain[i] = leaf._inner
+        if dynamic or not isinstance(x, _Tensor):
+            kinds.append(_kind(x, end is not None))
+        else:  # the common case, spared a call, and the objects of devices
+            layout, dtype = x.layout, x.dtype
+            try:
+                strides = x.stride() if layout is _STRIDED else None
+            except RuntimeError as error:
+                raise NestedTensor from error
+            conj = dtype in _COMPLEX and x.is_conj()
+            kinds.append((end is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
+    return leaves, plain, ends, kinds
+
+
+def _kind(x: object, wanted: bool) -> Kind:
+    """The kind of an argument that may have any size or is no tensor."""
+    if not isinstance(x, _Tensor):
+        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
+        exact = x.__hash__ is not None and not isinstance(x, (float, complex))
+        return wanted, type(x), x if exact else repr(x)
+    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
