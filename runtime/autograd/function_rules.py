@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,17 +11,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..func.batch import BatchLevel
-from ..func.draws import DrawPerElement, Randomness
+from ..func.draws import DrawPerElement
 from ..func.functionalize import FunctionalLevel, FunctionalValue
 from ..func.pushforward import DualLevel, tangent_of
 from ..seam.levels import Value
-from ..tape.conform import sum_to
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
 from .function import (
     _EXTENDING,
     TANGENT_NOT_WRITTEN,
-    Function,
     check_marks,
     dispatch,
     lowered,
@@ -31,7 +29,8 @@ from .function import (
     rule,
     run_forward,
 )
-from .function_node import FunctionCtx, backward_of, defines
+from .function_for_each import ForEach
+from .function_node import defines
 
 
 @rule(DualLevel)
@@ -137,10 +136,10 @@ def _batch(level: BatchLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any
     physical = tuple(lowered(level, a) for a in args)
     in_dims = pytree.tree_map(lambda a: 0 if isinstance(a, Value) and a._level is level else None, args)
     if cls.generate_vmap_rule:
-        made = _vectorized(cls, in_dims, level.size, level.randomness)
+        each = ForEach(cls, in_dims, level.size, level.randomness)
         with _outside_batch(level):
-            output, _ = dispatch(made, physical)
-        out_dims = made.output_dims  # type: ignore[attr-defined]
+            output, _ = dispatch(each.function(), physical)
+        out_dims = each.output_dims
     else:
         with _outside_batch(level):
             result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *physical)
@@ -168,159 +167,6 @@ def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...]
     if dim is None or not isinstance(o, torch.Tensor):
         return o
     return level.wrap(o.movedim(dim, 0) if dim else o)
-
-
-def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
-    """Where a vectorized Function has the batch: at 0 in every tensor that it makes, and as it was in an input returned as it is."""
-
-    def dim(o: Any) -> int | None:
-        if not isinstance(o, torch.Tensor):
-            return None
-        source = position_of(o, physical)
-        return 0 if source is None else in_dims[source]
-
-    return tuple(map(dim, output)) if isinstance(output, tuple) else dim(output)
-
-
-def _vectorized(cls: Any, in_dims: tuple[Any, ...], size: int, randomness: str) -> type[Function]:
-    """A Function of physical tensors that does what ``cls`` does for each element of a batch.
-
-    Each method opens a batch level of its own, since they run at different times, and hands ``cls``'s method values of that level.
-    """
-
-    @contextmanager
-    def batch() -> Generator[BatchLevel]:
-        level = BatchLevel(size, randomness)
-        try:
-            with Randomness(level):
-                yield level
-        finally:
-            level.close()
-
-    def physical_output(level: BatchLevel, o: Any, values: Sequence[Any], physical: Sequence[Any]) -> Any:
-        if not isinstance(o, torch.Tensor):
-            return o
-        source = position_of(o, values)
-        return physical[source] if source is not None else _at_front(level, o)
-
-    class Vectorized(Function):
-        generate_vmap_rule = True
-        output_dims: Any  # known here alone: a level between may give another value for an input that is returned as it is
-
-        @staticmethod
-        def forward(*physical: Any) -> Any:
-            with batch() as level:
-                values = _batched(level, physical, in_dims)
-                output = cls.forward(*values)
-                if isinstance(output, tuple):
-                    output = tuple(physical_output(level, o, values, physical) for o in output)
-                else:
-                    output = physical_output(level, output, values, physical)
-            Vectorized.output_dims = _output_dims(output, physical, in_dims)
-            return output
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            with batch() as level:
-                values = _batched(level, inputs, in_dims)
-                whole, out_dims = (output, Vectorized.output_dims) if isinstance(output, tuple) else ((output,), (Vectorized.output_dims,))
-                outs = tuple(
-                    values[k] if (k := position_of(o, inputs)) is not None and isinstance(o, torch.Tensor) else _batched(level, o, d)
-                    for o, d in zip(whole, out_dims, strict=True)
-                )
-                ctx.inner = _InnerCtx(ctx)
-                cls.setup_context(ctx.inner, tuple(values), outs if isinstance(output, tuple) else outs[0])
-                ctx.inner.move_out(ctx, level)
-            ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
-            ctx.out_dims = out_dims
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            with batch() as level:
-                given = _batched(level, grads, tuple(None if g is None else d for g, d in zip(grads, ctx.out_dims, strict=True)))
-                result = backward_of(cls)(ctx.inner.move_in(ctx, level), *given)
-                each = result if isinstance(result, tuple) else (result,)
-                return tuple(
-                    _gradient(level, r, in_dims[i], ctx.shapes[i]) if isinstance(r, torch.Tensor) and i < len(in_dims) else r
-                    for i, r in enumerate(each)
-                )
-
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Any:
-            with batch() as level:
-                given = _batched(level, tangents, tuple(None if t is None else d for t, d in zip(tangents, in_dims, strict=True)))
-                result = cls.jvp(ctx.inner.move_in(ctx, level), *given)
-                if isinstance(result, tuple):
-                    return tuple(physical_output(level, r, given, tangents) for r in result)
-                return physical_output(level, result, given, tangents)
-
-    Vectorized.__name__ = Vectorized.__qualname__ = f"Vmapped{cls.__name__}"
-    return Vectorized
-
-
-def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
-    """Physical tensors as values of ``level`` where ``dims``, of the same structure, has a 0."""
-    return pytree.tree_map(lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None)
-
-
-def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
-    return t._inner if isinstance(t, Value) and t._level is level else t.expand(level.size, *t.shape)
-
-
-def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
-    """The gradient of an input of (logical) ``shape``: per element where that was batched, else the sum over the batch."""
-    if shape is not None and g.shape != shape and len(shape) <= g.dim():
-        g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
-    whole = _at_front(level, g)
-    return whole if dim == 0 else whole.sum(0)
-
-
-class _InnerCtx(FunctionCtx):
-    """The ctx that a vectorized Function shows to the methods of the Function it was made from.
-
-    Between them it keeps physical tensors and no values: those that derivatives may need go through the outer ctx, which saves them.
-    """
-
-    saved_tensors: tuple[Any, ...] = ()
-
-    def __init__(self, outer: Any) -> None:
-        self.needs_input_grad = outer.needs_input_grad
-
-    def move_out(self, outer: Any, level: BatchLevel) -> None:
-        """``setup_context`` has run: hand on to ``outer`` what it said, in physical tensors."""
-
-        def out(t: Any) -> Any:
-            return t._inner if isinstance(t, Value) and t._level is level else t
-
-        def dims(tensors: Any) -> Any:
-            return pytree.tree_map(lambda t: 0 if isinstance(t, Value) and t._level is level else None, tensors)
-
-        said = self.__dict__
-        outer.materialize_grads = self.materialize_grads
-        for name, tell in (("dirty_tensors", outer.mark_dirty), ("non_differentiable", outer.mark_non_differentiable)):
-            tell(*map(out, said.pop(name, ())))
-        for name, tell in (("to_save", outer.save_for_backward), ("saved_for_forward", outer.save_for_forward)):
-            tensors = said.pop(name, None)
-            said[f"{name}_dims"] = None if tensors is None else dims(tensors)
-            if tensors is not None:
-                tell(*map(out, tensors))
-        self.attributes = {}
-        for name in [n for n in said if n not in _OWN]:
-            value = said.pop(name)
-            self.attributes[name] = pytree.tree_map_only(torch.Tensor, out, value), dims(value)
-
-    def move_in(self, outer: Any, level: BatchLevel) -> FunctionCtx:
-        """A ctx for a derivative, with values of ``level``."""
-        ctx = _InnerCtx(outer)
-        ctx.materialize_grads = outer.materialize_grads
-        which = self.saved_for_forward_dims if outer.saved_for_forward is not None else self.to_save_dims  # type: ignore[attr-defined]
-        ctx.saved_tensors = tuple(_batched(level, outer.saved_tensors, which)) if which is not None else ()
-        for name, (value, dims) in self.attributes.items():
-            setattr(ctx, name, _batched(level, value, dims))
-        return ctx
-
-
-_OWN = frozenset(("needs_input_grad", "materialize_grads", "to_save_dims", "saved_for_forward_dims", "attributes"))
 
 
 @rule(FunctionalLevel)
