@@ -24,71 +24,89 @@ def by_sample(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
     The batch is every tensor among the arguments that is not a weight and whose first dimension is of the batch size.
     """
-    flat, spec = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=lambda a: isinstance(a, torch.Tensor))
-    weights = [i for i, a in enumerate(flat) if isinstance(a, ExpandedWeight)]
-    size = flat[weights[0]].batch_size
-    name = getattr(func, "__name__", repr(func))
-    batch = [i for i, a in enumerate(flat) if _is_batch(a, size)]
-    if not batch:
-        raise UnhandledFunction(f"Expanded Weights encountered but cannot handle function {name}: it acts on weights alone")
-    held = [plain(a) for a in flat]
-
-    def run(batched: Sequence[Any], chosen: Sequence[Any]) -> Any:
-        full = list(held)
-        for i, v in zip((*batch, *weights), (*batched, *chosen), strict=True):
-            full[i] = v
-        a, k = pytree.tree_unflatten(full, spec)
-        return func(*a, **k)
-
-    xs, ws = [held[i] for i in batch], [held[i] for i in weights]
-    outs, out_spec = pytree.tree_flatten(run(xs, ws))
-    _check_by_sample(name, outs, pytree.tree_leaves(run([x[:1] for x in xs], ws)), size)
+    call = _Call(func, args, kwargs)
+    outs, out_spec = pytree.tree_flatten(call.run(call.batch, call.weights))
+    _check_by_sample(call.name, outs, pytree.tree_leaves(call.run([x[:1] for x in call.batch], call.weights)), call.size)
     if not torch.is_grad_enabled():
         return pytree.tree_unflatten([SESSION.wrap(o, None) for o in outs], out_spec)
     tracked = [i for i, o in enumerate(outs) if o.is_floating_point() or o.is_complex()]
-
-    def differentiable(batched: Sequence[Any], chosen: Sequence[Any]) -> Any:
-        leaves = pytree.tree_leaves(run(batched, chosen))
-        return tuple(leaves[i] for i in tracked)
-
-    def filled(grads: list[Any]) -> list[torch.Tensor]:
-        return [torch.zeros_like(outs[i]) if g is None else g for i, g in zip(tracked, grads, strict=True)]
-
-    def deliver(grads: list[Any]) -> None:
-        def one(batched: Any, cotangents: Any) -> Any:
-            rows = [x.unsqueeze(0) for x in batched]
-            return vjp(lambda *w: differentiable(rows, w), *ws)[1](tuple(g.unsqueeze(0) for g in cotangents))
-
-        found = vmap(one, randomness="different")(xs, filled(grads))
-        for i, g in zip(weights, found, strict=True):
-            set_grad_sample_if_exists(flat[i], partial(_given, g))
-
-    sources = [as_leaf(flat[i]) if flat[i].requires_grad else flat[i] for i in batch]
-    edges = tuple(edge_of(x) if isinstance(x, Value) else None for x in sources)
-
-    def input_grad(grads: list[Any]) -> list[Any]:
-        active = [k for k, e in enumerate(edges) if e is not None]
-
-        def of_inputs(*chosen: Any) -> Any:
-            full = list(xs)
-            for k, x in zip(active, chosen, strict=True):
-                full[k] = x
-            return differentiable(full, ws)
-
-        found = vjp(of_inputs, *(xs[k] for k in active))[1](tuple(filled(grads)))
-        by_place = dict(zip(active, found, strict=True))
-        return [by_place.get(k) for k in range(len(edges))]
-
-    node = PerSampleBackward(edges, [outs[i] for i in tracked], deliver, input_grad)
+    backward = _Backward(call, tracked, [outs[i] for i in tracked])
+    node = PerSampleBackward(backward.edges, backward.outs, backward.deliver, backward.input_grad)
     wrapped = [SESSION.wrap(o, (node, tracked.index(i)) if i in tracked else None) for i, o in enumerate(outs)]
     return pytree.tree_unflatten(wrapped, out_spec)
 
 
-def _given(g: torch.Tensor, _weight: Any) -> torch.Tensor:
+class _Call:
+    """A call of a function as one of its batch and its weights, all of them plain tensors."""
+
+    def __init__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.func, self.name = func, getattr(func, "__name__", repr(func))
+        self.given, self.spec = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=lambda a: isinstance(a, torch.Tensor))
+        self.weights_at = [i for i, a in enumerate(self.given) if isinstance(a, ExpandedWeight)]
+        self.size: int = self.given[self.weights_at[0]].batch_size
+        self.batch_at = [i for i, a in enumerate(self.given) if _is_batch(a, self.size)]
+        if not self.batch_at:
+            raise UnhandledFunction(f"Expanded Weights encountered but cannot handle function {self.name}: it acts on weights alone")
+        self.held = [plain(a) for a in self.given]
+        self.batch = [self.held[i] for i in self.batch_at]
+        self.weights = [self.held[i] for i in self.weights_at]
+
+    def run(self, batch: Sequence[Any], weights: Sequence[Any]) -> Any:
+        """What the function returns for these."""
+        full = list(self.held)
+        for i, v in zip((*self.batch_at, *self.weights_at), (*batch, *weights), strict=True):
+            full[i] = v
+        args, kwargs = pytree.tree_unflatten(full, self.spec)
+        return self.func(*args, **kwargs)
+
+
+class _Backward:
+    """The derivatives of a call. ``outs``: of its results those that have some; ``tracked``: their numbers."""
+
+    def __init__(self, call: _Call, tracked: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
+        self.call, self.tracked, self.outs = call, tracked, outs
+        given = [call.given[i] for i in call.batch_at]
+        sources = [as_leaf(x) if x.requires_grad else x for x in given]
+        self.edges = tuple(edge_of(x) if isinstance(x, Value) else None for x in sources)
+
+    def _run(self, batch: Sequence[Any], weights: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        leaves = pytree.tree_leaves(self.call.run(batch, weights))
+        return tuple(leaves[i] for i in self.tracked)
+
+    def _filled(self, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(self.outs, grads, strict=True))
+
+    def deliver(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Put the gradients of each sample on the weights."""
+
+        def one(sample: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]) -> Any:
+            rows = [x.unsqueeze(0) for x in sample]
+            return vjp(lambda *weights: self._run(rows, weights), *self.call.weights)[1](tuple(g.unsqueeze(0) for g in cotangents))
+
+        found = vmap(one, randomness="different")(self.call.batch, self._filled(grads))
+        for i, g in zip(self.call.weights_at, found, strict=True):
+            set_grad_sample_if_exists(self.call.given[i], partial(_given, g))
+
+    def input_grad(self, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The gradient of each tensor of the batch; None where nobody wants it."""
+        wanted = [k for k, e in enumerate(self.edges) if e is not None]
+
+        def of_inputs(*chosen: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            full = list(self.call.batch)
+            for k, x in zip(wanted, chosen, strict=True):
+                full[k] = x
+            return self._run(full, self.call.weights)
+
+        found = vjp(of_inputs, *(self.call.batch[k] for k in wanted))[1](self._filled(grads))
+        by_place = dict(zip(wanted, found, strict=True))
+        return [by_place.get(k) for k in range(len(self.edges))]
+
+
+def _given(g: torch.Tensor, _weight: object) -> torch.Tensor:
     return g
 
 
-def _is_batch(a: Any, size: int) -> bool:
+def _is_batch(a: object, size: int) -> bool:
     return isinstance(a, torch.Tensor) and not isinstance(a, ExpandedWeight) and a.dim() > 0 and a.shape[0] == size
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,14 @@ from ..rules.record import overload
 from ..seam.levels import Value
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
-from ..tape.nodes import Node
+from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED
 from ..tape.values import edge_of
 from .utils import check_batch_size, check_input, plain, set_grad_sample_if_exists, standard_kwargs, unpack_expanded_weight_or_tensor
 from .weight import ExpandedWeight, implements_per_sample_grads
 
-Gradients = Mapping[str, Callable[[torch.Tensor], Any]]
+Gradient = Sequence[torch.Tensor | None]  # one per result of a call, or one per edge
+Gradients = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]  # by parameter, from the gradient of the result
 
 
 class PerSampleBackward(Node):
@@ -30,15 +31,21 @@ class PerSampleBackward(Node):
 
     __slots__ = ("deliver", "input_grad")
 
-    def __init__(self, edges: Any, outs: Any, deliver: Any, input_grad: Any) -> None:
+    def __init__(
+        self,
+        edges: tuple[Edge | None, ...],
+        outs: Sequence[torch.Tensor],
+        deliver: Callable[[Gradient], None],
+        input_grad: Callable[[Gradient], Gradient],
+    ) -> None:
         super().__init__(SESSION, edges, tuple((o.shape, o.dtype) for o in outs))
-        self.deliver = deliver
-        self.input_grad = input_grad
+        self.deliver: Callable[[Gradient], None] | None = deliver
+        self.input_grad: Callable[[Gradient], Gradient] | None = input_grad
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool) -> Gradient:
         if create_graph:
             raise RuntimeError("Expanded Weights have no second derivatives: call backward without create_graph, or use vmap(grad(f))")
-        if self.deliver is None:
+        if self.deliver is None or self.input_grad is None:
             raise RuntimeError(FREED)
         self.deliver(grads)
         return tuple(self.input_grad(grads)) if any(e is not None for e in self.edges) else (None,) * len(self.edges)
@@ -75,17 +82,24 @@ class LayerFunction:
             by_weight = self.rule(bound.args[0].transpose(0, 1), *bound.args[1:], **bound.kwargs)
         x = as_leaf(args[0]) if args[0].requires_grad else args[0]
 
-        def deliver(grads: list[Any]) -> None:
-            g = grads[0].transpose(0, 1) if batch_second else grads[0]
+        def deliver(grads: Gradient) -> None:
+            g = _only(grads).transpose(0, 1) if batch_second else _only(grads)
             for name, weight in weights.items():
                 set_grad_sample_if_exists(weight, partial(_applied, by_weight[name], g))
 
         edge = edge_of(x) if isinstance(x, Value) else None
-        node = PerSampleBackward((edge,), (out,), deliver, lambda grads: (gradients["input"](grads[0]),))
+        node = PerSampleBackward((edge,), (out,), deliver, lambda grads: (gradients["input"](_only(grads)),))
         return SESSION.wrap(out, (node, 0))
 
 
-def _applied(formula: Callable[[torch.Tensor], Any], g: torch.Tensor, _weight: Any) -> Any:
+def _only(grads: Gradient) -> torch.Tensor:
+    """The gradient of the one result of a layer, without which its node does not run."""
+    (g,) = grads
+    assert g is not None
+    return g
+
+
+def _applied(formula: Callable[[torch.Tensor], torch.Tensor], g: torch.Tensor, _weight: object) -> torch.Tensor:
     return formula(g)
 
 
