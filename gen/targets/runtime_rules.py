@@ -23,7 +23,8 @@ from runtime import func as transforms
 from runtime.errors import BatchingError, MissingRule
 from runtime.expanded_weights.weight import HANDLED
 from runtime.func.batch import BatchedValue, BatchLevel
-from runtime.func.pushforward import DualValue, _rule, fit
+from runtime.func.pushforward import DualValue
+from runtime.func.tangent_rules import fit, tangent_rule
 from runtime.rules.ops import INPLACE, op_of
 from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
 from runtime.seam.levels import Value, innermost
@@ -104,7 +105,7 @@ def _hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
         for func, record in kept.items():
             if record.jvp is not None and (only is None or only.part == "jvp"):
                 op = op_of(func)
-                op.jvp = partial(_jvp, hook, f"{_name(func)} jvp", _rule(op), record.elementwise)
+                op.jvp = partial(_jvp, hook, f"{_name(func)} jvp", tangent_rule(op), record.elementwise)
 
     try:
         for func, record in kept.items():

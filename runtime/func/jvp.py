@@ -14,7 +14,8 @@ from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
 from . import trees
 from .grad import check_outputs
-from .pushforward import DualLevel, fit, tangent_of
+from .pushforward import DualLevel, tangent_of
+from .tangent_rules import fit
 
 
 def own_memory(t: torch.Tensor, given: list[Any], result: torch.Tensor) -> torch.Tensor:

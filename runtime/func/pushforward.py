@@ -1,8 +1,8 @@
-"""Forward mode: the dual level carries a tangent beside each primal; and ``jvp``, ``linearize`` are written on it."""
+"""Forward mode: the dual level carries a tangent beside each primal. ``jvp``, ``jacfwd`` and ``linearize`` are written on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,17 +10,12 @@ import torch
 from ..errors import InplaceError, MissingRule
 from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..rules.record import parameters
-from ..seam.levels import GEOMETRY, Level, Value, change_geometry, run_elementwise, same_shape, unwrap_args, unwrap_kwargs
+from ..seam.levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
 from ..tape.adopt import adopt
-from ..tape.conform import conform
-from ..tape.engine import execute
-from ..tape.grad_level import GradLevel
 from ..tape.inplace import METADATA, reshell
-from ..tape.nodes import OpNode
 from ..tape.running import computes_tangents
-from ..tape.values import edge_of
 from ..tape.view_history import STALE, WRITTEN, View, aliases, refuse_rebase
+from .tangent_rules import fit, tangent_rule
 
 
 class DualValue(Value):
@@ -104,7 +99,7 @@ class DualLevel(Level):
                 raise MissingRule(str(func), "jvp")
             return self.run_inside(decomposed, args, kwargs)
         result = func(*primals, **kwargs)
-        ts = _rule(op)(op, primals, tangents, kwargs, result)
+        ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
         if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
             ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
         return self._wrap(op, args, kwargs, result, ts)
@@ -202,7 +197,7 @@ class DualLevel(Level):
             return target
         before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
         op.func(*primals, **kwargs)
-        t = fit(_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
+        t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
         was = tangents[0]
         if not torch.is_grad_enabled() and was is not None and t is not None:
             # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
@@ -266,152 +261,3 @@ class DualLevel(Level):
             raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
         op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
         return kwargs.get("out")
-
-
-def fit(t: Any, result: torch.Tensor) -> Any:
-    """A tangent of the result's shape and dtype."""
-    if t is None:
-        return None
-    if t.shape != result.shape:
-        t = t.expand(result.shape)
-    if t.dtype is not result.dtype:
-        t = torch.real(t) if t.is_complex() and not result.is_complex() else t
-        t = t.to(result.dtype)
-    return t
-
-
-def _rule(op: Op) -> Any:
-    """``rule(op, primals, tangents, kwargs, result) -> tangent(s)``, compiled from the record once."""
-    if op.jvp is None:
-        jvp = op.record.jvp  # type: ignore[union-attr]
-        known = op.vjp_args
-        if jvp == "linear":
-            rule: Any = _linear
-        elif jvp == "multilinear":
-            rule = _multilinear
-        elif isinstance(jvp, dict):
-            rule, known = _summed(op, jvp), frozenset(op.positions[name] for name in jvp if name in op.positions)
-        elif callable(jvp):
-            call = _caller(op, jvp)
-            rule = lambda op, p, t, k, r: call(p, t, k, r)  # noqa: E731
-            known = frozenset(op.positions[p[:-2]] for p in parameters(jvp) if p.endswith("_t") and p[:-2] in op.positions)
-        else:
-            rule = transposed_twice
-        op.jvp = _complete(op, rule, known)
-    return op.jvp
-
-
-def _complete(op: Op, rule: Any, known: frozenset[int]) -> Any:
-    """``rule``, which has formulas for the ``known`` arguments, with an error for a tangent of any other: it would be dropped."""
-    unknown = [i for i in op.tensor_args if i not in known]
-    if not unknown:
-        return rule
-
-    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-        lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
-        if lacking:
-            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
-        return rule(op, primals, tangents, kwargs, result)
-
-    return checked
-
-
-def _caller(op: Op, formula: Any) -> Callable[..., Any]:
-    elementwise = op.record is not None and op.record.elementwise
-    sources = []
-    for p in parameters(formula):
-        tangent = p.endswith("_t") and p[:-2] in op.positions
-        sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
-    reach = 1 + max(at for _, at, _ in sources)
-
-    def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-        operands = op.operands(primals, kwargs, result, reach)
-        actual = []
-        for tangent, at, reader in sources:
-            v = (tangents[at] if at < len(tangents) else None) if tangent else operands[at]
-            actual.append(v if reader is None else reader(v))
-        return run_elementwise(formula, actual) if elementwise else formula(*actual)
-
-    return call
-
-
-def _summed(op: Op, table: dict[str, Any]) -> Callable[..., Any]:
-    calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
-
-    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-        total = None
-        for i, call in calls:
-            if i < len(tangents) and tangents[i] is not None:
-                part = call(primals, tangents, kwargs, result)
-                if part is not None:
-                    total = part if total is None else total + part
-        return total
-
-    return rule
-
-
-def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-    flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
-    like = next(t for t in flat if t is not None)
-
-    def zeros(p: Any, t: Any) -> Any:
-        """Zeros made from a tangent, so that they are batched where it is."""
-        return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
-
-    actual = list(primals)
-    for i in op.vjp_args:
-        if i < len(actual):
-            p, t = primals[i], tangents[i]
-            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)] if isinstance(p, list) else zeros(p, t)
-    return op.func(*actual, **kwargs)
-
-
-def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-    total = None
-    for i, t in enumerate(tangents):
-        if t is not None:
-            part = op.func(*primals[:i], t, *primals[i + 1 :], **kwargs)
-            total = part if total is None else total + part
-    return total
-
-
-def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
-    """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
-    with torch.enable_grad():
-        level = GradLevel()
-        outs = [result] if isinstance(result, torch.Tensor) else list(result)
-        us = [
-            level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
-            for i, o in enumerate(outs)
-        ]
-        wanted: list[int] = []
-        spans: dict[int, int] = {}
-        flat: list[Any] = []
-        for i, t in enumerate(tangents):
-            if t is not None:
-                wanted.append(i)
-                if isinstance(t, list):
-                    spans[i] = len(t)
-                    flat.extend(t)
-                else:
-                    flat.append(t)
-        node: Any = OpNode.of(op, level, (None,) * len(flat), (), sum(1 << i for i in wanted), spans)
-        node.save(primals, kwargs, result)
-        grads = node.apply(us, None, False)
-        primal_flat = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]
-    roots = []
-    with torch.enable_grad():
-        for g, t, p in zip(grads, flat, primal_flat, strict=True):
-            if t is None or not isinstance(g, Value) or g._level is not level:
-                continue
-            g = conform(g, (p.shape, p.dtype), node, 0)
-            edge = edge_of(g)
-            if edge is not None:
-                roots.append((edge, t))
-    level.close()
-    captures = [None if u is None else edge_of(u) for u in us]
-    found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
-    return found[0] if isinstance(result, torch.Tensor) else found
-
-
-__all__ = ["DualLevel", "DualValue", "fit", "tangent_of", "transposed_twice"]

@@ -166,7 +166,7 @@ class Op:
         self._conclude()
         self.plans: dict[int, Any] = {}
         self.node_class: Any = None
-        self.jvp: Any = None  # what `runtime.func.pushforward` and `runtime.func.batch` have worked out of the record
+        self.jvp: Any = None  # what `runtime.func.tangent_rules` and `runtime.func.batch` have worked out of the record
         self.batch: Any = None
         self.accepted: set[Any] | None = set()
         self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..errors import InplaceError, MissingRule
-from ..func.pushforward import _rule, fit
+from ..func.tangent_rules import fit, tangent_rule
 from ..rules import foreach
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..seam.levels import GEOMETRY, Value
@@ -131,7 +131,7 @@ class DualSession:
             self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent: a write to either shows in both
             return out
         out = self.record(func, args, kwargs)
-        ts = _rule(op)(op, [self.bare(a) for a in args], tangents, kwargs, self.bare(out))
+        ts = tangent_rule(op)(op, [self.bare(a) for a in args], tangents, kwargs, self.bare(out))
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
@@ -202,7 +202,7 @@ class DualSession:
         after = self.bare(target)
         if torch.is_grad_enabled():
             after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
-        t = None if functional.nondiff else _rule(functional)(functional, before, tangents, kwargs, after)
+        t = None if functional.nondiff else tangent_rule(functional)(functional, before, tangents, kwargs, after)
         self.assign(target, None if t is None else fit(t, target), tangents)
         return target
 

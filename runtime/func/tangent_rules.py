@@ -1,0 +1,173 @@
+"""How the tangents of an op's results follow from those of its arguments: the ``jvp`` of its record, or the transpose of its ``vjp``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import MissingRule
+from ..rules.ops import Op
+from ..rules.record import parameters
+from ..seam.levels import Value, run_elementwise
+from ..tape.conform import conform
+from ..tape.engine import execute
+from ..tape.grad_level import GradLevel
+from ..tape.nodes import Edge, OpNode
+from ..tape.values import GradValue, edge_of
+
+TangentRule = Callable[[Op, list[Any], list[Any], Any, Any], Any]
+"""``rule(op, primals, tangents, kwargs, result) -> tangent``, or one per result. A tangent is None where it is zero."""
+
+
+def fit(t: Any, result: torch.Tensor) -> Any:
+    """A tangent of the result's shape and dtype."""
+    if t is None:
+        return None
+    if t.shape != result.shape:
+        t = t.expand(result.shape)
+    if t.dtype is not result.dtype:
+        t = torch.real(t) if t.is_complex() and not result.is_complex() else t
+        t = t.to(result.dtype)
+    return t
+
+
+def tangent_rule(op: Op) -> TangentRule:
+    """The rule of an op, compiled from its record once."""
+    if op.jvp is None:
+        op.jvp = _complete(op, *_compiled(op, op.record.jvp))  # type: ignore[union-attr]
+    rule: TangentRule = op.jvp
+    return rule
+
+
+def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
+    """The rule that the ``jvp`` of a record means, and the positions of the arguments whose tangents it knows."""
+    if jvp == "linear":
+        return _linear, op.vjp_args
+    if jvp == "multilinear":
+        return _multilinear, op.vjp_args
+    if isinstance(jvp, dict):
+        return _summed(op, jvp), frozenset(op.positions[name] for name in jvp if name in op.positions)
+    if callable(jvp):
+        call = _caller(op, jvp)
+        known = frozenset(op.positions[p[:-2]] for p in parameters(jvp) if p.endswith("_t") and p[:-2] in op.positions)
+        return lambda op, primals, tangents, kwargs, result: call(primals, tangents, kwargs, result), known
+    return transposed_twice, op.vjp_args
+
+
+def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
+    """``rule``, which has formulas for the ``known`` arguments, with an error for a tangent of any other: it would be dropped."""
+    unknown = [i for i in op.tensor_args if i not in known]
+    if not unknown:
+        return rule
+
+    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
+        if lacking:
+            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
+        return rule(op, primals, tangents, kwargs, result)
+
+    return checked
+
+
+def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
+    elementwise = op.record is not None and op.record.elementwise
+    sources = []
+    for p in parameters(formula):
+        tangent = p.endswith("_t") and p[:-2] in op.positions
+        sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
+    reach = 1 + max(at for _, at, _ in sources)
+
+    def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        operands = op.operands(primals, kwargs, result, reach)
+        actual = []
+        for tangent, at, reader in sources:
+            v = (tangents[at] if at < len(tangents) else None) if tangent else operands[at]
+            actual.append(v if reader is None else reader(v))
+        return run_elementwise(formula, actual) if elementwise else formula(*actual)
+
+    return call
+
+
+def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
+    calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
+
+    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+        total = None
+        for i, call in calls:
+            if i < len(tangents) and tangents[i] is not None:
+                part = call(primals, tangents, kwargs, result)
+                if part is not None:
+                    total = part if total is None else total + part
+        return total
+
+    return rule
+
+
+def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
+    like = next(t for t in flat if t is not None)
+
+    def zeros(p: Any, t: Any) -> Any:
+        """Zeros made from a tangent, so that they are batched where it is."""
+        return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
+
+    actual = list(primals)
+    for i in op.vjp_args:
+        if i < len(actual):
+            p, t = primals[i], tangents[i]
+            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)] if isinstance(p, list) else zeros(p, t)
+    return op.func(*actual, **kwargs)
+
+
+def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    total = None
+    for i, t in enumerate(tangents):
+        if t is not None:
+            part = op.func(*primals[:i], t, *primals[i + 1 :], **kwargs)
+            total = part if total is None else total + part
+    return total
+
+
+def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
+    level = GradLevel()
+    try:
+        with torch.enable_grad():
+            us = _cotangents(op, level, result)
+            roots = _pulled_back(op, level, us, primals, tangents, kwargs, result)
+    finally:
+        level.close()
+    captures = [None if u is None else edge_of(u) for u in us]
+    found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+    return found[0] if isinstance(result, torch.Tensor) else found
+
+
+def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
+    """Inputs of ``level`` that stand for the cotangents of a call's results; None for a result without derivative."""
+    outs = [result] if isinstance(result, torch.Tensor) else list(result)
+    return [
+        level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
+        for i, o in enumerate(outs)
+    ]
+
+
+def _pulled_back(
+    op: Op, level: GradLevel, us: list[GradValue | None], primals: list[Any], tangents: list[Any], kwargs: Any, result: Any
+) -> list[tuple[Edge, torch.Tensor]]:
+    """The vjp of the call as a function of ``us``, recorded at ``level``: for each argument where its gradient comes from, with the
+    argument's tangent, which is the cotangent of that gradient."""
+    wanted = [i for i, t in enumerate(tangents) if t is not None]
+    spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
+    ts = [t for i in wanted for t in (tangents[i] if i in spans else [tangents[i]])]
+    ps = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]
+    node: OpNode = OpNode.of(op, level, (None,) * len(ts), (), sum(1 << i for i in wanted), spans)
+    node.save(primals, kwargs, result)
+    roots = []
+    for g, t, p in zip(node.apply(us, None, False), ts, ps, strict=True):
+        if t is not None and isinstance(g, Value) and g._level is level:
+            edge = edge_of(conform(g, (p.shape, p.dtype), node, 0))
+            if edge is not None:
+                roots.append((edge, t))
+    return roots
