@@ -56,6 +56,8 @@ def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> 
         jvp = {"own": "vjp transposed twice"}.get(vjp, vjp)
     if record.batch is not None:
         batch = "own"
+    elif not any("Tensor" in str(a.type) for a in func._schema.arguments):
+        batch = "none needed"
     elif record.decomposition is not None or op_of(func).composite:
         batch = "decomposition"
     else:
@@ -78,8 +80,9 @@ def torch_differentiates() -> Iterator[str]:
 
 
 def missing() -> list[str]:
-    """What torch differentiates and no record here covers; in-place forms follow from their functional op and do not count."""
-    recorded = {str(func).removeprefix("aten.") for func in RECORDS}
+    """What torch differentiates and no record here covers; in-place forms follow from their functional op and do not count. A record
+    that only says how its op draws covers nothing."""
+    recorded = {str(func).removeprefix("aten.") for func, r in RECORDS.items() if r.vjp or r.decomposition or r.nondiff}
     return sorted(name for name in set(torch_differentiates()) - recorded if not name.split(".")[0].endswith("_"))
 
 
@@ -94,7 +97,7 @@ def markdown() -> str:
         f"with torch {torch.__version__.partition('+')[0]}; do not edit.",
         "",
         f"{len(table)} overloads have a record. In-place and `out=` forms follow; composed ops need none.",
-        f"Of the functional overloads in torch's list of derivatives, {len(absent)} have no record; they are named at the end.",
+        f"Of the functional overloads in torch's list of derivatives, {len(absent)} have none here; they are named at the end.",
         "Per-sample rules belong to functions of `torch.nn.functional`; they stand at the ops by which those meet their weights.",
         "",
         "| op | family | vjp | jvp | batch | per sample |",
@@ -107,7 +110,7 @@ def markdown() -> str:
         "",
         ", ".join(sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)),
         "",
-        "## Without a record",
+        "## Without a derivative",
         "",
         ", ".join(f"`{name}`" for name in absent) or "none",
         "",

@@ -77,10 +77,10 @@ def _harmless(func: Any, record: Record) -> tuple[str, ...]:
     """Kinds that leave what a batch rule gives as right as it was, because nothing defines these values: those in uninitialized memory
     (``new_empty``), and the order of draws that are all of one distribution. Where a tensor says of which, as for ``bernoulli(p)``, the
     order counts; that elements of the batch share no draw, and shape and dtype, always do."""
-    if "empty" in func._schema.name:
+    if record.unfilled:
         return ("mixed", "shared", "rolled", "transposed", "scaled")
     tensors = [argument for argument in func._schema.arguments if "Tensor" in str(argument.type)]
-    if torch.Tag.nondeterministic_seeded in func.tags and record.extra.get("shape_only") and len(tensors) == 1:
+    if record.draws == "shape" and len(tensors) == 1:
         return ("mixed", "rolled", "transposed")
     return ()
 

@@ -12,21 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..rules.ops import op_of
 from .min_cut import INFINITE, min_cut
 
-aten = torch.ops.aten
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
-
-# Ops whose result is dearer to compute again than to keep: contractions, factorizations, sorting, scans.
-_DEAR = frozenset(
-    """mm bmm addmm baddbmm addbmm addmv mv dot vdot convolution convolution_backward _cdist_forward
-    native_layer_norm_backward native_group_norm_backward native_batch_norm native_batch_norm_backward
-    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
-    sort topk kthvalue mode median nanmedian unique_dim _unique2 cumsum cumprod cummax cummin logcumsumexp grid_sampler_2d grid_sampler_3d
-    _fft_c2c _fft_r2c _fft_c2r _embedding_bag embedding_dense_backward histc bincount max_pool2d_with_indices max_pool3d_with_indices
-    _ctc_loss _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm gru upsample_bicubic2d index_put scatter_add scatter_reduce
-    linalg_inv_ex _linalg_svd _linalg_eigh linalg_qr linalg_lu_factor_ex _linalg_solve_ex linalg_cholesky_ex""".split()  # noqa: SIM905
-)
 
 
 def default_partition(
@@ -82,13 +71,14 @@ def min_cut_rematerialization_partition(
 
 
 def recomputable(n: fx.Node) -> bool:
-    """Whether a call may be run again in the backward: cheap, without effect, and not random."""
+    """Whether a call may be run again in the backward: without effect, not random, and cheap as far as its record knows."""
     func = n.target
     if not isinstance(func, torch._ops.OpOverload):
         return True
-    if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
+    record = op_of(func).record
+    if record is None or record.draws or func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
         return False
-    return func._schema.name.split("::")[1] not in _DEAR
+    return record.cost == "low" or (record.cost is None and func.namespace == "aten")
 
 
 def _is_item(n: fx.Node) -> bool:

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..rules.ops import op_of
 from .aliasing import LINEAR, fresh, functional_pointwise, may_alias
 from .witness import Witness, example
 
 aten = torch.ops.aten
 _steps_of_linear = aten.linear.default.decompose
+# Here and in no record: that a kernel gives the same bits for a number and for a tensor of it, and expands what it is given, is a fact of
+# kernels that only a replay makes use of. `tests/runtime/aot/test_peephole.py` holds it for these four.
 _ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
-_COMMUTATIVE = frozenset((aten.add.Tensor, aten.mul.Tensor))
 _WIDE = (torch.float32, torch.float64)
 _EXACT = 1 << 24  # integers up to here are numbers of float32
 
@@ -103,7 +105,7 @@ def overwrites(graph: fx.Graph) -> None:
         func, out = _overwriting(n.target)
         if func is None or not _static(n):
             continue
-        for first in n.args[:2] if n.target in _COMMUTATIVE and len(n.args) == 2 and not n.kwargs else n.args[:1]:
+        for first in n.args[:2] if _commutes(n) else n.args[:1]:
             if not isinstance(first, fx.Node) or first not in own or not _static(first):
                 continue
             if _kind(first) != _kind(n) or first.meta["val"].stride() != n.meta["val"].stride():
@@ -122,6 +124,11 @@ def _static(n: Any) -> bool:
     """Whether ``n`` is a strided tensor of known sizes, none of them a symbol."""
     value = n.meta.get("val") if isinstance(n, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and all(type(s) is int for s in value.shape)
+
+
+def _commutes(n: fx.Node) -> bool:
+    record = op_of(n.target).record
+    return record is not None and record.commutes and len(n.args) == 2 and not n.kwargs
 
 
 def _kind(n: Any) -> Any:

@@ -268,7 +268,7 @@ class BatchLevel(Level):
         if draws.is_random(op, args, kwargs):
             return draws.fill(self, op, args, kwargs)
         record = op.record
-        in_place = record is not None and record.family in ("pointwise", "nondifferentiable", "inplace")
+        in_place = record is not None and record.in_place
         if not in_place or any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args):
             elements.check(op, args, kwargs)
         physical, batched = self.physical(args)
@@ -373,7 +373,7 @@ def _straight(op: Op) -> Any:
     """The batch rule of an op that needs nothing else; ``False`` where :meth:`BatchLevel.call` has more to decide."""
     record = op.record
     special = op.kind in (INPLACE, OUT) or op.base_name == "equal" or op.base_name in _DATA_DEPENDENT
-    if special or record is None or record.batch is None or record.family == "random":
+    if special or record is None or record.batch is None or record.draws:
         return False
     if getattr(record.batch, "exact", False):
         op.accepted = None

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, op_of
-from ..rules.record import overload
+from ..rules.record import RECORDS
 from ..seam.levels import _VIEWS, SCOPE, _set_excluded, hand_over, innermost, reopen_keys, unwrap_kwargs
 from . import elements
 
@@ -21,7 +21,7 @@ ERROR = (
 
 def is_random(op: Op, args: Any, kwargs: Any) -> bool:
     """Whether this call draws; an op with a ``training`` flag does so only in training."""
-    if torch.Tag.nondeterministic_seeded not in op.func.tags:
+    if torch.Tag.nondeterministic_seeded not in op.func.tags and (op.record is None or not op.record.draws):
         return False
     at = op.positions.get("training", op.positions.get("train"))
     return at is None or op.argument(at, args, kwargs) is not False
@@ -38,12 +38,13 @@ def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
-    if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
+    by_shape = op.record.draws == "shape"  # type: ignore[union-attr]
+    if not by_shape:
         elements.check(op, args, kwargs)
     physical, batched = level.physical(args)
     kwargs = unwrap_kwargs(level, kwargs)
     if level.randomness == "same":
-        if not op.record.extra.get("shape_only"):  # type: ignore[union-attr]
+        if not by_shape:
             _refuse_same(op)
         return op.func(*level.element(physical, batched, 0), **kwargs)
     return level._wrapped(op.record.batch(op.func, level.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
@@ -77,24 +78,24 @@ def alike(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
 
 
 _refusals = torch.library.Library("aten", "IMPL", "VmapMode")
-
-
-def _refuse_draws_of(names: str) -> None:
-    """Make ops raise under the dispatcher's key for vmap, as ATen itself makes most that draw."""
-    for name in names.split():
-        op = op_of(overload(name))
-
-        def kernel(*args: Any, op: Op = op, **kwargs: Any) -> Any:
-            if is_random(op, args, kwargs):
-                raise BatchingError(ERROR)
-            with torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
-                return op.func(*args, **kwargs)
-
-        _refusals.impl(name, kernel)
-
-
 _VMAP_MODE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
-_refuse_draws_of("_sample_dirichlet _standard_gamma binomial native_dropout rrelu_with_noise rrelu_with_noise_functional")
+
+
+def _refuse(op: Op) -> None:
+    """Make an op of ATen's raise under the dispatcher's key for vmap, as ATen itself makes most that draw."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if is_random(op, args, kwargs):
+            raise BatchingError(ERROR)
+        with torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
+            return op.func(*args, **kwargs)
+
+    _refusals.impl(op.func, kernel)
+
+
+for _func, _record in RECORDS.items():
+    if _record.draws and _func.namespace == "aten" and not torch._C._dispatch_has_kernel_for_dispatch_key(_func._name, "VmapMode"):
+        _refuse(op_of(_func))
 
 
 class Randomness:
@@ -135,33 +136,23 @@ class DrawPerElement(TorchDispatchMode):
         kwargs = kwargs or {}
         level = self.level
         found = innermost(args, None)
-        at = _FACTORIES.get(func._schema.name)
-        draws = at is not None or torch.Tag.nondeterministic_seeded in func.tags
-        if found is not None and found.number > level.number and (draws or op_of(func).composite):
+        op = op_of(func)
+        record = op.record
+        # A buffer that is not filled yet is each element's own: the draws of composite ops (dropout) fill one.
+        draws = torch.Tag.nondeterministic_seeded in func.tags or (record is not None and (record.unfilled or bool(record.draws)))
+        if found is not None and found.number > level.number and (draws or op.composite):
             with self:  # what a level further in makes of the op may draw from tensors that this level's elements share
                 return hand_over(found, func, args, kwargs) if SCOPE.levels else found.call(func, args, kwargs)
         if not draws or (found is not None and found.number == level.number):
             return func(*args, **kwargs)
-        if at == _LIKE:
-            (like,) = args
-            return level.wrap(func(like.expand(level.size, *like.shape), **kwargs))
-        if at is not None:
-            if not isinstance(args[at], (list, tuple)):
-                at += 1  # randint(low, high, size)
-            return level.wrap(func(*args[:at], [level.size, *args[at]], **kwargs))
-        if op_of(func).kind is INPLACE:
+        if op.kind is INPLACE:
             raise RuntimeError(
                 f"vmap: Cannot ask for different inplace randomness on an unbatched tensor: {func} fills one that all elements of the "
                 "batch share. Make it from a batched tensor, with empty_like or new_empty, or use the out-of-place form."
             )
         if not any(isinstance(a, torch.Tensor) for a in args):
+            if record is not None and record.batch is not None:  # a factory: the batch goes in front of its size
+                return level.wrap(record.batch(func, level.size, (False,) * len(args), args, kwargs))
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))  # randperm, normal(0.0, 1.0, size)
         # no argument is batched, so no level would see it (``torch.bernoulli(p)`` of a closed-over p)
         return func(*(level.wrap(a.expand(level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
-
-
-_LIKE = -1
-# Where the size stands. A buffer that is not filled yet is each element's own: the draws of composite ops (dropout) fill one.
-_FACTORIES = {
-    "aten::rand": 0, "aten::randn": 0, "aten::randint": 1, "aten::empty": 0, "aten::new_empty": 1, "aten::empty_like": _LIKE,
-}  # fmt: skip

@@ -77,7 +77,7 @@ def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> Non
     """
     if op.record is not None:
         differs = getattr(op.record.batch, "differs", None)
-        if op.record.extra.get("needs_workspace") or (differs is not None and differs(args)):
+        if op.record.workspace or (differs is not None and differs(args)):
             return
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)

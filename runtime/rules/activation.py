@@ -222,4 +222,5 @@ register(
             self_t, self, noise, lower, upper, training, False
         )
     },
+    draws="values",
 )

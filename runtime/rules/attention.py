@@ -103,6 +103,7 @@ register(
     jvp=_jvp,
     decomposition=_written_out,
     nondiff=(1,),
+    cost="high",
     family="attention",
 )
 register("_scaled_dot_product_flash_attention_for_cpu_backward", decomposition=_backward_written_out, family="attention")

@@ -135,8 +135,16 @@ def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
     return out
 
 
-register("native_batch_norm", vjp={("input", "weight", "bias"): _vjp}, jvp=_jvp, batch=_batch, nondiff=(1, 2), family="normalization")
-register("native_batch_norm_backward", decomposition=_backward, family="normalization")
+register(
+    "native_batch_norm",
+    vjp={("input", "weight", "bias"): _vjp},
+    jvp=_jvp,
+    batch=_batch,
+    nondiff=(1, 2),
+    cost="high",
+    family="normalization",
+)
+register("native_batch_norm_backward", decomposition=_backward, cost="high", family="normalization")
 
 
 def _with_update(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:

@@ -89,6 +89,7 @@ register(
         "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(result_shape),
     },
     batch=shaped_by_one(_batch),
+    cost="high",
     family="multilinear",
 )
 
@@ -172,6 +173,7 @@ register(
     vjp={("grad_output", "input", "weight"): _backward_vjp},
     jvp=_backward_jvp,
     batch=shaped_by_one(_backward_batch),
+    cost="high",
     family="multilinear",
 )
 

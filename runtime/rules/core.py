@@ -41,19 +41,23 @@ def _same_size(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     return func(*args, **kwargs)
 
 
-for _name in ("ones_like", "zeros_like", "empty_like", "full_like"):
-    register(_name, nondiff=True, batch=_same_size, family="factory")
-for _name in ("new_zeros", "new_empty", "new_ones", "new_full"):
-    register(_name, nondiff=True, batch=batch.sizes(1), family="factory")
+_FACTORY: dict[str, Any] = {"nondiff": True, "family": "factory"}
+register("ones_like zeros_like full_like", batch=_same_size, **_FACTORY)
+register("empty_like", batch=_same_size, unfilled=True, **_FACTORY)
+register("new_zeros new_ones", batch=batch.sizes(1), **_FACTORY)
+register("new_full", batch=batch.sizes(1), **_FACTORY)
+register("new_empty", batch=batch.sizes(1), unfilled=True, **_FACTORY)
 register(
     "new_empty_strided",
-    nondiff=True,
+    unfilled=True,
     batch=lambda f, n, b, a, k: f(a[0], [n, *a[1]], [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]]),
-    family="factory",
+    **_FACTORY,
 )
+register("empty.memory_format", batch=batch.sizes(0), unfilled=True, **_FACTORY)
+register("zeros ones full arange arange.start arange.start_step linspace scalar_tensor eye eye.m", **_FACTORY)
 _OVERWRITTEN: dict[str, Any] = {"vjp": {"self": lambda g: torch.zeros_like(g)}, "jvp": {"self": lambda self_t: None}}
 for _name in ("zero", "fill.Scalar"):
-    register(_name, batch=batch.elementwise, family="inplace", **_OVERWRITTEN)
+    register(_name, batch=batch.elementwise, in_place=True, family="inplace", **_OVERWRITTEN)
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -68,6 +72,9 @@ register(
     batch=_fill_batch,
     family="op",
 )
+random("rand rand.generator randn randn.generator", batch.sizes(0), shape_only=True)
+random("randint randint.generator", batch.sizes(1), shape_only=True)
+random("randint.low randint.low_generator", batch.sizes(2), shape_only=True)
 random("rand_like randn_like", shape_only=True)
 random("randint_like randint_like.low_dtype", shape_only=True)
 random(
@@ -81,9 +88,10 @@ random(
     vjp={**_OVERWRITTEN["vjp"], "p": lambda g: torch.zeros_like(g)},
     jvp={**_OVERWRITTEN["jvp"], "p": lambda p_t: None},
 )
-flat("poisson", "self", batch=None)
-register("multinomial", nondiff=True, family="random")
-register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, family="op")
+flat("poisson", "self", batch=None, draws="values")
+register("multinomial", nondiff=True, draws="values", family="random")
+register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, draws="values")
+register("_sample_dirichlet binomial native_dropout rrelu_with_noise_functional", draws="values", family="random")
 
 
 def _undisturbed(*names: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return func(moved.reshape(-1), weights, size * width).reshape(size, width)
 
 
-register("bincount", batch=_bincount_batch, family="counting")
+register("bincount", batch=_bincount_batch, cost="high", family="counting")
 
 
 def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
@@ -157,6 +157,7 @@ for _name, _decomposition in (
         vjp={"self": asking("gs")(_without(_name, "vjp"))},
         jvp=asking("self_t")(_without(_name, "jvp")),
         decomposition=_decomposition,
+        cost="high",
         family="counting",
     )
 

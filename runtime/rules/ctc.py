@@ -85,6 +85,7 @@ for _suffix in ("", ".Tensor"):
         jvp=asking("log_probs_t", "log_probs", *_ARGUMENTS)(_jvp),
         batch=_forward_batch,
         nondiff=(1,),
+        cost="high",
         family="loss",
     )
     _names = ("targets", "input_lengths", "target_lengths", "neg_log_likelihood", "log_alpha", "blank", "zero_infinity")
@@ -96,5 +97,6 @@ for _suffix in ("", ".Tensor"):
             ("neg_log_likelihood", "log_alpha"): lambda: (None, None),
         },
         batch=_backward_batch,
+        cost="high",
         family="loss",
     )

@@ -18,7 +18,11 @@ def conj(x: Any) -> Any:
     return x.conjugate() if isinstance(x, complex) else x
 
 
-def pointwise(names: str, *, nondiff: Any = (), **partials: Formula) -> Record:
+# What follows for every op that computes each element of its result from those at the same place.
+_ELEMENTWISE: dict[str, Any] = {"batch": derive_batch.elementwise, "in_place": True, "cost": "low", "family": "pointwise"}
+
+
+def pointwise(names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula) -> Record:
     """Elementwise holomorphic (or real) ops: ``NAME=partial derivative of the result by NAME``, a tensor or a number.
 
     From it follow: vjp ``g·conj(p)``, jvp ``t·p``, and batching by broadcasting. ``pointwise("sin", self=lambda self: self.cos())``.
@@ -36,7 +40,7 @@ def pointwise(names: str, *, nondiff: Any = (), **partials: Formula) -> Record:
 
         vjp[name] = declare(backward, "g", *asks)
         jvp[name] = declare(forward, f"{name}_t", *asks)
-    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=True, nondiff=nondiff, family="pointwise")
+    return register(names, vjp=vjp, jvp=jvp, elementwise=True, nondiff=nondiff, commutes=commutes, **_ELEMENTWISE)
 
 
 def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
@@ -47,26 +51,27 @@ def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
     """
     jvp = {name: asking(f"{name}_t", *parameters(f)[1:])(f) for name, f in maps.items()}
     vjp = {name: asking("g", *parameters(f)[1:])(f) for name, f in maps.items()}
-    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=elementwise, family="pointwise")
+    return register(names, vjp=vjp, jvp=jvp, elementwise=elementwise, **_ELEMENTWISE)
 
 
-def elementwise(names: str, vjp: Mapping[Any, Formula], jvp: Any = None) -> Record:
+def elementwise(names: str, vjp: Mapping[Any, Formula], jvp: Any = None, *, commutes: bool = False) -> Record:
     """Elementwise ops with rules written out (not holomorphic, joint formulas)."""
-    return register(names, vjp=vjp, jvp=jvp, batch=derive_batch.elementwise, elementwise=True, family="pointwise")
+    return register(names, vjp=vjp, jvp=jvp, elementwise=True, commutes=commutes, **_ELEMENTWISE)
 
 
-def nondifferentiable(names: str, batch: Any = derive_batch.elementwise) -> None:
+def nondifferentiable(names: str, batch: Any = derive_batch.elementwise, **facts: Any) -> None:
     """Ops whose results have no gradient by nature: comparisons, roundings to integers, bit operations."""
+    facts.setdefault("in_place", batch is derive_batch.elementwise)
     for name in names.split():
-        register(name, nondiff=True, batch=batch, family="nondifferentiable")
+        register(name, nondiff=True, batch=batch, family="nondifferentiable", **facts)
 
 
-def flat(names: str, *args: str, batch: Any = derive_batch.elementwise) -> None:
+def flat(names: str, *args: str, batch: Any = derive_batch.elementwise, **facts: Any) -> None:
     """Ops that are constant wherever they are differentiable (``floor``, ``sign``): a derivative that is zero, as a value."""
     for name in names.split():
         vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
         jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
-        register(name, vjp=vjp, jvp=jvp, batch=batch, family="pointwise")
+        register(name, vjp=vjp, jvp=jvp, **{**_ELEMENTWISE, "batch": batch, "in_place": batch is derive_batch.elementwise, **facts})
 
 
 def linear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
@@ -79,13 +84,13 @@ def multilinear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **mor
     return register(names, vjp=vjp, jvp="multilinear", batch=batch, family=more.pop("family", "multilinear"), **more)
 
 
-def view(names: str, transpose: Formula, batch: Any = None, *, arg: str = "self") -> Record:
+def view(names: str, transpose: Formula, batch: Any = None, *, arg: str = "self", inverse: Formula | None = None) -> Record:
     """View ops: ``transpose`` puts a cotangent of the view back in place, zeros elsewhere. In-place and aliasing follow from the schema."""
-    return register(names, vjp={arg: transpose}, jvp="linear", batch=batch, family="view")
+    return register(names, vjp={arg: transpose}, jvp="linear", batch=batch, inverse=inverse, family="view")
 
 
 def random(names: str, batch: Any = derive_batch.trailing, *, shape_only: bool = False, **rules: Any) -> Record:
     """Random ops. vmap's ``randomness`` decides whether the batch rule runs (one draw per element) or one draw serves all;
     ``shape_only``: the draw depends on an argument's shape alone (``rand_like``), so that one can."""
     rules.setdefault("nondiff", not rules.get("vjp"))
-    return register(names, batch=batch, family="random", extra={"shape_only": shape_only}, **rules)
+    return register(names, batch=batch, draws="shape" if shape_only else "values", family="random", **rules)

@@ -47,7 +47,7 @@ def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     return t.sum(dims, keepdim=keepdim) if dims else t
 
 
-def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = True) -> Record:
+def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = True, cost: str = "low") -> Record:
     """Reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``.
 
     ``partial`` may ask for ``result``: it comes with the reduced dimensions restored. The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``.
@@ -80,11 +80,12 @@ def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = Tru
         vjp={"self": asking("g", *geometry, *asks)(backward)},
         jvp={"self": asking("self_t", *geometry, *asks)(forward)},
         batch=batch,
+        cost=cost,
         family="reduction",
     )
 
 
-def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True) -> None:
+def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True, cost: str = "low") -> None:
     """Ops that pick elements along a dimension and return (values, indices): ``max``, ``kthvalue``, and ``sort`` with ``keepdim=False``
     for ops whose results always keep the dimension."""
 
@@ -108,6 +109,7 @@ def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = Tr
             vjp={"self": asking("g", "self_shape", "result1", dim, *extra)(backward)},
             jvp=asking("self_t", "result1", dim, *extra)(forward),
             batch=batch,
+            cost=cost,
             family="selection",
         )
 

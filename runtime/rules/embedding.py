@@ -79,7 +79,7 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, family="embedding")
-linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, family="embedding")
+linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, cost="high", family="embedding")
 
 
 # ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the bags, result3 the winners of a maximum
@@ -183,6 +183,7 @@ register(
     vjp={"weight": _weight_vjp, "per_sample_weights": _per_sample_vjp},
     jvp=_bag_jvp,
     batch=_bag_batch,
+    cost="high",
     family="embedding",
 )
 # chosen by ATen where it sees no need for a gradient; it cannot see ours

@@ -34,6 +34,6 @@ def _c2r_back(g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, la
     return half * weight.reshape([n, *[1] * (g.dim() - 1 - last)])
 
 
-linear("_fft_c2c", {"self": _c2c_back}, dims(1))
-linear("_fft_r2c", {"self": _r2c_back}, dims(1))
-linear("_fft_c2r", {"self": _c2r_back}, dims(1))
+linear("_fft_c2c", {"self": _c2c_back}, dims(1), cost="high")
+linear("_fft_r2c", {"self": _r2c_back}, dims(1), cost="high")
+linear("_fft_c2r", {"self": _c2r_back}, dims(1), cost="high")

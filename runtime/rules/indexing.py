@@ -28,7 +28,7 @@ def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) ->
 
 
 linear("gather", {"self": _gather_back}, derive_index.pointed)
-linear("scatter_add", {"self": lambda g: g, "src": _gathered}, derive_index.pointed)
+linear("scatter_add", {"self": lambda g: g, "src": _gathered}, derive_index.pointed, cost="high")
 linear("scatter.src", {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered}, derive_index.pointed)
 register(
     "scatter.value",
@@ -121,6 +121,7 @@ for _unsafe in ("", "_unsafe_"):
         f"{_unsafe}index_put",
         {"self": _put_self_back, "values": _put_values_back},
         derive_index.index_put,
+        cost="high",
     )
 linear("_index_put_impl", {"self": _put_self_back, "values": _put_values_back}, derive_index.index_put)
 
@@ -294,5 +295,5 @@ def _index_reduce_back(
     return _reduced_back(places, g, self, source, result, "sum" if reduce == "add" else reduce, include_self)
 
 
-register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.pointed)
+register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.pointed, cost="high")
 register("index_reduce", vjp={("self", "source"): _index_reduce_back}, batch=derive_index.rows)

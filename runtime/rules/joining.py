@@ -28,8 +28,8 @@ linear(
     "copy",
     {"src": lambda g: g, "self": lambda g: torch.zeros_like(g)},
     batch.elementwise,
+    in_place=True,
     family="inplace",
-    extra={"overwrites": "self"},
 )
 
 # Joins

@@ -46,6 +46,7 @@ register(
     vjp={"self": _cholesky_vjp},
     jvp=_cholesky_jvp,
     batch=trailing,
+    cost="high",
     family="linalg",
 )
 register(
@@ -54,6 +55,7 @@ register(
     jvp=lambda self_t, result, upper: (_cholesky_jvp(self_t, result, upper), None),
     batch=trailing,
     nondiff=(1,),
+    cost="high",
     family="linalg",
 )
 
@@ -137,6 +139,7 @@ register(
     jvp=_linalg_lu_jvp,
     batch=hollow,
     nondiff=(0,),
+    cost="high",
     family="linalg",
 )
 
@@ -163,6 +166,7 @@ register(
     jvp=_lu_factor_jvp,
     batch=trailing,
     nondiff=(1, 2),
+    cost="high",
     family="linalg",
 )
 
@@ -245,12 +249,14 @@ def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mod
     return qt, rt
 
 
-register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=hollow, family="linalg")
+register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=hollow, cost="high", family="linalg")
 
 
 # ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form (1992) I - V T V^H
 
-register("geqrf", batch=trailing, family="linalg")  # no derivative is known to torch either; without a rule the runtime says so
+register(
+    "geqrf", batch=trailing, cost="high", family="linalg"
+)  # no derivative is known to torch either; without a rule the runtime says so
 
 
 def _reflectors(packed: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -276,5 +282,5 @@ def _ormqr(self: torch.Tensor, input2: torch.Tensor, input3: torch.Tensor, left:
     return input3 - ((input3 @ v) @ t) @ v.mH
 
 
-register("linalg_householder_product", decomposition=_householder_product, batch=trailing, family="linalg")
-register("ormqr", decomposition=_ormqr, batch=trailing, family="linalg")
+register("linalg_householder_product", decomposition=_householder_product, batch=trailing, cost="high", family="linalg")
+register("ormqr", decomposition=_ormqr, batch=trailing, cost="high", family="linalg")

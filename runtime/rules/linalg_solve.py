@@ -48,6 +48,7 @@ register(
     jvp=lambda A_t, result: (-(result @ A_t @ result), None),
     batch=trailing,
     nondiff=(1,),
+    cost="high",
     family="linalg",
 )
 
@@ -99,6 +100,7 @@ register(
     jvp=_solve_jvp,
     batch=_solve_batch,
     nondiff=(1, 2, 3),
+    cost="high",
     family="linalg",
 )
 
@@ -132,6 +134,7 @@ register(
     vjp={("self", "B"): _triangular_vjp},
     jvp=_triangular_jvp,
     batch=leading(2, 2),
+    cost="high",
     family="linalg",
 )
 
@@ -144,7 +147,7 @@ def _triangular_solve(
     return x, A.expand(*x.shape[:-2], *A.shape[-2:]).clone()
 
 
-register("triangular_solve", decomposition=_triangular_solve, batch=leading(2, 2), family="linalg")
+register("triangular_solve", decomposition=_triangular_solve, batch=leading(2, 2), cost="high", family="linalg")
 
 
 # ---- systems whose matrix is given by its factors: products of triangular solves
@@ -188,13 +191,14 @@ register(
     "cholesky_solve",
     vjp={("self", "input2"): _cholesky_solve_vjp},
     batch=leading(2, 2),
+    cost="high",
     family="linalg",
 )
-register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, batch=trailing, family="linalg")
-register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, batch=_by_pivots_batch, family="linalg")
+register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, batch=trailing, cost="high", family="linalg")
+register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, batch=_by_pivots_batch, cost="high", family="linalg")
 # no derivative is known to torch either; without a rule the runtime says so
-register("linalg_ldl_factor_ex", batch=trailing, family="linalg")
-register("linalg_ldl_solve", batch=_by_pivots_batch, family="linalg")
+register("linalg_ldl_factor_ex", batch=trailing, cost="high", family="linalg")
+register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg")
 
 
 # ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid where the rank is locally constant
@@ -229,6 +233,7 @@ register(
     vjp={"self": _pinv_vjp},
     jvp={"self": _pinv_jvp},
     batch=_pinv_batch,
+    cost="high",
     family="linalg",
 )
 
@@ -284,5 +289,6 @@ register(
     jvp=_lstsq_jvp,
     batch=_lstsq_batch,
     nondiff=(2, 3),
+    cost="high",
     family="linalg",
 )

@@ -61,9 +61,9 @@ def _eig_jvp(self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor)
     return diagonal(inside), _unit_length(v @ (differences(w) * inside), v)
 
 
-register("_linalg_eigh", vjp={"A": _eigh_vjp}, jvp=_eigh_jvp, batch=hollow, family="linalg")
-register("linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, family="linalg")
-register("_linalg_eigvals", decomposition=lambda self: aten.linalg_eig(self)[0], batch=trailing, family="linalg")
+register("_linalg_eigh", vjp={"A": _eigh_vjp}, jvp=_eigh_jvp, batch=hollow, cost="high", family="linalg")
+register("linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, cost="high", family="linalg")
+register("_linalg_eigvals", decomposition=lambda self: aten.linalg_eig(self)[0], batch=trailing, cost="high", family="linalg")
 
 
 # ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV skew-Hermitian (J. Townsend, 2016); their imaginary
@@ -147,7 +147,7 @@ def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1])) if t.shape[-1] < like.shape[-1] else t
 
 
-register("_linalg_svd", vjp={"A": _svd_vjp}, jvp=_svd_jvp, batch=hollow, family="linalg")
+register("_linalg_svd", vjp={"A": _svd_vjp}, jvp=_svd_jvp, batch=hollow, cost="high", family="linalg")
 
 
 # ---- determinants: d det(A) = tr(adj(A) dA), d log det(A) = tr(A^-1 dA)
@@ -178,6 +178,7 @@ register(
     jvp=lambda A_t, A, result: (_trace_of_product(_cofactors(A, result), A_t), None, None),
     batch=trailing,
     nondiff=(1, 2),
+    cost="high",
     family="linalg",
 )
 
@@ -202,6 +203,7 @@ register(
     jvp=_slogdet_jvp,
     batch=trailing,
     nondiff=(2, 3),
+    cost="high",
     family="linalg",
 )
 
@@ -225,5 +227,6 @@ register(
     vjp={"self": lambda g, self: _exp_along(self.mH, g)},
     jvp={"self": lambda self_t, self: _exp_along(self, self_t)},
     batch=_exp_batch,
+    cost="high",
     family="linalg",
 )

@@ -89,6 +89,7 @@ multilinear(
     "mm",
     {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
     _matmul_batch,
+    cost="high",
 )
 
 
@@ -104,13 +105,15 @@ def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: Any = None) -> torch
     return run_batchwise(lambda g, left, batched: _stacks(adjoint(left), g, batched), g, left)  # type: ignore[no-any-return]
 
 
-multilinear("bmm", {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)}, _matmul_batch)
-multilinear("mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch)
-multilinear("dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch)
-multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch)
+multilinear(
+    "bmm", {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)}, _matmul_batch, cost="high"
+)
+multilinear("mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch, cost="high")
+multilinear("dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch, cost="high")
+multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch, cost="high")
 
 
-def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any) -> None:
+def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, *, cost: str = "low") -> None:
     """``beta·self + alpha·left·right``: ``multiply`` for the product, also of batches as flags say, and its gradients by each factor.
 
     ``by_right`` gets the geometry of the right factor as well.
@@ -149,6 +152,7 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
             right: asks(lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"),
         },
         batch=combined,
+        cost=cost,
         family="multilinear",
     )
 
@@ -161,11 +165,19 @@ def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Te
     return torch.matmul(x, y).sum(-3, dtype=x.dtype)
 
 
-_plus("addmm", "mat1", "mat2", product, _by_left, _by_right)
-_plus("baddbmm", "batch1", "batch2", product, _by_left_stack, _by_right_stack)
-_plus("addmv", "mat", "vec", _matvec, lambda g, r: g.outer(conj(r)), lambda g, x, _: adjoint(x).mv(g))
+_plus("addmm", "mat1", "mat2", product, _by_left, _by_right, cost="high")
+_plus("baddbmm", "batch1", "batch2", product, _by_left_stack, _by_right_stack, cost="high")
+_plus("addmv", "mat", "vec", _matvec, lambda g, r: g.outer(conj(r)), lambda g, x, _: adjoint(x).mv(g), cost="high")
 _plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r)), lambda g, x, _: g.t().mv(conj(x)))
-_plus("addbmm", "batch1", "batch2", _summed_product, lambda g, r: torch.matmul(g, adjoint(r)), lambda g, x, _: torch.matmul(adjoint(x), g))
+_plus(
+    "addbmm",
+    "batch1",
+    "batch2",
+    _summed_product,
+    lambda g, r: torch.matmul(g, adjoint(r)),
+    lambda g, x, _: torch.matmul(adjoint(x), g),
+    cost="high",
+)
 
 
 def _trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> torch.Tensor:

@@ -201,6 +201,7 @@ register(
     vjp={("grad_out", "input", "mean", "rstd", "weight", "bias"): _layer_backward_vjp},
     jvp=_layer_backward_jvp,
     batch=_layer_backward_batch,
+    cost="high",
     family="normalization",
 )
 
@@ -376,6 +377,7 @@ register(
     vjp={("grad_out", "input", "mean", "rstd", "weight"): _group_backward_vjp},
     jvp=_group_backward_jvp,
     batch=_group_backward_batch,
+    cost="high",
     family="normalization",
 )
 

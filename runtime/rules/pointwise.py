@@ -26,6 +26,7 @@ elementwise(
     "add.Tensor",
     {"self": lambda g: g, "other": lambda g, alpha: times(g, conj(alpha))},
     {"self": lambda self_t: self_t, "other": lambda other_t, alpha: times(other_t, alpha)},
+    commutes=True,
 )
 elementwise(
     "sub.Tensor",
@@ -45,6 +46,7 @@ elementwise(
     "mul.Tensor",
     {"self": lambda g, other: g * conj(other), "other": lambda g, self: g * conj(self)},
     {"self": lambda self_t, other: self_t * other, "other": lambda other_t, self: self * other_t},
+    commutes=True,
 )
 pointwise("mul.Scalar", self=lambda other: other)
 elementwise(
@@ -269,6 +271,7 @@ register(
     vjp={"self": lambda g, self, result: copysign_slope(g, self, result), "other": lambda g: None},
     jvp={"self": lambda self_t, self, result: copysign_slope(self_t, self, result), "other": lambda other_t: None},
     batch=broadcast,
+    in_place=True,
     family="pointwise",
 )
 diagonal("copysign.Scalar", self=lambda g, self, result: copysign_slope(g, self, result))
@@ -309,6 +312,7 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 register(
     "masked_fill.Tensor",
     batch=_fill_batch,
+    in_place=True,
     family="pointwise",
     vjp={"self": lambda g, mask: g.masked_fill(mask, 0), "value": lambda g, mask: torch.where(mask, g, 0).sum()},
     jvp={"self": lambda self_t, mask: self_t.masked_fill(mask, 0), "value": lambda value_t, mask: torch.where(mask, value_t, 0)},

@@ -51,6 +51,7 @@ def _maximum(name: str, spatial: int, batch: Any) -> None:
         jvp={"self": lambda self_t, result1: (_picked(self_t, result1, spatial), None)},
         batch=batch,
         nondiff=(1,),
+        cost="high",
         family="pooling",
     )
     linear(

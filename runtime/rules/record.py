@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,7 +44,18 @@ class Record:
     decomposition:  the op written with other ops; used by every transform that finds no rule of its own.
     elementwise:    every formula consists of broadcasting elementwise ops, so it may run on a whole batch at once.
     nondiff:        outputs without gradient whatever their dtype: ``True`` for all, or their indices.
-    family:         the deriving helper, for coverage tables.
+    inverse:        view ops: the base in which the part that the view shows is replaced. The formula may ask for ``base``, ``part``,
+                    ``which`` (the number of the output that became ``part``), arguments, and ``ops``: ``torch.ops.aten``, or the same
+                    with every view in its copying form. Left out: found by following the elements, which is slower and right for any view.
+    in_place:       ``batch`` serves the in-place forms as well: it calls ``func``, which writes to its first argument.
+    draws:          the op draws random numbers. ``"shape"``: of a distribution that shapes alone decide (``rand_like``), so one draw can
+                    serve a whole batch. ``"values"``: of one that the values of arguments decide (``bernoulli``).
+    unfilled:       the result is memory that nothing has filled (``empty``).
+    cost:           ``"low"``: it costs less to run the op again in a backward pass than to save its result; ``"high"``: more. Left out:
+                    low for ATen's ops. The ops of other libraries run again only if their record says ``"low"``.
+    commutes:       the first two arguments may change places.
+    workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on one element of a batch.
+    family:         the deriving helper, a word for tables; nothing is decided by it.
     """
 
     names: tuple[str, ...]
@@ -54,8 +65,14 @@ class Record:
     decomposition: Callable[..., Any] | None = None
     elementwise: bool = False
     nondiff: bool | tuple[int, ...] = ()
+    inverse: Formula | None = None
+    in_place: bool = False
+    draws: str | None = None
+    unfilled: bool = False
+    cost: str | None = None
+    commutes: bool = False
+    workspace: bool = False
     family: str = "op"
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
@@ -63,7 +80,8 @@ NESTED: dict[torch._ops.OpOverload, Record] = {}  # the same for calls with a ne
 _listeners: list[Callable[[], None]] = []
 # What a formula may ask for of a tensor in place of it; words that are no arguments; what `jvp` may be as a word.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
-_WORDS = frozenset(("g", "gs", "needs"))
+_WORDS = {"vjp": frozenset(("g", "gs", "needs")), "jvp": frozenset(), "inverse": frozenset(("base", "part", "which", "ops"))}
+_VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}  # what these fields may be
 _KINDS = ("linear", "multilinear")
 
 
@@ -104,9 +122,20 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
     if callable(record.jvp):
         for func in funcs:
             _check_formula("jvp", record.jvp, func)
-    for what, rule in (("batch", record.batch), ("decomposition", record.decomposition)):
+    for what in ("batch", "decomposition", "inverse"):
+        rule = getattr(record, what)
         if rule is not None and not callable(rule):
             raise ValueError(f"{funcs[0]}: {what} is {rule!r}, which cannot be called")
+    for what, words in _VALUES.items():
+        word = getattr(record, what)
+        if word is not None and word not in words:
+            raise ValueError(f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}")
+    if record.in_place and record.batch is None:
+        raise ValueError(f"{funcs[0]}: in_place says that the batch rule serves in-place forms, and there is no batch rule")
+    for func in funcs if record.inverse is not None else ():
+        if not any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
+            raise ValueError(f"{func}: inverse is for views, and by its schema this op returns none")
+        _check_formula("inverse", record.inverse, func)  # type: ignore[arg-type]
     if record.nondiff is not True:
         for func in funcs:
             number = len(func._schema.returns)
@@ -129,8 +158,13 @@ def _check_table(what: str, table: Mapping[Any, Callable[..., Any]], funcs: list
 def _check_formula(what: str, formula: Callable[..., Any], func: torch._ops.OpOverload) -> None:
     known = {*_names(func), *_results(func)}
     for name in parameters(formula):
-        if name in _WORDS if what == "vjp" else name.removesuffix("_t") in known:
+        if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in known):
             continue
+        if what == "inverse" and name not in _names(func):
+            raise ValueError(
+                f"{func}: its inverse asks for {name!r}, which is neither an argument ({_listed(_names(func))}) nor one of "
+                f"{_listed(_WORDS['inverse'])}"
+            )
         if not _resolves(name, known):
             raise ValueError(
                 f"{func}: a formula of its {what} asks for {name!r}, which is neither an argument ({_listed(_names(func))}) nor a result "

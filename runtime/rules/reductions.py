@@ -71,8 +71,8 @@ def _aminmax(self: torch.Tensor, *, dim: int | None = None, keepdim: bool = Fals
 reduction("amax amin", _shared, batch.along(1))
 reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
 reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
-reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False)
-reduction("nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False)
+reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False, cost="high")
+reduction("nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False, cost="high")
 
 
 def _aminmax_vjp(gs: Any, self: torch.Tensor, dim: int | None, keepdim: bool, result0: torch.Tensor, result1: torch.Tensor) -> Any:
@@ -85,9 +85,10 @@ def _aminmax_vjp(gs: Any, self: torch.Tensor, dim: int | None, keepdim: bool, re
 
 
 register("aminmax", vjp={"self": _aminmax_vjp}, decomposition=_aminmax, family="reduction")
-selecting("max.dim min.dim median.dim nanmedian.dim", batch.along(1))
-selecting("mode", along_default(1))
-selecting("kthvalue", along_default(2))
+selecting("max.dim min.dim", batch.along(1))
+selecting("median.dim nanmedian.dim", batch.along(1), cost="high")
+selecting("mode", along_default(1), cost="high")
+selecting("kthvalue", along_default(2), cost="high")
 
 
 # ---- logsumexp and norms
@@ -229,7 +230,7 @@ def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: tor
     return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
 
 
-register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, batch=leading(2, 2), family="reduction")
+register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, batch=leading(2, 2), cost="high", family="reduction")
 register("_cdist_backward", decomposition=_cdist_backward, family="reduction")
 register(
     "_euclidean_dist",

@@ -25,6 +25,7 @@ def _upsample(name: str, spatial: int) -> None:
         name,
         {"self": asking("g", "self_shape", "output_size", *options)(lambda g, shape, size, *rest: backward(g, size, shape, *rest))},
         fold(spatial + 2),
+        cost="high" if "bicubic" in name else "low",
     )
     linear(
         f"{name}_backward",
@@ -104,7 +105,7 @@ def _grid_sampler(name: str, rank: int) -> None:
         mask = ["input" in needs, "grid" in needs]
         return backward(g, input, grid, interpolation_mode, padding_mode, align_corners, mask)
 
-    register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), family="resampling")
+    register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), cost="high", family="resampling")
 
 
 # By name: the number of dimensions, and the sampling written out, of which `runtime.func.pulled_back` makes the backward.

@@ -68,6 +68,7 @@ linear(
     "cumsum",
     {"self": lambda g, dim: g.flip(dim).cumsum(dim).flip(dim) if g.dim() else g},
     batch.along(1),
+    cost="high",
     family="scan",
 )
 register(
@@ -75,6 +76,7 @@ register(
     vjp={"self": lambda g, self, dim: _lifted(running_product_vjp)(g, self, dim)},
     jvp={"self": lambda self_t, self, dim, dtype: _lifted(_cumprod_jvp)(self_t, self, dim, dtype)},
     batch=batch.along(1),
+    cost="high",
     family="scan",
 )
 register(
@@ -82,6 +84,7 @@ register(
     vjp={"self": lambda g, self, result, dim: _lifted(_logcumsumexp_vjp)(g, self, result, dim)},
     jvp={"self": lambda self_t, self, result, dim: _lifted(_logcumsumexp_jvp)(self_t, self, result, dim)},
     batch=batch.along(1),
+    cost="high",
     family="scan",
 )
 for _name in ("cummax", "cummin"):
@@ -90,5 +93,6 @@ for _name in ("cummax", "cummin"):
         vjp={"self": lambda g, result1, dim: torch.zeros_like(g).scatter_add(dim, result1, g)},
         jvp=lambda self_t, result1, dim: (self_t.gather(dim, result1), None),
         batch=batch.along(1),
+        cost="high",
         family="scan",
     )

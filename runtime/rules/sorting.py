@@ -18,9 +18,9 @@ def _sort_stable(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     return along_default(1)(lambda t, dim: func(t, dim=dim, **rest), size, batched, [x, kwargs.get("dim", -1)], {})
 
 
-selecting("sort", along_default(1), keepdim=False)
-selecting("sort.stable", _sort_stable, keepdim=False)
-selecting("topk", along_default(2), keepdim=False)
+selecting("sort", along_default(1), keepdim=False, cost="high")
+selecting("sort.stable", _sort_stable, keepdim=False, cost="high")
+selecting("topk", along_default(2), keepdim=False, cost="high")
 
 
 def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import InplaceError
 from ..seam.levels import run_batchwise
 from . import derive_batch as batch
 from .derive import linear, view
@@ -15,17 +16,24 @@ from .record import kernels, overload, register
 
 aten = torch.ops.aten
 
-register("detach", nondiff=True, batch=batch.elementwise, family="view")
-register("view.dtype", nondiff=True, batch=lambda f, n, b, a, k: f(a[0], a[1]), family="view")
-view("alias", lambda g: g, lambda f, n, b, a, k: f(a[0]))
-view("lift_fresh", lambda g: g, lambda f, n, b, a, k: f(a[0]))
-view("_conj", lambda g: g.conj(), lambda f, n, b, a, k: f(a[0]))
-view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]))
+register("detach", nondiff=True, batch=batch.elementwise, inverse=lambda part: part, family="view")
+register(
+    "view.dtype",
+    nondiff=True,
+    batch=lambda f, n, b, a, k: f(a[0], a[1]),
+    inverse=lambda ops, base, part: ops.view(part, base.dtype),
+    family="view",
+)
+view("alias", lambda g: g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: part)
+view("lift_fresh", lambda g: g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: part)
+view("_conj", lambda g: g.conj(), lambda f, n, b, a, k: f(a[0]), inverse=lambda ops, part: ops._conj(part))
+view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: -part)
 register(
     "view_as_real",
     vjp={"self": lambda g: torch.view_as_complex(g.contiguous())},
     jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},  # the primal's conjugate bit says nothing of the tangent's
     batch=lambda f, n, b, a, k: f(a[0]),
+    inverse=lambda ops, part: ops.view_as_complex(part.contiguous()),
     family="view",
 )
 register(
@@ -33,6 +41,7 @@ register(
     vjp={"self": lambda g: torch.view_as_real(g.contiguous().resolve_conj())},
     jvp={"self": lambda self_t: torch.view_as_complex(self_t if self_t.stride(-1) == 1 else self_t.contiguous())},
     batch=lambda f, n, b, a, k: f(a[0]),
+    inverse=lambda ops, part: ops.view_as_real(part.resolve_conj()),
     family="view",
 )
 
@@ -46,7 +55,22 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return func(x.reshape(size, *(1,) * missing, *x.shape[1:]) if missing else x, [size, *shape], *rest, **kwargs)
 
 
-view("expand", lambda g: g, _expand_batch)  # the engine sums a cotangent down to the shape of what was expanded
+def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
+    """``part``, what an expanded tensor became, if each of its elements has a place of its own in ``base``."""
+    if part.numel() != base.numel():
+        raise InplaceError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Write to a clone of it, which has an element of its own at each place."
+        )
+    return ops.reshape(part, base.shape)
+
+
+def _same_elements(ops: Any, base: Any, part: Any) -> Any:
+    return ops.reshape(part, base.shape)
+
+
+# the engine sums a cotangent down to the shape of what was expanded
+view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
 
 
 def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
@@ -60,6 +84,7 @@ register(
     vjp={"self": _reshaped},
     jvp={"self": lambda self_t, size: self_t.reshape(size)},  # a tangent may lie otherwise in memory than its primal
     batch=batch.sizes(1),
+    inverse=_same_elements,
     family="view",
 )
 
@@ -72,9 +97,14 @@ def _reshape_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
 linear(  # the physical result of an op may lie otherwise in memory than one element's would
     "_unsafe_view", {"self": _reshaped}, _reshape_batch
 )
-linear("_reshape_alias", {"self": _reshaped}, _reshape_batch)
+linear("_reshape_alias", {"self": _reshaped}, _reshape_batch, inverse=_same_elements)
 linear("_reshape_copy", {"self": _reshaped}, batch.sizes(1))
-view("unsqueeze", lambda g, dim: g.squeeze(dim), lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]))
+view(
+    "unsqueeze",
+    lambda g, dim: g.squeeze(dim),
+    lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]),
+    inverse=_same_elements,
+)
 
 
 def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -86,7 +116,7 @@ def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
     return aten.squeeze.dims(x, [batch.shift(d, rank) for d in named] if rank else [])
 
 
-view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch)
+view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_same_elements)
 
 # Permutations
 
@@ -99,12 +129,23 @@ def _inverse(order: Any) -> list[int]:
     return out
 
 
-view("t", lambda g: g.t(), lambda f, n, b, a, k: a[0].transpose(1, 2) if a[0].dim() == 3 else a[0].view_as(a[0]))
-view("transpose.int", lambda g, dim0, dim1: g.transpose(dim0, dim1), batch.along(1, 2))
+view(
+    "t",
+    lambda g: g.t(),
+    lambda f, n, b, a, k: a[0].transpose(1, 2) if a[0].dim() == 3 else a[0].view_as(a[0]),
+    inverse=lambda ops, part: ops.t(part),
+)
+view(
+    "transpose.int",
+    lambda g, dim0, dim1: g.transpose(dim0, dim1),
+    batch.along(1, 2),
+    inverse=lambda ops, part, dim0, dim1: ops.transpose(part, dim0, dim1),
+)
 view(
     "permute",
     lambda g, dims: g.permute(_inverse(dims)),
     lambda f, n, b, a, k: f(a[0], [0, *(batch.shift(d, a[0].dim() - 1) for d in a[1])]),
+    inverse=lambda ops, part, dims: ops.permute(part, _inverse(dims)),
 )
 
 # Parts
@@ -127,12 +168,23 @@ def _sized(*positions: int) -> batch.BatchRule:
     return rule
 
 
-view("select.int", lambda g, self_shape, dim, index: kernels.select_backward(g, self_shape, dim, index), dims(1))
-view("slice.Tensor", _slice_back, dims(1))
+view(
+    "select.int",
+    lambda g, self_shape, dim, index: kernels.select_backward(g, self_shape, dim, index),
+    dims(1),
+    inverse=lambda base, part, dim, index: aten.select_scatter(base, part, dim, index),
+)
+view(
+    "slice.Tensor",
+    _slice_back,
+    dims(1),
+    inverse=lambda base, part, dim, start, end, step: aten.slice_scatter(base, part, dim, start, end, step),
+)
 view(
     "diagonal",
     lambda g, self_shape, offset, dim1, dim2: kernels.diagonal_backward(g, self_shape, offset, dim1, dim2),
     dims(2, 3),
+    inverse=lambda base, part, offset, dim1, dim2: aten.diagonal_scatter(base, part, offset, dim1, dim2),
 )
 linear("select_backward", {"grad_output": lambda g, dim, index: g.select(dim, index)}, _sized(2))
 linear("slice_backward", {"grad_output": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step)}, _sized(2))
@@ -186,9 +238,23 @@ def _unbind_back(gs: Any, self_shape: Any, self_dtype: Any, dim: int) -> torch.T
     return _joined(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
 
 
-view("split.Tensor", _split_back, dims(2))
-view("split_with_sizes", _split_with_sizes_back, dims(2))
-view("unbind.int", _unbind_back, dims(1))
+def _piece(base: Any, part: Any, start: Any, dim: int) -> Any:
+    return aten.slice_scatter(base, part, dim, start, start + part.shape[dim])
+
+
+view(
+    "split.Tensor",
+    _split_back,
+    dims(2),
+    inverse=lambda base, part, which, split_size, dim: _piece(base, part, split_size * which, dim),
+)
+view(
+    "split_with_sizes",
+    _split_with_sizes_back,
+    dims(2),
+    inverse=lambda base, part, which, split_sizes, dim: _piece(base, part, sum(split_sizes[:which]), dim),
+)
+view("unbind.int", _unbind_back, dims(1), inverse=lambda base, part, which, dim: aten.select_scatter(base, part, dim, which))
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
@@ -271,7 +337,14 @@ def _as_strided_tangent(self_t: torch.Tensor, self_geometry: Any, size: Any, str
     return storage.as_strided(size, stride, offset - base)
 
 
-register("as_strided", vjp={"self": _as_strided_back}, jvp={"self": _as_strided_tangent}, batch=_as_strided_batch, family="view")
+register(
+    "as_strided",
+    vjp={"self": _as_strided_back},
+    jvp={"self": _as_strided_tangent},
+    batch=_as_strided_batch,
+    inverse=lambda base, part, size, stride, storage_offset: aten.as_strided_scatter(base, part, size, stride, storage_offset),
+    family="view",
+)
 register("as_strided_scatter", decomposition=_as_strided_scatter, family="view")
 
 # Writing through a view, out of place

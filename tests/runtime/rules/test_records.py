@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.library import Library
 
-from runtime.rules.record import Record, register
+from runtime.func import vmap
+from runtime.rules.ops import VIEW, op_of
+from runtime.rules.record import RECORDS, Record, asking, overload, register
 
 
 @pytest.fixture
@@ -35,6 +37,11 @@ def op() -> Iterator[str]:
         ({"nondiff": (2,)}, "nondiff names result 2, and there are 2, counted from 0"),
         ({"batch": "elementwise"}, "batch is 'elementwise', which cannot be called"),
         ({"decomposition": 3}, "decomposition is 3, which cannot be called"),
+        ({"inverse": "t"}, "inverse is 't', which cannot be called"),
+        ({"inverse": lambda part: part}, "inverse is for views, and by its schema this op returns none"),
+        ({"in_place": True}, "in_place says that the batch rule serves in-place forms, and there is no batch rule"),
+        ({"draws": "uniform"}, "draws is 'uniform'; it is one of 'shape', 'values'"),
+        ({"cost": "dear"}, "cost is 'dear'; it is one of 'low', 'high'"),
     ],
 )
 def test_what_does_not_fit_the_op_is_refused(op: str, rules: dict[str, Any], message: str) -> None:
@@ -56,6 +63,50 @@ def test_what_fits_is_entered(op: str) -> None:
     assert table == {torch.ops.record_tests.shifted.default: record}
     with pytest.raises(ValueError, match="has two records"):
         register(op, table, jvp="linear")
+
+
+def test_the_inverse_of_a_view_asks_for_what_a_write_has() -> None:
+    table: dict[Any, Record] = {}
+    for wanted in ("g", "result", "self_shape", "dims"):
+        with pytest.raises(
+            ValueError, match=f"its inverse asks for '{wanted}', which is neither an argument .* nor one of base, ops, part, which"
+        ):
+            register("select.int", table, inverse=asking(wanted)(lambda x: x))
+    register("select.int", table, inverse=lambda ops, base, part, which, dim, index: part)
+    assert len(table) == 1
+
+
+def test_no_record_says_what_torchs_tags_deny() -> None:
+    """An op of ATen's that draws is tagged by torch; one that makes memory which nothing has filled says so by its name."""
+    seeded = torch.Tag.nondeterministic_seeded
+    aten = [func for func in RECORDS if getattr(func, "namespace", "") == "aten"]
+    assert not [str(func) for func in aten if RECORDS[func].draws and seeded not in func.tags]
+    drawing = {str(func) for func in aten if seeded in func.tags and not RECORDS[func].draws}
+    assert drawing == {"aten._scaled_dot_product_flash_attention_for_cpu.default"}, (
+        "which draws where it drops something, and then runs on CUDA"
+    )
+    assert all(RECORDS[func].unfilled == ("empty" in func._schema.name) for func in aten)
+
+
+def test_which_views_have_no_inverse() -> None:
+    """Windows overlap, so a write to them is found by its elements; the others are parts of sparse and nested tensors."""
+    without = {func._schema.name for func, r in RECORDS.items() if func.namespace == "aten" and op_of(func).kind == VIEW and not r.inverse}
+    of_other_layouts = {"aten::_indices", "aten::_values", "aten::indices", "aten::values", "aten::_nested_view_from_buffer"}
+    assert without - of_other_layouts == {"aten::unfold", "aten::_test_autograd_multiple_dispatch_view"}
+
+
+def test_an_in_place_form_writes_by_the_batch_rule_that_says_so() -> None:
+    batch = torch.arange(6.0).reshape(2, 3)
+    for name in ("copysign.Tensor", "masked_fill.Tensor", "add.Tensor", "zero", "copy"):
+        assert RECORDS[overload(name)].in_place, name
+    masked = torch.tensor([True, False, True])
+
+    def write(x: Any) -> Any:
+        y = x.clone()
+        y.copysign_(-x).masked_fill_(masked, x.sum()).add_(1)
+        return y
+
+    assert torch.equal(vmap(write)(batch), torch.stack([write(x) for x in batch]))
 
 
 def test_one_of_several_overloads_may_lack_an_argument() -> None:
