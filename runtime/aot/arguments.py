@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import NestedTensor
-from ..seam.levels import VALUES
+from ..seam.shells import VALUES
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION, Tensor
 from ..tape.nodes import Edge

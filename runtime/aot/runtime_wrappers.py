@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..seam.levels import VALUES
+from ..seam.shells import VALUES
 from ..session.tensor import SESSION, Tensor
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED, modified, refuse_inference

@@ -17,7 +17,8 @@ import torch.utils._device
 from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..seam.levels import SCOPE, VALUES, Value, lifted
+from ..seam.levels import SCOPE, Value, lifted
+from ..seam.shells import VALUES
 from ..session.tensor import Tensor, unwrap, wrap
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..autograd import function, function_node
-from ..seam.levels import VALUES
+from ..seam.shells import VALUES
 from ..session.tensor import Tensor
 
 _Function: Any = torch.autograd.function.Function

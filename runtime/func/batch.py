@@ -16,7 +16,10 @@ from ..errors import OWN_ERRORS, BatchingError, MissingRule, called_from, users_
 from ..rules import foreach
 from ..rules.derive_batch import elementwise, expand
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
-from ..seam.levels import BATCHED, GEOMETRY, VALUES, Level, Value, _set_excluded, change_geometry, run_elementwise, shell, unwrap_kwargs
+from ..seam.keys import set_excluded
+from ..seam.levels import Level, Value, run_elementwise, unwrap_kwargs
+from ..seam.shells import BATCHED, VALUES, shell
+from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from . import draws, elements, trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
@@ -97,7 +100,7 @@ class BatchLevel(Level):
         super().__init__()
         self.size = size
         self.randomness = randomness
-        _set_excluded(BATCHED, True)  # in this thread, for good: functorch includes the key again where it runs its own vmap
+        set_excluded(BATCHED, True)  # in this thread, for good: functorch includes the key again where it runs its own vmap
 
     def wrap(self, inner: torch.Tensor) -> Any:
         v = shell(BatchedValue, inner, 1)
@@ -256,10 +259,10 @@ class BatchLevel(Level):
                 "op, or make `self` with new_zeros or zeros_like of a batched input."
             )
         if op.base_name == "detach_":
-            target._inner = target._inner.detach()
+            detach_inner(target)
             return target
         if op.base_name in GEOMETRY and op.functional is not None:
-            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+            return change_geometry(op.functional.func, target, args[1:], kwargs)
         if op.base_name in _RESIZES:
             raise BatchingError(
                 f"vmap: {op.func} changes the number of elements that its argument has, and elements of a batch share one storage. "

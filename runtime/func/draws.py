@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import RECORDS
-from ..seam.levels import _VIEWS, SCOPE, _set_excluded, hand_over, innermost, reopen_keys, unwrap_kwargs
+from ..seam.keys import VIEWS, reopen_keys, set_excluded
+from ..seam.levels import SCOPE, hand_over, innermost, unwrap_kwargs
 from . import elements
 
 ERROR = (
@@ -132,7 +133,7 @@ class DrawPerElement(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         reopen_keys(func)
-        _set_excluded(_VIEWS, True)  # a write to a plain tensor was counted on the way here
+        set_excluded(VIEWS, True)  # a write to a plain tensor was counted on the way here
         kwargs = kwargs or {}
         level = self.level
         found = innermost(args, None)

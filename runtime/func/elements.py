@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.ops import VIEW, Op
-from ..seam.levels import VALUES
+from ..seam.shells import VALUES
 
 REMEMBERED = 4096  # signatures of one op; programs with more, say of ever new numbers among the arguments, start again
 SEARCHED = 1024  # elements that are tried for the words of an error

@@ -17,7 +17,9 @@ from torch.utils import _pytree as pytree
 from ..errors import InplaceError
 from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
 from ..seam.level_mode import LevelMode
-from ..seam.levels import GEOMETRY, Level, Value, change_geometry, faithful_shell
+from ..seam.levels import Level, Value
+from ..seam.shells import faithful_shell
+from ..seam.surgery import GEOMETRY, change_geometry
 from .scatter import copying_form, put_back
 
 aten = torch.ops.aten
@@ -221,7 +223,7 @@ class FunctionalLevel(Level):
         functional: Any = op.functional
         if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
             raise InplaceError(f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op")
-        return change_geometry(functional.func, op.func, args[0], args[1:], kwargs)
+        return change_geometry(functional.func, args[0], args[1:], kwargs)
 
     def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
         names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]

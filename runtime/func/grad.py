@@ -10,7 +10,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import NestedTensor
-from ..seam.levels import Value, _set_excluded
+from ..seam.keys import set_excluded
+from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
@@ -63,11 +64,11 @@ def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list
     """Cotangents of ``inputs``, whose edges are ``ends``; zeros where none arrives. ``outs``: the edges of the outputs."""
     roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None]
     before = _is_excluded(_AUTOGRAD)
-    _set_excluded(_AUTOGRAD, True)  # the pass meets plain parameters that the program closed over: torch shall not record it for them
+    set_excluded(_AUTOGRAD, True)  # the pass meets plain parameters that the program closed over: torch shall not record it for them
     try:
         found = execute(level, roots, ends, create_graph=False, keep_graph=keep, accumulate=False)
     finally:
-        _set_excluded(_AUTOGRAD, before)
+        set_excluded(_AUTOGRAD, before)
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 

@@ -10,9 +10,11 @@ import torch
 from ..errors import InplaceError, MissingRule
 from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..seam.levels import GEOMETRY, Level, Value, change_geometry, same_shape, unwrap_args, unwrap_kwargs
-from ..tape.adopt import adopt
-from ..tape.inplace import METADATA, reshell
+from ..seam.levels import Level, Value, unwrap_args, unwrap_kwargs
+from ..seam.shells import same_shape
+from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
+from ..tape.inplace import METADATA, follow_inner
+from ..tape.lift import lift_in_place
 from ..tape.running import computes_tangents
 from ..tape.view_history import STALE, WRITTEN, View, aliases, refuse_rebase
 from .tangent_rules import fit, tangent_rule
@@ -177,7 +179,7 @@ class DualLevel(Level):
         if not (isinstance(target, Value) and target._level is self):
             return self._write_to_foreign(op, args, kwargs)
         if op.base_name in GEOMETRY and op.functional is not None:
-            return change_geometry(op.functional.func, op.func, target, args[1:], kwargs)
+            return change_geometry(op.functional.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
         kwargs = unwrap_kwargs(self, kwargs)
         v: Any = target
@@ -213,7 +215,7 @@ class DualLevel(Level):
         v._tangent = None
         v._detached = v._generation
         if isinstance(v._inner, Value):  # nor has it a history further out
-            v._inner = v._inner.detach()
+            detach_inner(v)
         return v
 
     def _replace(self, op: Op, v: Any, primals: list[Any], kwargs: Any, found: bool) -> Any:
@@ -221,14 +223,14 @@ class DualLevel(Level):
         if found:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
         op.func(*primals, **kwargs)
-        reshell(v)
+        follow_inner(v)
         return v
 
     def _write_to_foreign(self, op: Op, args: Any, kwargs: Any) -> Any:
         """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
-            return self._inplace(op, [adopt(self, args[0], op.func), *args[1:]], kwargs)
+            return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
         op.func(*primals, **unwrap_kwargs(self, kwargs))
         return args[0]
 

@@ -24,7 +24,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.core import QUESTIONS
 from ..seam.level_mode import LevelMode
-from ..seam.levels import GEOMETRY, Level, Value, faithful_shell
+from ..seam.levels import Level, Value
+from ..seam.shells import faithful_shell
+from ..seam.surgery import refit
 from .symbols import SYMBOLIC, Abstraction
 
 aten = torch.ops.aten
@@ -192,7 +194,7 @@ class Trace(Level):
         for t in flat:
             t._literal = None
             if t.shape != t._inner.shape or (t.layout is torch.strided and t.stride() != t._inner.stride()):
-                _follow(t, func, args, kwargs)
+                refit(t, self.wrap(t._inner, t._node))
         if isinstance(out, torch.Tensor) and flat:
             flat[0]._node = node
             node.meta["val"] = out
@@ -263,18 +265,6 @@ def _at_start(graph: fx.Graph) -> Any:
         if node.op not in ("placeholder", "get_attr"):
             return graph.inserting_before(node)
     return graph.inserting_before(None)
-
-
-def _follow(t: TracedValue, func: Any, args: Any, kwargs: Any) -> None:
-    """After a call that changed the geometry of ``t``'s tensor, give its shell the same."""
-    if func._schema.name.split("::")[1] in GEOMETRY:
-        with torch._C._DisableTorchDispatch():
-            func(t, *args[1:], **kwargs)
-        return
-    fresh = t._level.wrap(t._inner, t._node)
-    state = dict(t.__dict__)
-    torch.utils.swap_tensors(t, fresh)
-    t.__dict__.update(state)
 
 
 def private_copy(t: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import BatchingError, MissingRule
-from ..seam.levels import uncounted
+from ..seam.keys import uncounted
 from . import derive_batch as batch
 from .normalization import projected, scaled
 from .record import kernels, register

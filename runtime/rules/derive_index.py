@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import BatchingError
-from ..seam.levels import is_batched_number
+from ..seam.shells import is_batched_number
 from .derive_batch import expand, shift
 from .derive_fold import broadcast_shape
 

@@ -11,7 +11,8 @@ import torch
 from torch._C import DispatchKey
 
 from ..errors import MissingRule
-from ..seam.levels import SCOPE, hand_over, innermost, outlived, uncounted
+from ..seam.keys import uncounted
+from ..seam.levels import SCOPE, hand_over, innermost, outlived
 from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)

@@ -7,7 +7,8 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
-from .levels import NESTED_VALUES, SCOPE, Level, Value, hand_over, innermost, reopen_keys
+from .keys import reopen_keys
+from .levels import NESTED_VALUES, SCOPE, Level, Value, hand_over, innermost
 
 
 class LevelMode(TorchDispatchMode):

@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch._C import DispatchKey, _disabled_torch_function_impl
+from torch._C import _disabled_torch_function_impl
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ..errors import EscapedValue, InplaceError, NestedTensor
 from .ambient import Ambient
+from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
+from .shells import VALUES, same_shape
+from .surgery import GEOMETRY, change_geometry
 
 _numbers = itertools.count(1)
-_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-_CONJUGATE, _NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
-_VIEWS = DispatchKey.ADInplaceOrView
 _new_tensor = torch.Tensor.new_tensor
 
 
@@ -51,7 +51,7 @@ class Level:
         values hold, at the outer levels, and its results become values."""
         name = func._schema.name.partition("::")[2]
         if name in GEOMETRY:
-            return change_geometry(getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname), func, args[0], args[1:], kwargs)
+            return change_geometry(getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname), args[0], args[1:], kwargs)
         inner, options = unwrap_args(self, args), unwrap_kwargs(self, kwargs)
         if not func._schema.is_mutable:
             return self.valued(func(*inner, **options))
@@ -142,7 +142,7 @@ class Value(torch.Tensor):
 
     ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
     ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.tape.view_history``);
-    ``_reshaped``: how often its sizes or strides have changed in place; ``_geometry``: what :func:`shell` made it of.
+    ``_reshaped``: how often its sizes or strides have changed in place; ``_geometry``: what :func:`~.shells.shell` made it of.
     ``_home``: of a class whose values all belong to one level, which never closes, that level.
     """
 
@@ -209,9 +209,9 @@ class Value(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        _set_excluded(_CONJUGATE, False)  # reopen_keys(func), without its frame
-        _set_excluded(_NEGATIVE, False)
-        _set_excluded(_VIEWS, func is _narrow or func is _chunk)
+        set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
+        set_excluded(NEGATIVE, False)
+        set_excluded(VIEWS, func is NARROW or func is CHUNK)
         level = cls._home if len(types) == 1 else None
         if level is None:
             if len(types) > 1 and not NESTED_VALUES.isdisjoint(types):
@@ -295,26 +295,8 @@ def _is_fresh(func: Any) -> bool:
     return known
 
 
-def reopen_keys(func: Any) -> None:
-    """The dispatcher runs ``__torch_dispatch__`` with the keys above Python switched off; rules need three of them back: lazy conjugate
-    and negative bits (else kernels read unconjugated memory) and version counters shared between a tensor and its views. The
-    dispatcher's own guard restores the outer state when ``__torch_dispatch__`` returns."""
-    _set_excluded(_CONJUGATE, False)
-    _set_excluded(_NEGATIVE, False)
-    _set_excluded(_VIEWS, func is _narrow or func is _chunk)
-
-
-def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``run(*args, **kwargs)`` without version counters: for a write that is counted by the caller's own pass through the dispatcher."""
-    _set_excluded(_VIEWS, True)
-    try:
-        return run(*args, **kwargs)
-    finally:
-        _set_excluded(_VIEWS, False)
-
-
 NESTED_VALUES: set[type] = set()  # the class of nested values
-VALUES: set[type] = {Value}  # with all its subclasses: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+VALUES.add(Value)
 
 
 def _is_outlived(v: Any) -> bool:
@@ -353,10 +335,6 @@ def escaped(level: Level, func: Any) -> EscapedValue:
         f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
         "Return values from the transformed function instead of storing them, or detach them inside it."
     )
-
-
-# Composite ops whose results the version counter key marks as views itself: what they are composed of must not have done so before.
-_narrow, _chunk = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
 
 
 def innermost(args: Any, kwargs: Any) -> Any:
@@ -398,83 +376,6 @@ def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
     return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
 
 
-_make_subclass = torch.Tensor._make_subclass
-_make_wrapper = torch.Tensor._make_wrapper_subclass
-# ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
-# `aten::index`, which a batch can do. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key, as the
-# value is not one of functorch's: every batch level excludes it in its thread.
-BATCHED = DispatchKey.FuncTorchBatched
-_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
-_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
-
-
-def shell(cls: type[Value], inner: torch.Tensor, hidden: int = 0) -> Any:
-    """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions, its lazy bits included."""
-    # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
-    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None  # type: ignore[attr-defined]
-    if geometry is None:
-        if inner.is_nested:
-            raise NestedTensor
-        layout = inner.layout
-        shape = inner.shape[hidden:] if hidden else inner.shape
-        if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
-            geometry = (shape, None, None, None, inner.dtype, layout, inner.device)
-        else:
-            geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
-        if hidden and not shape and inner.dtype in _INTEGERS:
-            geometry += _AS_INDEX
-    v = _make_wrapper(cls, *geometry)
-    v._geometry = geometry
-    if inner.is_neg():
-        torch._C._set_neg(v, True)
-    if inner.is_conj():
-        torch._C._set_conj(v, True)
-    return v
-
-
-def is_batched_number(t: torch.Tensor) -> bool:
-    """Whether ``t`` is a 0-d integer with one value for each element of a batch."""
-    return type(t) in VALUES and t.dim() == 0 and torch._C._dispatch_keys(t).has(BATCHED)
-
-
-def faithful_shell(cls: type[Value], inner: torch.Tensor) -> Any:
-    """A shell with the very strides of ``inner``, those of dimensions of one element as well, and with its lazy bits, for a level that
-    writes down what a program does: ATen takes no views of memory that is not yet conjugated."""
-    if inner.is_nested:
-        raise NestedTensor
-    strided = inner.layout is torch.strided
-    v = _make_wrapper(
-        cls,
-        inner.shape,
-        strides=inner.stride() if strided else None,
-        storage_offset=inner.storage_offset() if strided else None,
-        dtype=inner.dtype,
-        layout=inner.layout,
-        device=inner.device,
-        _extra_dispatch_keys=_AS_INDEX[-1] if is_batched_number(inner) else None,
-    )
-    if inner.is_conj():
-        torch._C._set_conj(v, True)
-    if inner.is_neg():
-        torch._C._set_neg(v, True)
-    return v
-
-
-def same_shape(cls: type[Value], inner: torch.Tensor) -> Any:
-    """A fresh ``cls`` instance that looks like ``inner``.
-
-    A plain tensor is shared (its storage, version counter and ``data_ptr`` stay native); anything else gets a shell without storage.
-    """
-    if type(inner) is torch.Tensor:
-        if inner.is_nested:
-            raise NestedTensor  # else ATen would end the process when it is asked for the sizes of the result
-        v = _make_subclass(cls, inner)
-    else:
-        v = shell(cls, inner)
-    v._inner = inner
-    return v
-
-
 def unwrap_args(level: Level, args: Any) -> list[Any]:
     """``args`` with values of ``level`` replaced by what they hold; lists are entered, nothing else is."""
     out = list(args)
@@ -492,20 +393,3 @@ def unwrap_kwargs(level: Level, kwargs: dict[str, Any]) -> dict[str, Any]:
     if not kwargs:
         return kwargs
     return dict(zip(kwargs, unwrap_args(level, list(kwargs.values())), strict=True))
-
-
-# In-place ops that change only sizes and strides; each is its view op plus a change of the shell's own geometry.
-GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
-
-
-def change_geometry(functional: Any, func: Any, target: Any, args: Any, kwargs: Any) -> Any:
-    """``x.squeeze_()`` and its like on any value: take over what the view op's result holds, then give the shell its geometry."""
-    was_view = target._view
-    state = dict(functional(target, *args, **kwargs).__dict__)
-    if was_view is None:
-        state.pop("_view", None)
-    with torch._C._DisableTorchDispatch():
-        uncounted(func, target, *args, **kwargs)
-    target.__dict__.update(state)
-    target._reshaped += 1
-    return target

@@ -11,7 +11,8 @@ import torch
 from ..func import vmap
 from ..rules.record import NestedMeta, extent
 from ..rules.sparse import in_layout
-from ..seam.levels import VALUES, Value, constant_of
+from ..seam.levels import Value, constant_of
+from ..seam.shells import VALUES
 from ..tape.edges import GradientEdge
 from ..tape.engine import execute
 from ..tape.foreign import refuse_lost_gradients

@@ -21,7 +21,8 @@ from ..errors import InplaceError, MissingRule
 from ..func.tangent_rules import fit, tangent_rule
 from ..rules import foreach
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..seam.levels import GEOMETRY, Value
+from ..seam.levels import Value
+from ..seam.surgery import GEOMETRY
 from ..tape import inplace
 from ..tape.running import computes_tangents
 from ..tape.values import edge_of

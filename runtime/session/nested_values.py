@@ -13,7 +13,9 @@ import torch
 
 from ..errors import MissingRule, NestedTensor
 from ..rules.ops import nested_op_of
-from ..seam.levels import NESTED_VALUES, VALUES, innermost, reopen_keys
+from ..seam.keys import reopen_keys
+from ..seam.levels import NESTED_VALUES, innermost
+from ..seam.shells import VALUES
 from ..tape.metas import refuse_recorded
 from .tensor import SESSION, Tensor
 

@@ -47,16 +47,7 @@ def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
     """``copy.deepcopy``: of leaves alone. Copies of tensors that share memory share it, too."""
     if not t.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
-    new = shallow_copied(t, copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))
+    new = t._copied(copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))
     memo[id(t)] = new
     new._grad = copy.deepcopy(t._grad, memo)
     return new
-
-
-def shallow_copied(t: Any, inner: torch.Tensor, state: Any) -> Any:
-    """A leaf of the kind of ``t`` that holds ``inner``, with its flag and the attributes ``state``."""
-    new = t._level.wrap(inner, None)
-    if type(new) is not type(t):
-        new.__class__ = type(t)
-    new._req = t.requires_grad
-    return torch._utils._set_obj_state(new, state)

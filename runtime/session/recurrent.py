@@ -17,7 +17,7 @@ import torch
 from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE, Value, innermost, lifted
 from ..tape import view_history
-from ..tape.nodes import OpNode, inplace_class
+from ..tape.nodes import OpNode
 from .composite import BELOW, HEARD, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
 from .tensor import SESSION, Tensor
 
@@ -186,7 +186,8 @@ def _batch_first(cell: Cell, out: Part) -> Any:
         return viewed
     inner, edge = _unary(_TRANSPOSE, out, 0, 1, kernel=_base.transpose_)
     if edge is not None:
-        edge[0].__class__ = inplace_class(_TRANSPOSE_, _TRANSPOSE)
+        node: Any = edge[0]
+        edge = node.as_written(_TRANSPOSE_, _TRANSPOSE), edge[1]
     return SESSION.wrap(inner, edge)
 
 

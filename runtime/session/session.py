@@ -9,7 +9,9 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
-from ..seam.levels import _VIEWS, VALUES, Level, Value, _make_subclass, _set_excluded, same_shape
+from ..seam.keys import VIEWS, set_excluded
+from ..seam.levels import Level, Value
+from ..seam.shells import VALUES, make_subclass, same_shape
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
 from ..tape.running import DUALS, FORWARD, current_dual
@@ -37,7 +39,7 @@ class Session(GradLevel):
         v: Any
         kind = type(inner)
         if kind is torch.Tensor:  # as same_shape, without its frame
-            v = _make_subclass(self.nested_class if inner.is_nested else self.value_class, inner)
+            v = make_subclass(self.nested_class if inner.is_nested else self.value_class, inner)
             v._inner = inner
         elif kind in VALUES and inner._level is self:  # a rule that runs in a backward pass made a constant of the session
             return self.wrap(inner._inner, edge)
@@ -58,11 +60,11 @@ class Session(GradLevel):
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         if not op.fills:
             return op.kernel(*inner, **kwargs)
-        _set_excluded(_VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
+        set_excluded(VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
         try:
             return op.kernel(*inner, **kwargs)
         finally:
-            _set_excluded(_VIEWS, False)
+            set_excluded(VIEWS, False)
 
     def acting(self) -> Any:
         """The dual level of ``forward_ad`` that this thread is in, else the session itself."""

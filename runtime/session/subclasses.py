@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from ..seam.levels import VALUES, Value
+from ..seam.levels import Value
+from ..seam.shells import VALUES
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches
 

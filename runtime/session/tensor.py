@@ -17,9 +17,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
-from ..seam.levels import SCOPE, Value, _make_subclass, constant_of, lifted
+from ..seam.levels import SCOPE, Value, constant_of, lifted
+from ..seam.shells import make_subclass
+from ..seam.surgery import refit
 from ..tape import hooks
-from ..tape.adopt import users
+from ..tape.lift import users
 from ..tape.metas import meta_of
 from ..tape.nodes import AccumulateGrad, Node
 from ..tape.values import GradValue, edge_of
@@ -27,7 +29,6 @@ from . import pickling
 from .backward import backward
 from .session import Session
 
-_set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
 _NOT_A_LEAF = (
@@ -179,7 +180,7 @@ class Tensor(GradValue):
         if other_sizes or new.dtype is not self.dtype:
             self._accumulator = None  # the next one knows the new shape and dtype
         self._inner.data = unwrap(new)
-        _set_data(self, SESSION.wrap(self._inner, None))  # the shell, too, keeps its version counter and takes the new storage
+        refit(self, SESSION.wrap(self._inner, None))
 
     @data.deleter
     def data(self) -> None:
@@ -275,7 +276,13 @@ class Tensor(GradValue):
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __copy__(self) -> Tensor:
-        return pickling.shallow_copied(self, self._inner.detach(), self.__getstate__())  # type: ignore[no-any-return]
+        return self._copied(self._inner.detach(), self.__getstate__())
+
+    def _copied(self, inner: torch.Tensor, state: Any) -> Tensor:
+        """A leaf of the class and the flag of this one, which holds ``inner`` and has the attributes ``state``."""
+        new = as_kind(SESSION.wrap(inner, None), type(self))
+        new._req = self.requires_grad
+        return torch._utils._set_obj_state(new, state)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
@@ -306,7 +313,7 @@ class Tensor(GradValue):
             suffixes.append("grad_fn=<Invalid>")
         with torch._C.DisableTorchFunctionSubclass():
             shown = pickling.plain_leaf(self, not suffixes and self.requires_grad)
-            text = _str(shown if kind in (torch.Tensor, type(shown)) else _make_subclass(kind, shown, shown.requires_grad))
+            text = _str(shown if kind in (torch.Tensor, type(shown)) else make_subclass(kind, shown, shown.requires_grad))
         tangent = SESSION.tangent_of(self)
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")
@@ -370,7 +377,7 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
         with torch._C.DisableTorchFunctionSubclass():
             new = SESSION.wrap(v._inner.as_subclass(kind), None)
     else:
-        new = _make_subclass(cls, v._inner)
+        new = make_subclass(cls, v._inner)
     new.__dict__.update({**v.__dict__, "_inner": new.__dict__.get("_inner", v._inner)})
     return new  # type: ignore[no-any-return]
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..rules.sparse import in_layout
-from ..seam.levels import VALUES, run_elementwise
+from ..seam.levels import run_elementwise
+from ..seam.shells import VALUES
 from . import hooks
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..rules.ops import _OPS, DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..seam.levels import NESTED_VALUES, VALUES, Level, Value, _make_subclass, same_shape, unwrap_args, unwrap_kwargs
+from ..seam.levels import NESTED_VALUES, Level, Value, unwrap_args, unwrap_kwargs
+from ..seam.shells import VALUES, make_subclass, same_shape
 from . import inplace, view_history
 from .metas import check_origin, meta_of
 from .nodes import Edge, Input, OpNode, Undifferentiable
@@ -36,7 +37,7 @@ class GradLevel(Level):
     def wrap(self, inner: Any, edge: Edge | None) -> Any:
         v: Any
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
-            v = _make_subclass(GradValue, inner)
+            v = make_subclass(GradValue, inner)
             v._inner = inner
         elif type(inner) in VALUES and inner._level is self:  # a rule that runs in a backward pass made a constant of this level
             return self.wrap(inner._inner, edge)
@@ -217,7 +218,7 @@ class GradLevel(Level):
         for g in given:
             if isinstance(g, Value) and g._level is self:
                 if g.shape != g._inner.shape:
-                    inplace.reshell(g)
+                    inplace.follow_inner(g)
                 inplace.unrecorded(g)
         if isinstance(outer, torch.Tensor):
             return given[0] if given else outer

@@ -12,17 +12,19 @@ import torch
 from ..errors import InplaceError
 from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, Op
-from ..seam.levels import GEOMETRY, VALUES, Value, change_geometry, uncounted, unwrap_kwargs
+from ..seam.keys import uncounted
+from ..seam.levels import Value, unwrap_kwargs
+from ..seam.shells import VALUES
+from ..seam.surgery import GEOMETRY, change_geometry, detach_inner, refit
 from . import hooks
-from .adopt import adopt
+from .lift import lift_in_place
 from .metas import meta_of
-from .nodes import Edge, OpNode, inplace_class
+from .nodes import Edge, OpNode
 from .saved import HOOKS, Saved
 from .values import edge_of
 from .view_history import CopySlices, aliases, base_edge, check_write, refuse_stale_target
 
 _grad_enabled = torch.is_grad_enabled
-_set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 _INFERENCE = "Inplace update to inference tensor outside InferenceMode is not allowed. Write to a clone of it."
 
 
@@ -53,7 +55,7 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
         metas = (meta_of(inner[0], inner[0].dtype),)
         node = OpNode.of(functional, level, edges, metas, wanted, spans)
         if isinstance(node, OpNode):
-            node.__class__ = inplace_class(op, functional)
+            node = node.as_written(op, functional)
     saved = list(inner)
     if isinstance(node, OpNode):
         for i, reader in node.plan.slots:
@@ -114,7 +116,7 @@ def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     """A write into a tensor that is no value of ``level``: it takes what has no history as it is, and becomes one for what has some."""
     inner, edges, *_ = level.collect(op, args)
     if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
-        return run(level, op, [adopt(level, args[0], op.func), *args[1:]], kwargs)
+        return run(level, op, [lift_in_place(level, args[0], op.func), *args[1:]], kwargs)
     level.outward(op, inner, unwrap_kwargs(level, kwargs))
     return args[0]
 
@@ -138,9 +140,10 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
         check_write(target, before, before is not None)
     # what has a history is recorded without grad mode, too: the gradient that arrives here has the new geometry
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
-        change_geometry(op.functional.func, op.func, target, args, kwargs)  # type: ignore[union-attr]
+        change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
-        target._edge[0].__class__ = inplace_class(op, op.functional)  # it was made by the view op, whose node has another name
+        node, index = target._edge
+        target._edge = node.as_written(op, op.functional), index
     if before is not None:
         target._generation += 1
     if target._retains:
@@ -148,17 +151,10 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
     return target
 
 
-def reshell(v: Any) -> None:
-    """After a change of the inner tensor's sizes, strides or storage, make the value's own shell follow."""
-    inner = v._inner
+def follow_inner(v: Any) -> None:
+    """After a change of the inner tensor's sizes, strides or storage: the value shows the same."""
     v._reshaped += 1
-    if type(inner) is torch.Tensor:  # the shell shares the storage: point it there, below dispatch
-        with torch._C._DisableTorchDispatch():
-            uncounted(v.set_, inner.untyped_storage(), inner.storage_offset(), inner.shape, inner.stride())
-        return
-    fresh = v._level.wrap(inner, None)
-    _set_data(v, fresh)
-    v._geometry = fresh._geometry
+    refit(v, v._level.wrap(v._inner, None))
 
 
 def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
@@ -170,7 +166,7 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
     target._edge = None
     target._req = False
     if isinstance(target._inner, Value):  # nor has it one further out
-        target._inner = target._inner.detach()
+        detach_inner(target)
     return target
 
 
@@ -191,7 +187,7 @@ def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -
 
 def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
     uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))
-    reshell(target)
+    follow_inner(target)
     target._accumulator = None  # what arrives from now on has another shape
     return target
 

@@ -10,7 +10,8 @@ import torch
 from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..rules.record import NestedMeta
-from ..seam.levels import NESTED_VALUES, VALUES
+from ..seam.levels import NESTED_VALUES
+from ..seam.shells import VALUES
 
 _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
 

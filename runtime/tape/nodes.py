@@ -20,7 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MissingRule
 from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
 from ..rules.record import NestedMeta, parameters
-from ..seam.levels import VALUES, Level, run_elementwise
+from ..seam.levels import Level, run_elementwise
+from ..seam.shells import VALUES
 from . import anomaly, hooks
 from .metas import meta_of
 from .node_names import WITHOUT_NUMBER, node_name, own_name
@@ -188,11 +189,21 @@ class OpNode(Node):
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
             return Undifferentiable(level, edges, metas, op, wanted)
-        node: OpNode = (op.node_class or node_class(op))(level, edges, metas)  # and no __init__ of its own, for it is made for every call
+        # OpNode has no __init__ of its own: what Node.__init__ does not set is set here, in the frame that every recorded call has anyway.
+        node: OpNode = (op.node_class or node_class(op))(level, edges, metas)
         node.plan = plan
         node.args_at = plan.edges_at(spans) if spans else plan.at
         node.spans = spans
         node.saved = None
+        return node
+
+    def as_written(self, op: Op, functional: Op) -> OpNode:
+        """This node, fresh from the tape, as that of the in-place form ``op`` of its op: ``TBackward1`` where it is ``TBackward0``."""
+        cls = inplace_class(op, functional)
+        if cls is type(self):
+            return self
+        node = cls(self.level, self.edges, self.metas)
+        node.plan, node.args_at, node.spans, node.saved = self.plan, self.args_at, self.spans, self.saved
         return node
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:

@@ -56,7 +56,7 @@ class GradValue(Value):
     _accumulator: Any = None
     _generation: int = 0
     _retains: bool = False
-    _adopted_by: int  # see ``runtime.tape.adopt``
+    _lifted_by: int  # see ``runtime.tape.lift``
 
     def _follows_base(self) -> bool:
         """Whether this is a view without history that requires grad because its base does."""

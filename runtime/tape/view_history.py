@@ -13,7 +13,8 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
-from ..seam.levels import VALUES, Value
+from ..seam.levels import Value
+from ..seam.shells import VALUES
 from . import hooks
 from .accumulate import dense
 from .conform import conform

@@ -1,10 +1,10 @@
-"""A plain tensor that is written with a value becomes a value, in place, and belongs to nobody again when the transform returns.
+"""A plain tensor into which a value is written becomes a value, in place, and a plain tensor again when the transform returns.
 
 ``b = torch.zeros(3); b[0] = x[0]`` without the drop-in: ``b`` is torch's, made below every level, so nobody could say what its history is.
-On the first such write the Python object ``b`` changes hands with a fresh value of the level that holds what ``b`` was; when the transform
-returns, it changes back. That is sound only if nobody else sees that memory under another name (a view taken before the write would go on
-without history), so it is refused unless every user of the storage is known. What a transform makes of values of other levels is its own
-from the start: see :class:`runtime.seam.levels.Scope`.
+On the first such write the Python object ``b`` changes hands (:func:`runtime.seam.surgery.exchange`) with a fresh value of the level that
+holds what ``b`` was. When the transform returns, it changes back. That is sound only if nobody else sees that memory under another name: a
+view taken before the write would go on without history. So the write is refused unless every user of the storage is known. What a
+transform makes of values of other levels is its own from the start: see :class:`runtime.seam.levels.Scope`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from ..seam.levels import SCOPE, Level, Value
+from ..seam.surgery import exchange
 from .view_history import View
 
 _as_strided = torch.ops.aten.as_strided.default
-_SHELLS = "_adopted_by"  # on an adopted tensor: how many levels have made a value of it, each of which uses the storage once
+_SHELLS = "_lifted_by"  # on a lifted tensor: how many levels have made a value of it, each of which uses the storage once
 
 
-def adopt(level: Any, t: Any, what: Any) -> Any:
+def lift_in_place(level: Any, t: Any, what: Any) -> Any:
     """``t``, and what it is a view of, as values of ``level``. ``what`` writes to it. ``InplaceError`` where that cannot be."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
     known: list[Any] = [t] if base is None else [base, t]
@@ -58,9 +59,9 @@ def _renew_counter(base: Any, t: Any) -> None:
     """The dispatcher will count the present write on the tensor that it was called with, when all levels have counted it already."""
     place = (t.shape, t.stride(), t.storage_offset())
     whole = t if base is None else base
-    _exchange(whole, whole.data)
+    exchange(whole, whole.data)
     if base is not None:
-        _exchange(t, base.as_strided(*place))
+        exchange(t, base.as_strided(*place))
 
 
 def _become_value(level: Any, t: Any) -> None:
@@ -68,7 +69,7 @@ def _become_value(level: Any, t: Any) -> None:
     value = level.wrap(t, None)
     if type(t) is torch.Tensor:
         setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
-    _exchange(t, value)
+    exchange(t, value)
     t._inner = value
     level.on_close(partial(_give_back, level, t))
 
@@ -78,13 +79,6 @@ def _give_back(level: Level, t: Any) -> None:
     if isinstance(t, Value) and t._level is level:
         inner = t._inner
         other: Any = torch.ops.aten.alias.default(inner) if isinstance(inner, Value) else inner.detach()
-        _exchange(t, other)
+        exchange(t, other)
         if isinstance(t, Value) and t._level.keeps_history:
             t._level.on_close(partial(_give_back, t._level, t))
-
-
-def _exchange(a: Any, b: Any) -> None:
-    """``a`` and ``b`` change hands: object identities stay, tensors, classes and attributes move."""
-    torch._C._swap_tensor_impl(a, b)
-    a.__class__, b.__class__ = b.__class__, a.__class__
-    a.__dict__, b.__dict__ = b.__dict__, a.__dict__

@@ -1,0 +1,90 @@
+"""How a value is made: an object that shows the shape of the tensor that it holds.
+
+A value of a plain tensor is a second object of the same storage. Of anything else it is a *shell*: sizes and strides, and no storage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from ..errors import NestedTensor
+
+VALUES: set[type] = set()  # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+make_subclass = torch.Tensor._make_subclass
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+# ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
+# `aten::index`, which a batch can do. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key, as the
+# value is not one of functorch's: every batch level excludes it in its thread.
+BATCHED = DispatchKey.FuncTorchBatched
+_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
+_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
+
+
+def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
+    """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions, its lazy bits included."""
+    # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
+    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
+    if geometry is None:
+        if inner.is_nested:
+            raise NestedTensor
+        layout = inner.layout
+        shape = inner.shape[hidden:] if hidden else inner.shape
+        if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
+            geometry = (shape, None, None, None, inner.dtype, layout, inner.device)
+        else:
+            geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+        if hidden and not shape and inner.dtype in _INTEGERS:
+            geometry += _AS_INDEX
+    v: Any = _make_wrapper(cls, *geometry)
+    v._geometry = geometry
+    if inner.is_neg():
+        torch._C._set_neg(v, True)
+    if inner.is_conj():
+        torch._C._set_conj(v, True)
+    return v
+
+
+def is_batched_number(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a 0-d integer with one value for each element of a batch."""
+    return type(t) in VALUES and t.dim() == 0 and torch._C._dispatch_keys(t).has(BATCHED)
+
+
+def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
+    """A shell with the very strides of ``inner``, those of dimensions of one element as well, and with its lazy bits, for a level that
+    writes down what a program does: ATen takes no views of memory that is not yet conjugated."""
+    if inner.is_nested:
+        raise NestedTensor
+    strided = inner.layout is torch.strided
+    v = _make_wrapper(
+        cls,
+        inner.shape,
+        strides=inner.stride() if strided else None,
+        storage_offset=inner.storage_offset() if strided else None,
+        dtype=inner.dtype,
+        layout=inner.layout,
+        device=inner.device,
+        _extra_dispatch_keys=_AS_INDEX[-1] if is_batched_number(inner) else None,
+    )
+    if inner.is_conj():
+        torch._C._set_conj(v, True)
+    if inner.is_neg():
+        torch._C._set_neg(v, True)
+    return v
+
+
+def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
+    """A fresh ``cls`` instance that looks like ``inner``.
+
+    A plain tensor is shared (its storage, version counter and ``data_ptr`` stay native); anything else gets a shell without storage.
+    """
+    if type(inner) is torch.Tensor:
+        if inner.is_nested:
+            raise NestedTensor  # else ATen would end the process when it is asked for the sizes of the result
+        v: Any = make_subclass(cls, inner)
+    else:
+        v = shell(cls, inner)
+    v._inner = inner
+    return v
