@@ -13,7 +13,7 @@ from .numerical import one_hots, plain, zeros
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
-    """What a function returned, as a tuple of tensors."""
+    """The result of a function as a tuple of tensors."""
     outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     for o in outs:
         if not isinstance(o, torch.Tensor):
@@ -22,7 +22,7 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
-    """Plain dense gradients of ``inputs``, None where none arrives."""
+    """Plain dense gradients of ``inputs``; None for an input that gets none."""
     found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
     return [None if g is None else plain(g) if g.layout is torch.strided else plain(g).to_dense() for g in found]
 
@@ -40,7 +40,7 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
 
 
 def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[tuple[Any, Any]]:
-    """(primal, tangent or None) of each output of ``func``, the inputs numbered in ``tangents`` being dual tensors."""
+    """(primal, tangent or None) of each output of ``func``, with dual tensors for the inputs numbered in ``tangents``."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         for i, t in tangents.items():
@@ -50,7 +50,7 @@ def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int,
 
 
 def pushed(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[torch.Tensor]:
-    """The plain output tangents, zeros where there is none."""
+    """The plain tangents of the outputs; zeros for an output without one."""
     return [torch.zeros_like(plain(p)) if t is None else plain(t) for p, t in push(func, inputs, tangents)]
 
 

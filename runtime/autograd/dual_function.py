@@ -44,7 +44,7 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
 
 
 def _check_write(before: Any, version: int | None, t: Any) -> None:
-    """An input was written to: its tangent must have been too, so that both alias what they did."""
+    """Check an input that ``forward`` wrote to. Its tangent must have been written to as well, so that both keep their aliases."""
     if before is None:
         return
     if before._version == version:
@@ -57,7 +57,7 @@ def _check_write(before: Any, version: int | None, t: Any) -> None:
 
 
 def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) -> bool:
-    """Whether ``v`` is a view of an input: then its tangent must be a view of that input's tangent."""
+    """Check an output that is a view of an input. Its tangent must be a view of that input's tangent."""
     view = getattr(v, "_view", None)
     if view is None or view.creation != "function":
         return False

@@ -1,7 +1,7 @@
 """Forward-mode differentiation of eager code, with the names of ``torch.autograd.forward_ad``.
 
 Inside a dual level, :func:`make_dual` gives a tensor a tangent, every op computes the tangents of its results, and
-:func:`unpack_dual` reads them. On leaving the level all tangents are gone; the tensors remain as their primals.
+:func:`unpack_dual` reads them. When the level is left, all tangents are dropped, and every tensor is its primal.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _set_fwd_grad_enabled = fwd_grad_enabled
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What :func:`unpack_dual` returns; ``tangent`` is None where there is none."""
+    """What :func:`unpack_dual` returns; ``tangent`` is None for a tensor without one."""
 
     primal: torch.Tensor
     tangent: torch.Tensor | None
 
 
 def current_level() -> int:
-    """The number of the dual level that this thread is in, -1 outside of any."""
+    """The number of this thread's dual level, or -1."""
     return -1 if current_dual() is None else 0
 
 

@@ -2,8 +2,8 @@
 
 ``MyFn.apply(*args)`` looks for the innermost level among its arguments, as an ATen call does, and that level's rule runs: a grad level
 records a :class:`FunctionNode`, a dual level asks the ``jvp`` staticmethod, a batch level ``vmap`` (``function_rules``).
-A rule calls :func:`dispatch` again on what its values hold, so a Function under nested transforms runs ``forward`` once, furthest out,
-and each level on the way in calls ``setup_context`` for a node or a tangent of its own.
+A rule calls :func:`dispatch` again on what its values hold, so a Function under nested transforms runs ``forward`` once, at the outermost
+level, and each level calls ``setup_context`` for a node or a tangent of its own.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Run ``forward`` on ``args`` and record the operation wherever a transform is interested in it."""
+        """Run ``forward`` on ``args`` and record the operation at every level that has a value among them."""
         return apply(cls, args, kwargs)
 
 
@@ -117,7 +117,7 @@ INTERFACES.update((Function, InplaceFunction))
 
 
 class _Definition:
-    """What is worked out once per class: the node class, whose name torch prints, and how keywords bind."""
+    """Facts of a class, computed once: the node class, whose name torch prints, and how keywords bind."""
 
     __slots__ = ("has_setup", "node_class", "signature")
 
@@ -151,7 +151,7 @@ _rules: dict[type, Rule] = {}
 
 
 def rule(level_class: type) -> Callable[[Rule], Rule]:
-    """Declare how levels of a class treat a Function: ``rule(level, cls, args) -> (output, ctx)``. Others let its ATen calls come."""
+    """Declare how levels of a class treat a Function: ``rule(level, cls, args) -> (output, ctx)``. Others see its ATen calls."""
 
     def enter(f: Rule) -> Rule:
         _rules[level_class] = f
@@ -189,7 +189,7 @@ def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
-    """What a Function made, in the scope of transforms; an argument or a view that it returned stays what it is."""
+    """Lift fresh outputs into the transforms in scope. A returned argument, or a view of one, stays as it is."""
     if isinstance(output, tuple):
         return tuple(_lifted(o, args, number) for o in output)
     returned = position_of(output, args) is not None or getattr(output, "_view", None) is not None
@@ -197,7 +197,7 @@ def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
 
 
 def require_setup_context(cls: Any) -> None:
-    """Function transforms call ``forward`` and the setting up of a ctx apart."""
+    """Raise unless ``cls`` has ``setup_context``, which transforms call apart from ``forward``."""
     if not definition_of(cls).has_setup:
         raise RuntimeError(
             "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must override the "
@@ -219,7 +219,7 @@ def lowered(level: Level, tree: Any) -> Any:
 
 
 def new_ctx(cls: Any, needs: Sequence[bool], level: Any = None, edges: tuple[Edge | None, ...] = ()) -> FunctionNode:
-    """A ctx for one run of ``cls``; without a level it is on no tape."""
+    """A ctx for one run of ``cls``. Without a level it is a node of no tape."""
     ctx = definition_of(cls).node_class(level, edges, ())
     ctx.needs_input_grad = tuple(needs)
     return ctx
@@ -247,7 +247,7 @@ def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, 
 
 @rule(GradLevel)
 def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run one level further out and put a node on this level's tape."""
+    """Run at the next outer level and put a node on this level's tape."""
     require_setup_context(cls)
     ctx, recording = _node(level, cls, args)
     given = tuple(lowered(level, a) for a in args)
@@ -274,7 +274,7 @@ def _record_in_session(session: Session, cls: Any, args: tuple[Any, ...]) -> tup
 def record(session: Session, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
     """The output in values of the session; the outputs as ``forward`` returned them; and the node, which still knows their marks.
 
-    Nothing is further out, so ``forward`` sees the tensors themselves."""
+    Level zero has no outer level, so ``forward`` sees the tensors themselves."""
     ctx, recording = _node(session, cls, args)
     output, _ = run_forward(cls, args, ctx)
     application = _InSession(session, cls, ctx, args, args, output if isinstance(output, tuple) else (output,), recording)
@@ -296,7 +296,7 @@ def _node(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[FunctionNo
 
 
 def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
-    """What ``mark_dirty`` was given must be an input and an output."""
+    """Raise unless every argument of ``mark_dirty`` is an input and an output."""
     for d in ctx.dirty_tensors:
         if not any(d is o for o in outs):
             raise RuntimeError(
@@ -312,7 +312,7 @@ def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
 
 
 def position_of(t: Any, tensors: Sequence[Any]) -> int | None:
-    """Where the very object ``t`` stands among ``tensors``."""
+    """The position of the object ``t`` itself among ``tensors``."""
     return next((i for i, x in enumerate(tensors) if x is t), None)
 
 
@@ -338,7 +338,7 @@ class _Application:
 
     def output(self, i: int, o: torch.Tensor) -> Any:
         if isinstance(o, Value) and o._level.number > self.level.number:
-            return o  # a transform further in, which this level knows nothing of, saw the work: a trace of the session's tensors
+            return o  # an inner transform saw the work, such as a trace of the session's tensors
         edge: Edge | None = (self.ctx, i) if self.recording and self.ctx.differentiates(o) else None
         source = position_of(o, self.given)
         if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
@@ -356,7 +356,7 @@ class _Application:
         return isinstance(a, Value) and a._level is self.level
 
     def written(self, source: int, edge: Edge | None) -> Any:
-        """An input that ``forward`` wrote to: the node is its new history."""
+        """The output for an input that ``forward`` wrote to, with the node as its new history."""
         target = self.args[source]
         if edge is None:
             return target
@@ -366,7 +366,7 @@ class _Application:
         return target
 
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
-        """What ``forward`` made, or ``returned``, an argument that it gave back as it was."""
+        """The output for a tensor that ``forward`` made, or for an argument that it ``returned`` as it was."""
         return self.level.wrap(o, edge)
 
 
@@ -433,7 +433,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Once(Function):
-    """The results of a backward that may not be differentiated: they depend on the witnesses, and say so when asked how."""
+    """Results of a backward that may not be differentiated. They depend on the witnesses; differentiating them raises."""
 
     generate_vmap_rule = True
 

@@ -48,14 +48,14 @@ class FunctionCtx:
     _materialize_non_diff_grads: bool = True  # whether that holds for outputs marked as non-differentiable too
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        """Keep inputs, outputs or intermediate tensors; ``backward`` finds them as ``ctx.saved_tensors``."""
+        """Save inputs, outputs or intermediate tensors. ``backward`` reads them as ``ctx.saved_tensors``."""
         for i, t in enumerate(tensors):
             if t is not None and not isinstance(t, torch.Tensor):
                 raise TypeError(f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}")
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor | None) -> None:
-        """Keep tensors for ``jvp``, which finds them as ``ctx.saved_tensors``."""
+        """Save tensors for ``jvp``, which reads them as ``ctx.saved_tensors``."""
         for t in tensors:
             if t is not None and not isinstance(t, torch.Tensor):
                 raise AssertionError("save_for_forward expects all arguments to be tensors; anything else can be an attribute of ctx.")
@@ -84,7 +84,7 @@ def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 class FunctionNode(Node, FunctionCtx):
     """A Function on the tape: ``apply`` runs the user's ``backward``.
 
-    At level zero ``backward`` sees tensors of the session, as ``forward`` did; at a level further in, tensors one level further out
+    At level zero ``backward`` sees tensors of the session, as ``forward`` did; at an inner level, tensors of the next outer level
     (with ``create_graph``: values of the level, whose history then matters).
     """
 
@@ -103,7 +103,7 @@ class FunctionNode(Node, FunctionCtx):
         return type(self).__name__
 
     def record(self, args: Sequence[Any], given: Sequence[Any], outs: Sequence[Any]) -> None:
-        """``forward`` has run: keep what backward needs. ``given``: ``args`` as it saw them, ``outs``: as it returned them."""
+        """Save what the backward pass needs, after ``forward``. ``given``: ``args`` as it saw them. ``outs``: its outputs."""
         tensors = [isinstance(o, torch.Tensor) for o in outs]
         try:
             self.metas = tuple((o.shape, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
@@ -124,7 +124,7 @@ class FunctionNode(Node, FunctionCtx):
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
     def forget_marks(self) -> None:
-        """Drop what was only of use until the outputs and their tangents were made, as it may lead back to this node."""
+        """Drop the marks once the outputs and their tangents are made, because they may refer back to this node."""
         for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
@@ -133,7 +133,7 @@ class FunctionNode(Node, FunctionCtx):
         return _floating(o) and not any(o is n for n in self.non_differentiable)
 
     def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
-        """Where the gradient of a tensor to save goes: it is an output of this node, an input, or neither."""
+        """Where the gradient of a saved tensor goes: to an output of this node, to an input, or nowhere."""
         for i, o in enumerate(outs):
             if o is t:
                 return i if self.differentiates(o) else None
@@ -152,7 +152,7 @@ class FunctionNode(Node, FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What was given to ``save_for_backward``; while ``jvp`` runs, to ``save_for_forward``."""
+        """The tensors of ``save_for_backward``; while ``jvp`` runs, those of ``save_for_forward``."""
         if self.saved_for_forward is not None:
             return self.saved_for_forward
         if self.saved is None:
@@ -224,7 +224,7 @@ class FunctionNode(Node, FunctionCtx):
         return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)
 
     def _edges_of(self, result: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
-        """What ``backward`` returned, one per argument of ``forward``, checked and taken per edge."""
+        """The results of ``backward``, one per argument of ``forward``, checked and picked per edge."""
         n = self._n_inputs
         if len(result) > n and all(r is None for r in result[n:]):
             result = result[:n]
@@ -264,5 +264,5 @@ def _floating(a: Any) -> bool:
 
 
 def _raised(level: Any, g: Any) -> Any:
-    """``g`` as a value of ``level``; what belongs to it or to a level further in stays as it is."""
+    """``g`` as a value of ``level``. A value of this level or of an inner one stays as it is."""
     return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g, None)

@@ -35,7 +35,7 @@ from .function_node import defines
 
 @rule(DualLevel)
 def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The primals one level further out, and their tangents by the ``jvp`` staticmethod."""
+    """The outputs at the next outer level, and their tangents by the ``jvp`` staticmethod."""
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
     output, _ = dispatch(cls, primals)
@@ -81,7 +81,7 @@ def _batches(t: Any) -> set[BatchLevel]:
 
 
 def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
-    """An input that ``forward`` wrote to: its tangent must have been written to as well."""
+    """The output for an input that ``forward`` wrote to. Its tangent must have been written to as well."""
     if not (isinstance(target, Value) and target._level is level):
         if t is None:
             return target
@@ -95,8 +95,8 @@ def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
 
 @contextmanager
 def _outside_batch(level: BatchLevel) -> Iterator[None]:
-    """With the randomness of ``level`` off: a vmap staticmethod is told which it is, and draws for the whole batch; a generated one
-    has levels of its own."""
+    """With the randomness of ``level`` off. A vmap staticmethod learns the randomness from ``info`` and draws for the whole batch; a
+    generated rule has levels of its own."""
     mode = _get_current_dispatch_mode()
     if level.randomness == "error":
         torch._C._vmapmode_decrement_nesting()
@@ -112,7 +112,7 @@ def _outside_batch(level: BatchLevel) -> Iterator[None]:
 
 
 class VmapInfo(NamedTuple):
-    """What the ``vmap`` staticmethod is told of the vmap that is running."""
+    """The first argument of the ``vmap`` staticmethod."""
 
     batch_size: int
     randomness: str
@@ -171,7 +171,7 @@ def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...]
 
 @rule(FunctionalLevel)
 def _functional(level: FunctionalLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Where nobody further out differentiates or batches, ``forward`` runs on functional values; else one level further out."""
+    """Run ``forward`` on functional values if no outer level differentiates or batches, else at the next outer level."""
     read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
     if not any(isinstance(t, Value) for t in pytree.tree_leaves(read)):
         return run_forward(cls, args)
@@ -188,7 +188,7 @@ def _functional(level: FunctionalLevel, cls: Any, args: tuple[Any, ...]) -> tupl
 
 @contextmanager
 def _outside(level: FunctionalLevel) -> Iterator[None]:
-    """With the mode of ``level`` off, so that calls on tensors of levels further out pass it by."""
+    """With the mode of ``level`` off, so that it does not see calls on tensors of outer levels."""
     if _get_current_dispatch_mode() is level.mode:
         with _pop_mode_temporarily():
             yield

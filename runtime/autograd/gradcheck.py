@@ -165,7 +165,7 @@ def _parts_of_outputs(problem: _Problem, outs: Sequence[Any]) -> Iterator[_Probl
 
 
 def _parts_of_inputs(problem: _Problem) -> Iterator[_Problem]:
-    """The problem, or that of the imaginary and that of the real parts of its inputs, the other parts held fast."""
+    """The problem, or that of the imaginary and that of the real parts of its inputs, with the other parts fixed."""
     complex_at = {i for i in problem.at if problem.inputs[i].is_complex()}
     if not complex_at:
         yield problem
@@ -198,12 +198,12 @@ def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
 
 
 def _generator() -> torch.Generator:
-    """Every check draws the same directions, and leaves the global generator alone."""
+    """A generator with a fixed seed, so that every check draws the same directions and the global generator stays as it is."""
     return torch.Generator().manual_seed(2147483647)
 
 
 def _no_derivative(problem: _Problem, options: _Options) -> None:
-    """No output requires grad, so none may change with the inputs."""
+    """Check that no output changes with the inputs, since none requires grad."""
     draw = _generator()
     for i in problem.at:
         x = problem.inputs[i]

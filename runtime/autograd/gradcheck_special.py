@@ -1,4 +1,4 @@
-"""What must hold of a derivative besides its value: it vanishes with its cotangent, missing ones are zero, and it can be batched."""
+"""Properties of a derivative besides its value: it vanishes with its cotangent, a missing cotangent is zero, and it can be batched."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _all_zero(grads: Sequence[Any]) -> bool:
 
 
 def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
-    """Derivatives are linear: of a zero cotangent they make zeros, of the inputs' type and shape. Of sparse ones they may be dense.
+    """Check that a zero cotangent gives zeros of the type and shape of the inputs. Those of sparse inputs may be dense.
 
     ``at``: which arguments the ``inputs`` are.
     """
@@ -52,7 +52,7 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
 
 
 def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
-    """A backward pass to which some or all outputs send nothing gives nothing, or zeros, for what depends on them alone."""
+    """Check a backward pass in which some outputs, or all, have no cotangent. Inputs that only they depend on get none, or zeros."""
     groups = [list(outs)] + ([[o] for o in outs] if len(outs) > 1 else [])
     for group in groups:
         try:
@@ -78,7 +78,7 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
 
 
 def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
-    """An input without tangent is one with a zero tangent."""
+    """Check that an input without a tangent counts as one with a zero tangent."""
     for i in at:
         others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
         without = analytical.push(func, inputs, others)
@@ -93,7 +93,7 @@ def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequ
 
 
 def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequence[int]) -> None:
-    """vmap of the backward pass equals a loop of it. ``at``: which arguments the ``inputs`` are; ``number``: which output ``out`` is."""
+    """vmap of the backward pass must equal a loop of it. ``at``: the arguments that ``inputs`` are; ``number``: which output ``out`` is."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, g) for g in cotangents]
     try:
@@ -107,7 +107,7 @@ def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequenc
 
 
 def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) -> None:
-    """vmap of the forward pass over tangents of input ``i`` equals a loop of it."""
+    """Check that vmap of the forward pass over tangents of input ``i`` equals a loop of it."""
     tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
 
     def one(t: Any) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 
 
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
-    """A refused draw is told in the words of the kernel that refused: ``vmap`` speaks of options that the caller does not have."""
+    """The error to show. For a refused draw it is that of the kernel, because ``vmap`` speaks of options that the caller does not have."""
     said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
     return GradcheckError(f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}")
 

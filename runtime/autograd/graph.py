@@ -32,14 +32,14 @@ __all__ = [
 
 
 def _plain(t: torch.Tensor) -> torch.Tensor:
-    """The tensor at the end of a chain of values: what has the storage."""
+    """The innermost tensor that a value holds, which has the storage."""
     while isinstance(t, Value):
         t = t._inner
     return t
 
 
 class saved_tensors_hooks:
-    """As ``torch.autograd.graph.saved_tensors_hooks``: within it every tensor saved for backward is kept as ``pack_hook(tensor)``.
+    """As ``torch.autograd.graph.saved_tensors_hooks``: within it every tensor saved for backward is stored as ``pack_hook(tensor)``.
 
     ``unpack_hook`` of that gives it back when it is needed. Of nested pairs only the innermost applies. A pack hook that returns the
     tensor it was given, when that is an output, makes a reference cycle; return ``tensor.detach()``.
@@ -100,15 +100,15 @@ def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
 
 
 class _Handle:
-    """Stands in the graph for one saved tensor in one version."""
+    """The graph's reference to one saved tensor in one version."""
 
     __slots__ = ("__weakref__",)
 
 
 class _AllowMutationOnSavedContext:
-    """What :func:`allow_mutation_on_saved_tensors` keeps: all of it dies with the graph nodes that hold the handles.
+    """The tables of :func:`allow_mutation_on_saved_tensors`. All entries die with the graph nodes that hold the handles.
 
-    ``original``: the tensor behind each handle, as long as nobody writes to it; ``cloned``: its copy from before the first write.
+    ``original``: the tensor behind each handle, until something writes to it; ``cloned``: its copy from before the first write.
     ``tid_to_weakhandle``: the handle of (storage, geometry, version); ``sid_to_tid``: those of one storage.
     """
 
@@ -141,7 +141,7 @@ class _AllowMutationOnSavedContext:
         return t
 
     def before_write(self, t: torch.Tensor) -> None:
-        """Copy what graphs still need of the storage of ``t``."""
+        """Copy the tensors in the storage of ``t`` that graphs still need."""
         for tid in self.sid_to_tid.pop(_plain(t).untyped_storage()._cdata, ()):
             handle = self.tid_to_weakhandle.pop(tid, None)
             if handle is not None:

@@ -1,7 +1,7 @@
 """Derivatives by central differences: what ``gradcheck`` compares the tape and the tangents with.
 
 A Jacobian has one row per element of the input and one column per element of the output. Dense inputs are perturbed in place, below the
-tape and without a change of their version; a sparse one holds another tensor meanwhile. Both are given their values back. A real function
+tape and without a change of their version; a sparse one holds another tensor for the time. Both get their values back. A real function
 of a complex number has two derivatives; they are put together as the tape does, ``d/dx + i d/dy``.
 """
 
@@ -33,7 +33,7 @@ def plain(t: Any) -> torch.Tensor:
 
 
 def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
-    """A tensor of ``pattern``'s layout with the elements of a dense one: all of them, or those alone that ``pattern`` specifies."""
+    """A tensor of ``pattern``'s layout with the elements of a dense one: all of them, or only those that ``pattern`` specifies."""
     layout = pattern.layout
     if layout is torch._mkldnn:  # type: ignore[attr-defined]
         return elements.to_mkldnn()
@@ -63,7 +63,7 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], Any]]:
-    """A function that moves ``x`` by a dense tensor from where it was, without anybody noticing; afterwards ``x`` is there again."""
+    """A function that moves ``x`` by a dense tensor, below the tape and without a new version. Afterwards ``x`` has its values back."""
     held = plain(x)
     if held.layout is torch.strided:
         data = held.data
