@@ -1,4 +1,4 @@
-"""What is kept for the backward pass, by the runtime's tape and by torch's engine, for the same programs on the same values.
+"""Tensors saved for the backward pass, by the runtime's tape and by torch's engine, for the same programs on the same values.
 
 Counts are exact and do not depend on the machine, unlike times.
 """
@@ -125,7 +125,7 @@ class Peak:
 def peak_of(p: Training, ours: bool) -> Peak:
     """Measure a training step by the events of torch's allocator, which serves both sides."""
     forward, reset = training_pass(p, ours)
-    forward()()  # what is allocated once and kept
+    forward()()  # allocates what stays
     reset()
     with _measured() as passed:
         backward = forward()

@@ -1,6 +1,6 @@
 """What is known of each op of torch's OpInfo database, as far as expansion needs it.
 
-Importing that database takes seconds, so its facts are kept as JSON under `.cache/`, one file per torch version. Reading
+Importing that database takes seconds, so its facts are stored as JSON under `.cache/`, one file per torch version. Reading
 them back needs no torch at all, which is what makes a warm `generate` fast.
 """
 

@@ -1,4 +1,4 @@
-"""Which ATen ops have which rules, read off the records, and what torch differentiates that has no record here."""
+"""Which ATen ops have which rules, from the records, and which ops torch differentiates that have no record here."""
 
 from __future__ import annotations
 

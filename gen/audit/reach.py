@@ -1,4 +1,4 @@
-"""Which cells of the matrix run which rules of a target, found by running each once; kept under a digest of all that decides it."""
+"""Which cells of the matrix run which rules of a target: each cell runs once. The result is stored under a digest of its sources."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def content(fingerprint: str, modules: Path) -> str:
 
 
 class Map:
-    """What is known of cells, kept in a file under a digest of what decides it; a file of anything else counts as empty."""
+    """Facts about cells, in a file under a digest of everything they depend on. A file with another digest counts as empty."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest

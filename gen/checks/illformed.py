@@ -2,7 +2,7 @@
 
 A batch has one dimension more than an element. A kernel that is given all of it may take the batch for a dimension of the op, and
 give an answer that mixes the elements. The variants of a sample are such that this can happen: the batch is as long as the dimension
-that is missing. Which of them are mistakes nobody needs to know: the loop says so.
+that is missing. Which of them are mistakes need not be known: the loop decides.
 """
 
 from __future__ import annotations

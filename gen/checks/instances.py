@@ -91,7 +91,7 @@ def _branches(
 
 
 def _reference_outputs(program: Program) -> Any:
-    """What a last stage gives on the reference; kept with the program, which is to be compared with it."""
+    """The result of a last stage on the reference. It is stored with the program, which is compared with it."""
     return program.on_reference()
 
 

@@ -198,7 +198,7 @@ _ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))  # of integer
 
 
 def _edge(call: Call, result: Any) -> Any:
-    """NaN where a saved value of the result's shape is 0 or infinite, as a division that nobody guarded gives."""
+    """NaN where a saved value of the result's shape is 0 or infinite, as an unguarded division gives."""
     saved = [x for value, role in zip(call.inputs, call.roles, strict=True) if role == "saved" for x in _leaves(value) if inexact(x)]
 
     def edged(x: Any) -> Any:

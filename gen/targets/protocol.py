@@ -94,6 +94,6 @@ class Target(Protocol):
 
         The loss of a sample is the sum of |output|² over its slice of every output of ``f(batch, *params)``; the loss of the batch is
         their sum or mean, by `loss_reduction`; the gradients are those of the samples' own losses either way. With `input_grad`
-        `batch` requires grad meanwhile, and the gradient of its samples, of its shape, comes last.
+        `batch` then requires grad, and the gradient of its samples, of its shape, comes last.
         """
         ...

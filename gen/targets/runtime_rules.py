@@ -33,7 +33,7 @@ from runtime.tape.conform import conform
 from runtime.tape.nodes import Node
 from runtime.tape.values import GradValue
 
-Hook = Callable[[str, Call], Any]  # of the rule's name and its execution: what the rule shall give
+Hook = Callable[[str, Call], Any]  # (name of the rule, its execution) -> the result that the rule gives instead
 SURVEYED = 3  # executions of a rule that a watch looks into before it is asked what it saw
 _PARAMETERS = ("input", "weight", "bias")
 _INDICES = (torch.nn.functional.embedding, "input")  # have no gradient

@@ -75,7 +75,7 @@ def joint_graph(
 
 
 def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], wanted: Sequence[int]) -> Any:
-    """Outputs and gradients one level further out, the number of each output's tangent, and the tree of the outputs."""
+    """Outputs and gradients at the next outer level, the number of each output's tangent, and the tree of the outputs."""
     tape = GradLevel()
     try:
         given = list(values)

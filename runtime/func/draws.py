@@ -142,7 +142,7 @@ class DrawPerElement(TorchDispatchMode):
         # A buffer that is not filled yet is each element's own: the draws of composite ops (dropout) fill one.
         draws = torch.Tag.nondeterministic_seeded in func.tags or (record is not None and (record.unfilled or bool(record.draws)))
         if found is not None and found.number > level.number and (draws or op.composite):
-            with self:  # what a level further in makes of the op may draw from tensors that this level's elements share
+            with self:  # an inner level's rule may draw from tensors that the elements of this batch share
                 return hand_over(found, func, args, kwargs) if SCOPE.levels else found.call(func, args, kwargs)
         if not draws or (found is not None and found.number == level.number):
             return func(*args, **kwargs)

@@ -64,7 +64,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying
 
     A rule's work on primals meets no value of the trace and is simply done; what it does with a tangent is written into the graph, with
     the primals as constants. So the graph is the linear part of the program, nothing has to be separated afterwards, and as the constants
-    are tensors of the levels further out, they keep their derivatives. (Replaying the jvp rules themselves would do without a graph, but
+    are tensors of outer levels, they keep their derivatives. (Replaying the jvp rules themselves would do without a graph, but
     would need views, in-place writes and custom Functions a second time.)
     """
     trace = _linear_part()(copying)

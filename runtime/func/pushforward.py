@@ -214,7 +214,7 @@ class DualLevel(Level):
             raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
         v._tangent = None
         v._detached = v._generation
-        if isinstance(v._inner, Value):  # nor has it a history further out
+        if isinstance(v._inner, Value):  # and it has no history at outer levels
             detach_inner(v)
         return v
 

@@ -4,7 +4,7 @@ A :class:`TracedValue` stands for a node of the graph and holds the tensor that 
 is traced. That tensor is real by default: small kernels are many times faster than abstract ones, and a static graph needs no
 more. For dynamic shapes it is a ``FakeTensor`` of symbolic size.
 
-Transforms entered inside a trace are further in, so the ATen calls of their rules land here: tracing ``vjp(f)`` gives a joint graph.
+Transforms entered inside a trace are inner levels, so the ATen calls of their rules arrive here: tracing ``vjp(f)`` gives a joint graph.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def plainly_strided(matrices: torch.Tensor) -> torch.Tensor:
     return matrices.clone(memory_format=torch.contiguous_format) if 1 in matrices.shape[:-2] else matrices
 
 
-def hollow(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """As ``trailing``, for ops that return an empty vector in place of a matrix that was not asked for."""
     outs = trailing(func, size, batched, args, kwargs)
     return tuple(o.new_empty((size, 0)) if o.dim() == 1 else o for o in outs)

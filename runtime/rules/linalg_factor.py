@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .derive_batch import trailing
-from .derive_linalg import added, diagonal, eye_like, hermitian_part, hollow, matrix_of, solve_triangular
+from .derive_linalg import added, diagonal, eye_like, hermitian_part, matrix_of, solve_triangular, trailing_or_empty
 from .record import register
 
 aten = torch.ops.aten
@@ -137,7 +137,7 @@ register(
     "linalg_lu",
     vjp={"A": _linalg_lu_vjp},
     jvp=_linalg_lu_jvp,
-    batch=hollow,
+    batch=trailing_or_empty,
     nondiff=(0,),
     cost="high",
     family="linalg",
@@ -184,7 +184,7 @@ register(
     "lu_unpack",
     vjp={"LU_data": _unpack_vjp},
     jvp=_unpack_jvp,
-    batch=hollow,
+    batch=trailing_or_empty,
     nondiff=(0,),
     family="linalg",
 )
@@ -249,7 +249,7 @@ def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mod
     return qt, rt
 
 
-register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=hollow, cost="high", family="linalg")
+register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=trailing_or_empty, cost="high", family="linalg")
 
 
 # ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form (1992) I - V T V^H

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .derive_batch import trailing
-from .derive_linalg import added, diagonal, differences, eye_like, hermitian_part, hollow, matrix_of
+from .derive_linalg import added, diagonal, differences, eye_like, hermitian_part, matrix_of, trailing_or_empty
 from .record import register
 
 aten = torch.ops.aten
@@ -61,7 +61,7 @@ def _eig_jvp(self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor)
     return diagonal(inside), _unit_length(v @ (differences(w) * inside), v)
 
 
-register("_linalg_eigh", vjp={"A": _eigh_vjp}, jvp=_eigh_jvp, batch=hollow, cost="high", family="linalg")
+register("_linalg_eigh", vjp={"A": _eigh_vjp}, jvp=_eigh_jvp, batch=trailing_or_empty, cost="high", family="linalg")
 register("linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, cost="high", family="linalg")
 register("_linalg_eigvals", decomposition=lambda self: aten.linalg_eig(self)[0], batch=trailing, cost="high", family="linalg")
 
@@ -147,7 +147,7 @@ def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1])) if t.shape[-1] < like.shape[-1] else t
 
 
-register("_linalg_svd", vjp={"A": _svd_vjp}, jvp=_svd_jvp, batch=hollow, cost="high", family="linalg")
+register("_linalg_svd", vjp={"A": _svd_vjp}, jvp=_svd_jvp, batch=trailing_or_empty, cost="high", family="linalg")
 
 
 # ---- determinants: d det(A) = tr(adj(A) dA), d log det(A) = tr(A^-1 dA)

@@ -1,6 +1,6 @@
 """One record per ATen op: all that the runtime knows of it.
 
-A record is registered under the names of the overloads that it covers (``"mul.Tensor"``; a bare ``"sin"`` means ``sin.default``).
+A record is registered under the names of the overloads that it covers (``"mul.Tensor"``; ``"sin"`` means ``sin.default``).
 Rules are functions whose *parameter names* say what they need, so that only this is saved between forward and backward:
 
 ==================  =====================================================================================================

@@ -12,9 +12,10 @@ from .levels import NESTED_VALUES, SCOPE, Level, Value, hand_over, innermost
 
 
 class LevelMode(TorchDispatchMode):
-    """While entered, every ATen call whose arguments hold no value of a level further in goes to ``level.call``.
+    """While entered, every ATen call without a value of an inner level goes to ``level.call``.
 
-    ``level.call`` runs with the mode off, so its own calls go further out; it enters the mode again for what shall come back to it.
+    ``level.call`` runs with the mode off, so its own calls go to outer levels. It re-enters the mode around calls that this level must see
+    itself.
     """
 
     @classmethod
@@ -31,7 +32,7 @@ class LevelMode(TorchDispatchMode):
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:
-            with self:  # a transform further in: what its rule calls must come here again
+            with self:  # of an inner transform: the calls of its rule must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
         return hand_over(level, func, args, kwargs or {}) if SCOPE.levels else level.call(func, args, kwargs or {})

@@ -4,7 +4,7 @@ A dual tensor is an ordinary :class:`runtime.Tensor`; its tangent, another one, 
 saves inner tensors, so whatever a node saves brings its tangent along, and a backward pass, which runs on values inside a dual level,
 gives gradients with tangents: forward over reverse. Tangents are computed by the same rules as those of ``func.pushforward``, on values
 of level zero that keep their histories, so a tangent can be differentiated: reverse over forward. Neither would follow from a level
-of its own: further in than level zero, the tape would save primals without their tangents; further out, it would not record tangents.
+of its own. At an inner level the tape would save primals without their tangents; at an outer one it would not record tangents.
 
 A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``), to which level zero hands that thread's calls.
 """
@@ -279,7 +279,7 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:
-    """``t`` itself if it lies in memory as ``p`` does, else a copy that does. Of a value of a level further in (a batch of tangents) the
+    """``t`` itself if it lies in memory as ``p`` does, else a copy that does. Of a value of an inner level (a batch of tangents) the
     strides alone are compared: it has no memory of its own."""
     if type(p) is not torch.Tensor or p.layout is not torch.strided or t.layout is not torch.strided:
         return t

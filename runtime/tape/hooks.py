@@ -30,7 +30,7 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
 
 
 def show(level: Any, g: Any) -> Any:
-    """``g`` as a value of ``level``, unless it belongs to it or to a level further in (a batch of cotangents) already."""
+    """``g`` as a value of ``level``, unless it belongs to it or to an inner level (a batch of cotangents) already."""
     return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g, None)
 
 

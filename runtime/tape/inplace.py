@@ -165,7 +165,7 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
         )
     target._edge = None
     target._req = False
-    if isinstance(target._inner, Value):  # nor has it one further out
+    if isinstance(target._inner, Value):  # and it has none at outer levels
         detach_inner(target)
     return target
 

@@ -20,7 +20,7 @@ RUNNING = _Running()
 
 
 class _Forward(Ambient):
-    """``dual``: the dual level of ``forward_ad``; ``off_below``: levels of smaller numbers compute no tangents, as a transform further in
+    """``dual``: the dual level of ``forward_ad``; ``off_below``: levels of smaller numbers compute no tangents, as an inner transform
     began while forward mode was off."""
 
     dual: Any = None
@@ -41,7 +41,7 @@ def computes_tangents(number: int) -> bool:
 
 
 def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
-    """``func(*args)`` as the function of a new ``level``, with forward mode on for it, and for those further out if it is on now."""
+    """``func(*args)`` as the function of a new ``level``, with forward mode on for it, and for outer levels if it is on now."""
     enabled, off_below = _enabled(), FORWARD.off_below
     if not enabled:
         FORWARD.off_below = level.number
