@@ -57,9 +57,10 @@ types: $(READY)  ## mypy
 audit: $(READY)  ## plant faults in the target and count those that the matrix catches
 	@$(BIN)/python -m gen audit --target $(TARGET) $(ARGS)
 
-docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema and the coverage table
+docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema and the tables of the records
 	@$(BIN)/python -m gen schema
 	@$(BIN)/python -m runtime coverage --out docs/coverage.md
+	@$(BIN)/python -m runtime records --out docs/records.md
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache report *.egg-info

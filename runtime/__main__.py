@@ -1,6 +1,7 @@
-"""``python -m runtime``: the records' coverage table, or a torch program run on this package.
+"""``python -m runtime``: pages about the records, or a torch program run on this package.
 
 python -m runtime coverage [--out PAGE]
+python -m runtime records [--out PAGE]
 python -m runtime script.py ARGS …
 python -m runtime -m module ARGS …
 """
@@ -21,24 +22,24 @@ from typing import Any
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m runtime",
-        usage="%(prog)s coverage [--out PAGE] | script.py ARGS … | -m module ARGS …",
+        usage="%(prog)s coverage|records [--out PAGE] | script.py ARGS … | -m module ARGS …",
         description="Print what the records know of each op, or run an unmodified torch program on this package (see runtime.dropin).",
     )
     parser.add_argument("-m", dest="module", metavar="module", help="run a module as a script, like python -m; the rest is its arguments")
-    parser.add_argument("what", nargs="?", help="`coverage`, or the path of a script; the rest is its arguments")
+    parser.add_argument("what", nargs="?", help="`coverage`, `records`, or the path of a script; the rest is its arguments")
     given = sys.argv[1:] if arguments is None else arguments
     own = _own_arguments(given)
     options = parser.parse_args(given[:own])
     rest = given[own:]
     if options.module is not None:
         return _run(lambda: runpy.run_module(options.module, run_name="__main__", alter_sys=True), [options.module, *rest], os.getcwd())
-    if options.what == "coverage":
-        return _coverage(rest)
+    if options.what in ("coverage", "records"):
+        return _page(options.what, rest)
     if options.what is None:
-        parser.error("say what to do: `coverage`, a script, or -m and a module")
+        parser.error("say what to do: `coverage`, `records`, a script, or -m and a module")
     script = Path(options.what)
     if not script.is_file():
-        parser.error(f"no such script: {options.what} (`coverage` prints the table of records)")
+        parser.error(f"no such script: {options.what} (`coverage` and `records` print tables of the records)")
     return _run(lambda: runpy.run_path(str(script), run_name="__main__"), [str(script), *rest], str(script.resolve().parent))
 
 
@@ -78,15 +79,19 @@ def _from_the_users_frame(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _coverage(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m runtime coverage", description="A table of ATen ops against vjp, jvp, batch and per-sample rules, from the records."
-    )
+_PAGES = {
+    "coverage": "A table of ATen ops against vjp, jvp, batch and per-sample rules, from the records.",
+    "records": "The records themselves: formulas, batch rules and the other facts of each op.",
+}
+
+
+def _page(name: str, arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m runtime {name}", description=_PAGES[name])
     parser.add_argument("--out", type=Path, help="write the page there instead of to the terminal")
     options = parser.parse_args(arguments)
-    from .coverage import markdown
+    from . import coverage, records_page
 
-    page = markdown()
+    page = (coverage if name == "coverage" else records_page).markdown()
     if options.out is None:
         print(page)
     else:

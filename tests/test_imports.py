@@ -40,7 +40,7 @@ FLOORS = {
         ("autograd",),
         ("aot", "checkpoint", "expanded_weights"),
         ("dropin",),
-        ("__init__", "__main__", "coverage"),
+        ("__init__", "__main__", "coverage", "extend", "records_page"),
     ),
     "gen": (
         ("__init__", "entry_names", "errors", "globs", "literals", "pipeline", "reduce"),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import derive_batch
-from .record import Formula, Record, asking, declare, parameters, register
+from .record import Formula, Record, asking, declare, made_of, parameters, register
 
 
 def conj(x: Any) -> Any:
@@ -38,8 +38,8 @@ def pointwise(names: str, *, nondiff: Any = (), commutes: bool = False, **partia
         def forward(t: Any, *values: Any, partial: Formula = partial) -> Any:
             return t * partial(*values)
 
-        vjp[name] = declare(backward, "g", *asks)
-        jvp[name] = declare(forward, f"{name}_t", *asks)
+        vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))
+        jvp[name] = made_of(f"{name}_t * {{}}", partial, declare(forward, f"{name}_t", *asks))
     return register(names, vjp=vjp, jvp=jvp, elementwise=True, nondiff=nondiff, commutes=commutes, **_ELEMENTWISE)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .record import Formula, Record, asking, overload, parameters, register
+from .record import Formula, Record, asking, made_of, overload, parameters, register
 
 NONE, MEAN, SUM = range(3)  # ATen's numbers
 _broadcast_shapes: Any = torch.broadcast_shapes
@@ -61,8 +61,8 @@ def elementwise_loss(name: str, **partials: Formula) -> Record:
         def forward(t: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
             return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)
 
-        vjp[argument] = asking("g", *geometry, *parameters(partial))(backward)
-        jvp[argument] = asking(f"{argument}_t", *geometry, *parameters(partial))(forward)
+        vjp[argument] = asking("g", *geometry, *parameters(partial))(made_of("g * {}", partial, backward))
+        jvp[argument] = asking(f"{argument}_t", *geometry, *parameters(partial))(made_of(f"{argument}_t * {{}}", partial, forward))
 
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         reduction: Any = args[at] if len(args) > at else defaults[at]

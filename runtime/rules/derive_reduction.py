@@ -10,7 +10,7 @@ import torch
 from . import derive_batch
 from .derive import conj
 from .derive_batch import BatchRule
-from .record import Formula, Record, asking, parameters, register
+from .record import Formula, Record, asking, made_of, parameters, register
 
 Dims = int | Sequence[int] | None
 
@@ -77,8 +77,8 @@ def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = Tru
 
     return register(
         names,
-        vjp={"self": asking("g", *geometry, *asks)(backward)},
-        jvp={"self": asking("self_t", *geometry, *asks)(forward)},
+        vjp={"self": asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))},
+        jvp={"self": asking("self_t", *geometry, *asks)(made_of("sum(self_t * {})", partial, forward))},
         batch=batch,
         cost=cost,
         family="reduction",

@@ -214,6 +214,12 @@ def declare(formula: Formula, *names: str) -> Formula:
     return formula
 
 
+def made_of(template: str, plain: Formula, formula: Formula) -> Formula:
+    """``formula`` with what the page of records shows of it: the author's formula ``plain`` in the place of ``{}``."""
+    formula.made_of = template, plain  # type: ignore[attr-defined]
+    return formula
+
+
 def asking(*names: str) -> Callable[[Formula], Formula]:
     """Declare what the parameters of a formula are, by position, where its own signature does not say so."""
 

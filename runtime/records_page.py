@@ -1,0 +1,159 @@
+"""All records at a glance: a page with the formulas themselves where they are one line."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from .rules.derive_batch import elementwise
+from .rules.ops import op_of
+from .rules.record import RECORDS, Formula, Record, parameters
+
+WIDEST = 110  # characters of a formula that is shown
+_HOLE = "HOLE"
+_HEAD = "| op | vjp | jvp | batch | other facts |\n|---|---|---|---|---|"
+
+PREFACE = """\
+# Records
+
+Written by `make docs` from `runtime/rules/` with torch {version}; do not edit. [rules.md](rules.md) explains the parts of a record.
+
+A formula stands here if it is one line. Its names say what it needs: `g` is the cotangent, `self_t` a tangent, the rest are arguments
+and results. For a longer one its function stands here, with what it needs. An empty jvp: the vjp is transposed twice. An empty batch:
+the decomposition, else ATen's or torch's, else a loop that warns. The batch rule `elementwise` serves in-place forms as well. A cost
+that is not named is low. Overloads with the same facts share a row.
+"""
+
+
+def markdown() -> str:
+    """The page: one table per family, ops by name."""
+    families: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0])):
+        if getattr(func, "namespace", "") == "aten":
+            families[record.family][_cells(func, record)].append(str(func).removeprefix("aten.").removesuffix(".default"))
+    lines = [PREFACE.format(version=torch.__version__.partition("+")[0])]
+    for family, rows in sorted(families.items()):
+        lines += [f"## {family}", "", _HEAD]
+        lines += [f"| {' '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cells(func: torch._ops.OpOverload, record: Record) -> tuple[str, ...]:
+    """The columns after the first."""
+    known = op_of(func).arg_names
+    vjp = _table(record.vjp, known) if record.vjp else "none needed" if record.nondiff is True else ""
+    jvp = record.jvp if isinstance(record.jvp, str) else _table(record.jvp, known) if isinstance(record.jvp, Mapping) else _code(record.jvp)
+    return vjp, jvp, _batch(record.batch), "; ".join(_facts(record))
+
+
+def _table(table: Mapping[Any, Formula], known: tuple[str, ...]) -> str:
+    each = [(key, formula) for key, formula in table.items() if {key} & {*known} or not isinstance(key, str)]
+    return "<br>".join(f"{key if isinstance(key, str) else ', '.join(key)}: {_code(formula)}" for key, formula in each)
+
+
+def _facts(record: Record) -> Iterator[str]:
+    if record.decomposition is not None:
+        yield f"decomposition {_code(record.decomposition)}"
+    if record.inverse is not None:
+        yield f"inverse {_code(record.inverse)}"
+    if isinstance(record.nondiff, tuple) and record.nondiff:
+        yield f"no derivative of result {', '.join(map(str, record.nondiff))}"
+    if record.draws is not None:
+        yield f"draws by {record.draws}"
+    if record.cost == "high":
+        yield "cost high"
+    if record.in_place and record.batch is not elementwise:
+        yield "batch in place"
+    yield from (mark for mark in ("commutes", "unfilled", "workspace") if getattr(record, mark))
+
+
+def _batch(rule: Callable[..., Any] | None) -> str:
+    """A shared rule with the positions that it was made for, such as ``along(1)``."""
+    if rule is None or getattr(rule, "__name__", "") == "<lambda>":
+        return _code(rule)
+    maker, _, inner = getattr(rule, "__qualname__", str(rule)).partition(".<locals>.")
+    cells = [cell.cell_contents for cell in getattr(rule, "__closure__", None) or ()]
+    given = [str(n) for value in cells if type(value) is tuple for n in value if type(n) is int]
+    return f"`{maker.strip('_')}({', '.join(given)})`" if inner else f"`{maker.strip('_')}`"
+
+
+def _code(formula: Callable[..., Any] | None) -> str:
+    """A formula for a cell: its source, or the name of its function."""
+    return "" if formula is None else f"`{source(formula)}`".replace("|", "\\|")
+
+
+def source(formula: Callable[..., Any]) -> str:
+    """``self.cos()`` for ``lambda self: self.cos()``, and ``name(what it asks for)`` for a function. ``…`` for what is too long."""
+    shown = _expression(formula)
+    text = "" if shown is None else ast.unparse(shown)
+    if 0 < len(text) <= WIDEST:
+        return text
+    return f"{shown.func.id}(…)" if isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name) else "…"
+
+
+def _expression(formula: Callable[..., Any]) -> ast.expr | None:
+    template, plain = getattr(formula, "made_of", (None, formula))
+    if template is not None:
+        inner = _expression(plain)
+        return inner and _replaced(_parsed(template.format(_HOLE)), {_HOLE: inner})
+    asked = parameters(plain)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+        if hasattr(plain, "made_of"):
+            return _expression(plain)
+    if not isinstance(plain, FunctionType) or plain.__name__ != "<lambda>":
+        return _parsed(f"{getattr(plain, '__name__', type(plain).__name__).strip('_')}({', '.join(asked)})")
+    body = _body(plain.__code__)
+    if body is None or any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(plain).parameters.values()):
+        return body
+    names = zip(inspect.signature(plain).parameters, asked, strict=False)  # those with defaults are no part of what is asked for
+    return _replaced(_parsed(ast.unparse(body)), {own: ast.Name(name) for own, name in names})
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _replaced(tree: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
+    """Names replaced: the parameters of a lambda by what its formula is declared to ask for."""
+    found: ast.expr = _Replaced(names).visit(tree)
+    return found
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, ast.expr]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.names.get(node.id, node)
+
+
+@functools.cache
+def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
+    """The lambdas of a file, by the line where they begin."""
+    found: dict[int, list[ast.Lambda]] = defaultdict(list)
+    for node in ast.walk(ast.parse(Path(path).read_text("utf-8"))):
+        if isinstance(node, ast.Lambda):
+            found[node.lineno].append(node)
+    return found
+
+
+def _body(code: CodeType) -> ast.expr | None:
+    """What the lambda with this code returns: the smallest body on its line in which all of its instructions lie."""
+    places = [(start, first, end, last) for start, end, first, last in code.co_positions() if start and end and last]
+    around = []
+    for node in _lambdas(code.co_filename)[code.co_firstlineno]:
+        body = node.body
+        begin, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
+        if all(begin <= (place[0], place[1] or 0) and place[2:] <= end for place in places):
+            around.append((end[0] or 0, end[1] or 0, body))
+    return min(around, key=lambda found: found[:2])[2] if places and around else None
