@@ -72,6 +72,13 @@ def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 
+def with_aux(what: str, result: Any) -> tuple[Any, Any]:
+    """The (output, aux) that a function returned, of which ``has_aux=True`` says that it returns both."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise RuntimeError(f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True")
+    return result
+
+
 def check_outputs(what: str, flat: list[Any]) -> None:
     """The outputs of a function that is differentiated must be tensors, at least one."""
     if not flat or (len(flat) == 1 and flat[0] is None):
@@ -99,9 +106,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         outs = _recorded(level, func, given, {})
         aux = None
         if has_aux:
-            if not (isinstance(outs, tuple) and len(outs) == 2):
-                raise RuntimeError("vjp(f, *primals): output of function f should be a tuple: (output, aux) if has_aux is True")
-            outs, aux = outs
+            outs, aux = with_aux("vjp(f, *primals)", outs)
             aux = _lowered(level, aux)
         flat, spec = trees.flatten(outs)
         check_outputs("vjp(f, *primals)", flat)
@@ -126,24 +131,27 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 f"primal output: {pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
         for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
-            if g is None:  # zeros
-                continue
-            if not isinstance(g, torch.Tensor):
-                raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-            if g.shape != o.shape:
-                raise RuntimeError(
-                    f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of {o.shape}."
-                )
-            if g.is_complex() != o.is_complex():
-                raise RuntimeError(
-                    "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
-                    f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
-                )
+            _check_cotangent(i, g, o)
         found = _pull(level, edges, flat_ct, inputs, ends, retain_graph)
         pass_mark_on(flat, tuple(found))
         return trees.unflatten(found, in_spec)
 
     return (results, pullback, aux) if has_aux else (results, pullback)
+
+
+def _check_cotangent(i: int, g: Any, o: torch.Tensor) -> None:
+    """``g``, given as the cotangent of output number ``i``; None stands for zeros."""
+    if g is None:
+        return
+    if not isinstance(g, torch.Tensor):
+        raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+    if g.shape != o.shape:
+        raise RuntimeError(f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of {o.shape}.")
+    if g.is_complex() != o.is_complex():
+        raise RuntimeError(
+            "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
+            f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
+        )
 
 
 def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -164,32 +172,31 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             for i in which if isinstance(which, tuple) else (which,):
                 given[i] = _opened(level, given[i])
             out = _recorded(level, func, given, kwargs)
-            aux = None
-            if has_aux:
-                if not (isinstance(out, tuple) and len(out) == 2):
-                    raise RuntimeError("grad_and_value(f)(*args): output of function f should be a tuple: (output, aux) if has_aux is True")
-                out, aux = out
-            if not isinstance(out, torch.Tensor):
-                raise RuntimeError(f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}")
-            if out.dim() != 0:
-                raise RuntimeError(
-                    "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got tensor with "
-                    f"{out.dim()} dims. vjp and jacrev take outputs of any shape."
-                )
-            if out.is_complex():
-                raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
+            out, aux = with_aux("grad_and_value(f)(*args)", out) if has_aux else (out, None)
+            _check_scalar(out)
             value = _lowered(level, out)
             selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
             inputs, spec = trees.flatten(selected)
-            grads = trees.unflatten(
-                _pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, [_edge(level, x) for x in inputs], False), spec
-            )
+            ends = [_edge(level, x) for x in inputs]
+            grads = trees.unflatten(_pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, ends, False), spec)
             pass_mark_on((out,), (value, *trees.flatten(grads)[0]))
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
             level.close()
 
     return transformed
+
+
+def _check_scalar(out: Any) -> None:
+    if not isinstance(out, torch.Tensor):
+        raise RuntimeError(f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}")
+    if out.dim() != 0:
+        raise RuntimeError(
+            "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got tensor with "
+            f"{out.dim()} dims. vjp and jacrev take outputs of any shape."
+        )
+    if out.is_complex():
+        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
 
 
 def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:

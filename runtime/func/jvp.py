@@ -13,7 +13,7 @@ from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
 from . import trees
-from .grad import check_outputs
+from .grad import check_outputs, with_aux
 from .pushforward import DualLevel, tangent_of
 from .tangent_rules import fit
 
@@ -35,6 +35,34 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     tangent of its own shape and dtype, zeros where it does not depend on the primals; with ``strict`` that is a ``RuntimeError``.
     ``has_aux``: ``func`` returns (outputs, aux), and this returns (outputs, tangents, aux).
     """
+    flat, flat_t, spec = _checked(primals, tangents)
+    level = DualLevel()
+    try:
+        given = trees.unflatten([level.wrap(p, fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
+        outs = with_forward_mode(level, func, given)
+        outs, aux = with_aux("jvp(f, primals, tangents)", outs) if has_aux else (outs, None)
+        flat_out, out_spec = trees.flatten(outs)
+        check_outputs("jvp(f, primals, tangents)", flat_out)
+        results, result_tangents = [], []
+        for o in flat_out:
+            inner, t = (o._inner, tangent_of(o)) if isinstance(o, Value) and o._level is level else (o, None)
+            if t is None and strict:
+                raise RuntimeError(
+                    "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
+                    "With strict=False its tangent is zero."
+                )
+            results.append(inner)
+            result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
+        pass_mark_on(flat_out, (*results, *result_tangents))
+        lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
+    finally:
+        level.close()
+    out = trees.unflatten(results, out_spec), trees.unflatten(result_tangents, out_spec)
+    return (*out, lowered) if has_aux else out
+
+
+def _checked(primals: Any, tangents: Any) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
+    """The leaves of both, and their structure."""
     if not isinstance(primals, tuple):
         raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")
     flat, spec = trees.flatten(primals)
@@ -62,32 +90,4 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
             )
         if t.is_complex() and not p.is_complex():
             raise RuntimeError(f"jvp(f, primals, tangents): a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype}).")
-    level = DualLevel()
-    try:
-        given = trees.unflatten([level.wrap(p, fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
-        outs = with_forward_mode(level, func, given)
-        aux = None
-        if has_aux:
-            if not (isinstance(outs, tuple) and len(outs) == 2):
-                raise RuntimeError("jvp(f, primals, tangents): output of function f should be a tuple: (output, aux) if has_aux is True")
-            outs, aux = outs
-        flat_out, out_spec = trees.flatten(outs)
-        check_outputs("jvp(f, primals, tangents)", flat_out)
-        results, result_tangents = [], []
-        for o in flat_out:
-            mine = isinstance(o, Value) and o._level is level
-            t = tangent_of(o) if mine else None
-            inner = o._inner if isinstance(o, Value) and mine else o
-            if t is None and strict:
-                raise RuntimeError(
-                    "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
-                    "With strict=False its tangent is zero."
-                )
-            results.append(inner)
-            result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
-        pass_mark_on(flat_out, (*results, *result_tangents))
-        lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
-    finally:
-        level.close()
-    out = trees.unflatten(results, out_spec), trees.unflatten(result_tangents, out_spec)
-    return (*out, lowered) if has_aux else out
+    return flat, flat_t, spec

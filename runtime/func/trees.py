@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-Spec = Any
+Spec = int | pytree.TreeSpec | None
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None)))
 
 
@@ -35,7 +35,7 @@ def flatten(tree: Any) -> tuple[list[Any], Spec]:
 def unflatten(leaves: list[Any], spec: Spec) -> Any:
     if spec is None:
         return leaves[0]
-    return tuple(leaves) if type(spec) is int else pytree.tree_unflatten(leaves, spec)
+    return tuple(leaves) if isinstance(spec, int) else pytree.tree_unflatten(leaves, spec)
 
 
 def map_tensors(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -48,7 +48,7 @@ def map_tensors(function: Callable[[Any], Any], tree: Any) -> Any:
 
 def torch_spec(spec: Spec) -> pytree.TreeSpec:
     """The same structure as torch names it, for messages."""
-    return pytree.tree_structure(0 if spec is None else (0,) * spec) if spec is None or type(spec) is int else spec
+    return pytree.tree_structure(0 if spec is None else (0,) * spec) if spec is None or isinstance(spec, int) else spec
 
 
 def structure(tree: Any) -> pytree.TreeSpec:

@@ -15,58 +15,6 @@ from . import draws, trees
 from .batch import BatchLevel, EmptyBatch
 
 
-def _flatten_in_dims(in_dims: Any, args: tuple[Any, ...], func: Any) -> tuple[list[Any], list[Any], Any, int]:
-    name = getattr(func, "__name__", repr(func))
-    if not isinstance(in_dims, (int, tuple)):
-        raise ValueError(
-            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): expected `in_dims` to be int or a (potentially nested) tuple matching the "
-            f"structure of inputs, got: {type(in_dims)}."
-        )
-    if not args:
-        raise ValueError(
-            f"vmap({name})(<inputs>): got no inputs. There is no dimension to map over; call a function without inputs in a loop."
-        )
-    flat, spec = trees.flatten(args)
-    dims = trees.spread(in_dims, flat, spec)
-    if dims is None:
-        raise ValueError(
-            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of `inputs`. "
-            f"Theirs is {trees.torch_spec(spec)}, that of in_dims {trees.structure(in_dims)}."
-        )
-    sizes = []
-    for i, (a, d) in enumerate(zip(flat, dims, strict=True)):
-        if d is None:
-            continue
-        if not isinstance(d, int):
-            raise ValueError(
-                f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for an input but in_dim must be either an integer "
-                "dimension or None."
-            )
-        if not isinstance(a, torch.Tensor):
-            raise ValueError(
-                f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for an input but the input is of type {type(a)}. "
-                "With in_dim=None every element of the batch gets the same one."
-            )
-        if a.is_nested:
-            raise NestedTensor
-        if not -a.dim() <= d < a.dim():
-            raise ValueError(
-                f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={d} for some input, but that input is a Tensor of "
-                f"dimensionality {a.dim()} so expected in_dim to satisfy -{a.dim()} <= in_dim < {a.dim()}."
-            )
-        dims[i] = d % a.dim()
-        sizes.append(a.shape[dims[i]])
-    if not sizes:
-        raise ValueError(
-            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): at least one input must be vmapped over: all of in_dims are None."
-        )
-    if any(s != sizes[0] for s in sizes):
-        raise ValueError(
-            f"vmap: Expected all tensors to have the same size in the mapped dimension, got sizes {sizes} for the mapped dimension"
-        )
-    return flat, dims, spec, sizes[0]
-
-
 def vmap(
     func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
@@ -86,7 +34,7 @@ def vmap(
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
 
-    return _in_pieces(func, in_dims, out_dims, randomness, lambda size: chunk_size)
+    return _mapped(func, in_dims, out_dims, randomness, lambda size: chunk_size)
 
 
 def chunk_vmap(
@@ -98,94 +46,159 @@ def chunk_vmap(
     """
     if not (isinstance(chunks, int) and chunks > 0):
         raise ValueError(f"chunk_vmap: chunks should be a number greater than 0, got {chunks!r}")
-    return _in_pieces(func, in_dims, out_dims, randomness, lambda size: -(-size // chunks))
+    return _mapped(func, in_dims, out_dims, randomness, lambda size: -(-size // chunks))
 
 
-def _in_pieces(
+def _mapped(
     func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, piece_of: Callable[[int], int | None]
 ) -> Callable[..., Any]:
     """``vmap``, of ``piece_of(batch size)`` elements at a time; None: of all."""
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+    mapping = _Mapping(func, in_dims, out_dims, randomness)
 
     @wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        flat, dims, spec, size = _flatten_in_dims(in_dims, args, func)
+        leaves, dims, spec, size = mapping.inputs(args)
         piece = piece_of(size)
         if piece is not None and piece < size:
-            return _chunks(func, flat, dims, spec, size, piece, out_dims, randomness, kwargs)
-        return _mapped(func, flat, dims, spec, size, out_dims, randomness, kwargs)
+            return mapping.in_pieces(leaves, dims, spec, size, piece, kwargs)
+        return mapping.run(leaves, dims, spec, size, kwargs)
 
     return mapped
 
 
-def _mapped(func: Any, flat: Any, dims: Any, spec: Any, size: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
-    level = BatchLevel(size, randomness) if size else EmptyBatch(size, randomness)
-    try:
-        inputs = [a if d is None else level.wrap(a.movedim(d, 0) if d else a) for a, d in zip(flat, dims, strict=True)]
-        args = trees.unflatten(inputs, spec)
-        with draws.Randomness(level):
-            outs = func(*args, **kwargs)
-        return _unbatched(func, level, outs, out_dims)
-    finally:
-        level.close()
+class _Mapping:
+    """A function, where its inputs and outputs have the batch, and how it draws.
 
+    ``leaves``, ``dims``, ``spec`` of its methods: the leaves of the arguments, the batch dimension of each or None, and their structure.
+    """
 
-def _spread_out_dims(out_dims: Any, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
-    """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a tuple of one."""
-    if spec is None and type(out_dims) is tuple and len(out_dims) == 1 and isinstance(flat[0], torch.Tensor):
-        return list(out_dims)
-    return trees.spread(out_dims, flat, spec)
+    __slots__ = ("func", "in_dims", "out_dims", "randomness")
 
+    def __init__(self, func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str) -> None:
+        self.func, self.in_dims, self.out_dims, self.randomness = func, in_dims, out_dims, randomness
 
-def _unbatched(func: Any, level: BatchLevel, outs: Any, out_dims: Any) -> Any:
-    flat, spec = trees.flatten(outs)
-    dims = _spread_out_dims(out_dims, flat, spec)
-    name = getattr(func, "__name__", repr(func))
-    if dims is None:
-        raise ValueError(
-            f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
-            f"Theirs is {trees.torch_spec(spec)}, that of out_dims {trees.structure(out_dims)}."
-        )
-    if not all(d is None or isinstance(d, int) for d in dims):
-        raise ValueError(
-            f"vmap({name}, ..., out_dims={out_dims}): `out_dims` must be an int, None or a collection of these with the structure of "
-            "the outputs: the dimension at which each output gets its batch."
-        )
-    results = []
-    for o, d in zip(flat, dims, strict=True):
-        if not isinstance(o, torch.Tensor):
-            if d is None:
-                results.append(o)
-                continue
+    @property
+    def name(self) -> str:
+        """How messages call the function."""
+        return getattr(self.func, "__name__", None) or repr(self.func)
+
+    def inputs(self, args: tuple[Any, ...]) -> tuple[list[Any], list[int | None], trees.Spec, int]:
+        """The leaves of the arguments, their batch dimensions, their structure, and the size of the batch."""
+        if not isinstance(self.in_dims, (int, tuple)):
             raise ValueError(
-                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(o)}. With None as its out_dim it is returned as it "
-                "is."
+                f"{self._call()}: expected `in_dims` to be int or a (potentially nested) tuple matching the structure of inputs, "
+                f"got: {type(self.in_dims)}."
             )
+        if not args:
+            raise ValueError(
+                f"vmap({self.name})(<inputs>): got no inputs. There is no dimension to map over; call a function without inputs in a loop."
+            )
+        leaves, spec = trees.flatten(args)
+        dims = trees.spread(self.in_dims, leaves, spec)
+        if dims is None:
+            raise ValueError(
+                f"{self._call()}: in_dims is not compatible with the structure of `inputs`. "
+                f"Theirs is {trees.torch_spec(spec)}, that of in_dims {trees.structure(self.in_dims)}."
+            )
+        sizes = []
+        for i, (x, d) in enumerate(zip(leaves, dims, strict=True)):
+            if d is not None:
+                dims[i] = self._dim(x, d)
+                sizes.append(x.shape[dims[i]])
+        if not sizes:
+            raise ValueError(f"{self._call()}: at least one input must be vmapped over: all of in_dims are None.")
+        if any(s != sizes[0] for s in sizes):
+            raise ValueError(
+                f"vmap: Expected all tensors to have the same size in the mapped dimension, got sizes {sizes} for the mapped dimension"
+            )
+        return leaves, dims, spec, sizes[0]
+
+    def _call(self) -> str:
+        return f"vmap({self.name}, in_dims={self.in_dims}, ...)(<inputs>)"
+
+    def _dim(self, x: Any, d: Any) -> int:
+        """The dimension that the in_dim ``d`` of the leaf ``x`` means."""
+        if not isinstance(d, int):
+            raise ValueError(f"{self._call()}: Got in_dim={d} for an input but in_dim must be either an integer dimension or None.")
+        if not isinstance(x, torch.Tensor):
+            raise ValueError(
+                f"{self._call()}: Got in_dim={d} for an input but the input is of type {type(x)}. "
+                "With in_dim=None every element of the batch gets the same one."
+            )
+        if x.is_nested:
+            raise NestedTensor
+        if not -x.dim() <= d < x.dim():
+            raise ValueError(
+                f"{self._call()}: Got in_dim={d} for some input, but that input is a Tensor of "
+                f"dimensionality {x.dim()} so expected in_dim to satisfy -{x.dim()} <= in_dim < {x.dim()}."
+            )
+        return d % x.dim()
+
+    def run(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, kwargs: dict[str, Any]) -> Any:
+        """The function on the whole batch."""
+        level = BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
+        try:
+            inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else x) for x, d in zip(leaves, dims, strict=True)]
+            args = trees.unflatten(inputs, spec)
+            with draws.Randomness(level):
+                outs = self.func(*args, **kwargs)
+            return self._outputs(level, outs)
+        finally:
+            level.close()
+
+    def in_pieces(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, piece: int, kwargs: dict[str, Any]) -> Any:
+        """The function on ``piece`` elements at a time."""
+        parts = []
+        state = torch.get_rng_state() if self.randomness == "same" else None
+        for start in range(0, size, piece):
+            if state is not None:
+                torch.set_rng_state(state)
+            n = min(piece, size - start)
+            part = [x if d is None else x.narrow(d, start, n) for x, d in zip(leaves, dims, strict=True)]
+            parts.append(self.run(part, dims, spec, n, kwargs))
+        outputs, specs = zip(*(trees.flatten(p) for p in parts), strict=True)
+        where = self._out_dims(outputs[0], specs[0])
+        joined = [x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*outputs, strict=True), where or (), strict=True)]
+        return trees.unflatten(joined, specs[0])
+
+    def _out_dims(self, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
+        """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a tuple of one."""
+        if spec is None and type(self.out_dims) is tuple and len(self.out_dims) == 1 and isinstance(flat[0], torch.Tensor):
+            return list(self.out_dims)
+        return trees.spread(self.out_dims, flat, spec)
+
+    def _outputs(self, level: BatchLevel, outs: Any) -> Any:
+        """The outputs with their batch where ``out_dims`` wants it."""
+        flat, spec = trees.flatten(outs)
+        dims = self._out_dims(flat, spec)
+        if dims is None:
+            raise ValueError(
+                f"vmap({self.name}, ..., out_dims={self.out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
+                f"Theirs is {trees.torch_spec(spec)}, that of out_dims {trees.structure(self.out_dims)}."
+            )
+        if not all(d is None or isinstance(d, int) for d in dims):
+            raise ValueError(
+                f"vmap({self.name}, ..., out_dims={self.out_dims}): `out_dims` must be an int, None or a collection of these with the "
+                "structure of the outputs: the dimension at which each output gets its batch."
+            )
+        results = [self._output(level, o, d) for o, d in zip(flat, dims, strict=True)]
+        pass_mark_on(flat, tuple(results))
+        return trees.unflatten(results, spec)
+
+    def _output(self, level: BatchLevel, o: Any, d: int | None) -> Any:
         mine = isinstance(o, Value) and o._level is level
         if d is None:
             if mine:
-                raise ValueError(f"vmap({name}, ...): `{name}` can not return a BatchedTensor when out_dim is None")
-            results.append(o)
-            continue
+                raise ValueError(f"vmap({self.name}, ...): `{self.name}` can not return a BatchedTensor when out_dim is None")
+            return o
+        if not isinstance(o, torch.Tensor):
+            raise ValueError(
+                f"vmap({self.name}, ...): `{self.name}` must only return Tensors, got type {type(o)}. With None as its out_dim it is "
+                "returned as it is."
+            )
         inner = o._inner if isinstance(o, Value) and mine else o.unsqueeze(0).expand(level.size, *o.shape)
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
-        results.append(inner.movedim(0, int(d)) if d else inner)
-    pass_mark_on(flat, tuple(results))
-    return trees.unflatten(results, spec)
-
-
-def _chunks(func: Any, flat: Any, dims: Any, spec: Any, size: int, chunk: int, out_dims: Any, randomness: str, kwargs: Any) -> Any:
-    parts = []
-    state = torch.get_rng_state() if randomness == "same" else None
-    for start in range(0, size, chunk):
-        if state is not None:
-            torch.set_rng_state(state)
-        n = min(chunk, size - start)
-        piece = [a if d is None else a.narrow(d, start, n) for a, d in zip(flat, dims, strict=True)]
-        parts.append(_mapped(func, piece, dims, spec, n, out_dims, randomness, kwargs))
-    flats, out_spec = zip(*(trees.flatten(p) for p in parts), strict=True)
-    where = _spread_out_dims(out_dims, flats[0], out_spec[0])
-    joined = [x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*flats, strict=True), where or (), strict=True)]
-    return trees.unflatten(joined, out_spec[0])
+        return inner.movedim(0, int(d)) if d else inner
