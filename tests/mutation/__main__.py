@@ -32,9 +32,9 @@ EQUIVALENT = Path("tests/mutation/equivalent.yaml")
 SOURCES = [f"runtime/{folder}" for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "dropin")]
 TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # half a minute and more each, and other tests run the same lines
-    "tests/runtime/test_saved_memory.py",
+    "tests/runtime/tape/test_saved_memory.py",
     "tests/runtime/rules/test_bindings.py",
-    "tests/runtime/test_autograd.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
+    "tests/runtime/session/test_backward.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
 ]
 FIRST = 3.0  # seconds of tests
 OPTIONS = ["--target", "runtime", "--tier", "smoke"]

@@ -16,7 +16,7 @@ from runtime.autograd import Function
 from runtime.autograd.function import once_differentiable
 
 from ..errors import told
-from .scenarios import same
+from ..scenarios import same
 
 BASES = {"runtime": Function, "torch": torch.autograd.Function}
 

@@ -8,7 +8,7 @@ import torch
 
 from runtime.errors import InplaceError
 
-from .scenarios import OURS, outcome, same
+from ..scenarios import OURS, outcome, same
 
 
 def writing(lib: Any, **methods: Any) -> Any:

@@ -12,7 +12,7 @@ import runtime
 from runtime.autograd import graph
 from runtime.tape.node_names import _numbered, node_name
 
-from .scenarios import OURS, TORCH, same
+from ..scenarios import OURS, TORCH, same
 
 OPS: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x + y,

@@ -9,7 +9,7 @@ import torch
 import runtime
 from runtime import unwrap
 
-from ..errors import told
+from .errors import told
 
 
 def _torch_leaf(*shape: int) -> Any:

@@ -8,7 +8,7 @@ import torch
 import runtime
 from runtime.errors import InplaceError
 
-from .scenarios import same
+from ..scenarios import same
 
 
 def _leaf(lib: Any, n: int) -> Any:

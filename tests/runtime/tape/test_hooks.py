@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 import runtime.dropin
 
-from .scenarios import OURS, same
+from ..scenarios import OURS, same
 
 
 def leaves(lib: Any, n: int = 2) -> list[Any]:

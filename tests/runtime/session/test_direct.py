@@ -12,7 +12,7 @@ import runtime
 from runtime.autograd import forward_ad
 from runtime.session import direct
 
-from .view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same
+from ..view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same
 
 INDICES = {
     "one row": (0,), "last row": (-1,), "an element": (0, 1, 2), "a column": (slice(None), 1), "the last column": (Ellipsis, -1),

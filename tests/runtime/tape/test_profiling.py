@@ -11,7 +11,7 @@ from torch.autograd.profiler import profile
 from runtime import func
 from runtime.tape import profiling
 
-from .scenarios import OURS, TORCH
+from ..scenarios import OURS, TORCH
 
 
 def node_events(work: Any) -> list[str]:

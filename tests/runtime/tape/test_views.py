@@ -9,7 +9,7 @@ import torch
 import runtime
 from runtime.errors import InplaceError
 
-from .view_scenarios import OURS, TORCH, Scenario, gradients, name, no_grad_view, outcome, same
+from ..view_scenarios import OURS, TORCH, Scenario, gradients, name, no_grad_view, outcome, same
 
 # ---- flags
 

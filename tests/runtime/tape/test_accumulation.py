@@ -7,7 +7,7 @@ import torch
 
 import runtime
 
-from .scenarios import OURS, same
+from ..scenarios import OURS, same
 
 
 def leaf(*values: float) -> Any:

@@ -9,7 +9,7 @@ import torch
 import runtime
 from runtime import unwrap
 
-from .view_scenarios import OURS, gradients, name, no_grad_view, same
+from ..view_scenarios import OURS, gradients, name, no_grad_view, same
 
 
 @pytest.mark.parametrize("view", [lambda y: y[1:], lambda y: y.view(2, 2)[0]])

@@ -15,7 +15,7 @@ from runtime.autograd import forward_ad
 from runtime.autograd.graph import saved_tensors_hooks
 from runtime.session import composite
 
-from .view_scenarios import OURS, TORCH, gradients, name, same
+from ..view_scenarios import OURS, TORCH, gradients, name, same
 
 pytestmark = pytest.mark.skipif(not composite.HEARD, reason="torch before 2.13 has nobody but ATen hear of linear, matmul and layer_norm")
 SHAPES = [(5, 3), (2, 5, 3), (2, 2, 5, 3), (3,), (0, 3), (2, 0, 3), (1, 1, 3)]

@@ -9,8 +9,8 @@ import torch
 import runtime
 from runtime.session import composite, recurrent
 
-from .view_scenarios import OURS, Scenario, gradients, outcome
-from .view_scenarios import TORCH as THEIRS
+from ..view_scenarios import OURS, Scenario, gradients, outcome
+from ..view_scenarios import TORCH as THEIRS
 
 pytestmark = pytest.mark.skipif(not composite.HEARD, reason="torch before 2.13 has nobody but ATen hear of recurrent layers")
 KINDS = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "lstm": 4}

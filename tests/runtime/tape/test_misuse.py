@@ -14,7 +14,7 @@ from runtime.autograd.function import InplaceFunction
 from runtime.errors import EscapedValue, MissingRule
 from runtime.tape import engine
 
-from .scenarios import OURS, same
+from ..scenarios import OURS, same
 
 
 def leaf(lib: Any = OURS) -> Any:

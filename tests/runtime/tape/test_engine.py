@@ -12,7 +12,7 @@ import torch
 from runtime.session import backward
 from runtime.tape.running import current_graph_task_id
 
-from .scenarios import OURS, same
+from ..scenarios import OURS, same
 
 
 def leaf(*values: float) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from runtime.tape.running import current_graph_task_id
 
-from .scenarios import OURS
+from ..scenarios import OURS
 
 THREADS = 16
 

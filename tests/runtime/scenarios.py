@@ -8,7 +8,7 @@ import torch
 
 import runtime
 
-from ..errors import told
+from .errors import told
 
 OURS = SimpleNamespace(tensor=runtime.tensor, autograd=runtime.autograd, graph=runtime.autograd.graph, name="runtime")
 TORCH = SimpleNamespace(tensor=torch.tensor, autograd=torch.autograd, graph=torch.autograd.graph, name="torch")

@@ -14,7 +14,7 @@ from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, line
 from runtime.tape.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
 
 from ..errors import first_sentence, told
-from .scenarios import OURS, same
+from ..scenarios import OURS, same
 
 
 def warned(scenario: Any) -> Any:

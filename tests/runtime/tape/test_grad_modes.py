@@ -8,7 +8,7 @@ import torch
 
 import runtime
 
-from .scenarios import OURS, same
+from ..scenarios import OURS, same
 
 
 def leaf(lib: Any) -> Any:

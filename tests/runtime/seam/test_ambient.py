@@ -13,7 +13,7 @@ from runtime.autograd import forward_ad as fw
 from runtime.autograd import graph
 from runtime.tape.running import DUALS, FORWARD
 
-from .scenarios import OURS
+from ..scenarios import OURS
 
 
 def in_another_thread(look: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ import torch
 from runtime.errors import EscapedValue, InplaceError
 from runtime.func import grad, jvp, vmap
 
-PAGE = (Path(__file__).parents[2] / "docs/levels.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/levels.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 X = torch.tensor([1.0, 2.0, 3.0])
 
