@@ -63,9 +63,9 @@ def joint_graph(
 
         results, changed, outside = run_functional(program, traced)
         for t, new in outside:
-            t.copy_(new)
+            new.into(t)
         facts["mutated"] = tuple(i for i, _ in changed)
-        return [*(new for _, new in changed), *results]
+        return [*(new.value for _, new in changed), *results]
 
     run.takes_level = True  # type: ignore[attr-defined]
     names = [f"primals_{i + 1}" for i in range(len(inputs))]

@@ -1,15 +1,18 @@
 """The functionalize level: runs a program in which tensors are mutated and aliased without mutating anything.
 
 A :class:`FunctionalValue` is a view (possibly the trivial one) of a :class:`Store`, which holds the present value of one base. A write
-computes the functional form of the op, puts the result back into the base through the views between, and advances the store's
-generation; every other view of it finds that when it is next read, and takes its value anew.
+computes the functional form of the op, puts the result back into the base through the views between, and advances the generation of the
+memory; every other view of it finds that when it is next read, and takes its value anew.
+
+``b.detach()`` shows the memory of ``b`` and has a history of its own, so it is a view of a second store of the same :class:`Memory`.
+A write through one store changes the numbers of the other, and leaves the history that the outer levels know of it as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -20,20 +23,51 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry
+from ..tape.values import GradValue, edge_of
 from .scatter import copying_form, put_back
 
 aten = torch.ops.aten
 _overloads: dict[Any, Any] = {}
 
 
-class Store:
-    """What a family of aliases has in common."""
+class Memory:
+    """What all aliases have in common: how often it was written to, and what the last write made of the base."""
 
     __slots__ = ("generation", "value")
 
-    def __init__(self, value: torch.Tensor) -> None:
-        self.value = value
+    def __init__(self, value: Any) -> None:
         self.generation = 0
+        self.value = value
+
+
+class Store:
+    """What a family of aliases that share a history has in common: the value of their base, as of ``seen``.
+
+    ``source``: of what ``detach()`` gave, the store that it shows. ``recorded``: whether a write through this store was meant to be
+    differentiated. ``counter``: the version, in a list that ``detach()`` shares and ``.data`` does not.
+    """
+
+    __slots__ = ("counter", "memory", "recorded", "seen", "value")
+
+    def __init__(self, value: torch.Tensor | None, source: Store | None = None) -> None:
+        self.value = value
+        self.memory: Memory = Memory(value) if source is None else source.memory
+        self.counter: list[int] = [0] if source is None else source.counter
+        self.seen = self.memory.generation if value is not None else -1
+        self.recorded = False
+
+
+class WrittenBack(NamedTuple):
+    """What a tensor from outside becomes at the end. ``recorded``: whether one of the writes to it was meant to be differentiated.
+    ``counted``: whether one was made otherwise than through ``.data``."""
+
+    value: torch.Tensor
+    recorded: bool
+    counted: bool
+
+    def into(self, t: torch.Tensor) -> None:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
+            (t if self.counted else t.data).copy_(self.value)
 
 
 class FunctionalValue(Value):
@@ -43,10 +77,21 @@ class FunctionalValue(Value):
     _store: Store
     _chain: tuple[Any, ...] = ()  # (func, arguments after self, kwargs, output number or None) per view op
     _seen: int
+    _unrecorded: bool = False  # a view made under no_grad, or a view of one
 
     @property
     def _version(self) -> int:  # type: ignore[override]
-        return self._store.generation
+        return self._store.counter[0]
+
+    @property
+    def data(self) -> Any:
+        v = aten.detach.default(self)
+        v._store.counter = [0]
+        return v
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"FunctionalValue(level={self._level.number}, {self._level.read(self)!r})"
@@ -63,56 +108,83 @@ class FunctionalLevel(Level):
         self.views = remove == "mutations_and_views"
         self.mode = LevelMode(self)
         self.closed_over: dict[int, FunctionalValue] = {}
-        self.held: list[torch.Tensor] = []
+        self.held: list[tuple[torch.Tensor, Store]] = []
 
-    def wrap(self, inner: torch.Tensor, store: Store | None = None, chain: tuple[Any, ...] = ()) -> FunctionalValue:
+    def wrap(
+        self, inner: torch.Tensor, store: Store | None = None, chain: tuple[Any, ...] = (), unrecorded: bool = False
+    ) -> FunctionalValue:
         v: FunctionalValue = faithful_shell(FunctionalValue, inner)
         v._level = self
         v._inner = inner
         v._store = store or Store(inner)
         v._chain = chain
-        v._seen = v._store.generation
+        v._seen = v._store.memory.generation
+        v._unrecorded = unrecorded
         return v
+
+    def present(self, store: Store) -> torch.Tensor:
+        """The value of ``store`` after the writes through other stores of its memory, which are not in its history."""
+        memory, old = store.memory, store.value
+        if old is not None and store.seen == memory.generation:
+            return old
+        value: torch.Tensor
+        if old is None or not _has_history(old):
+            value = self._view_op(aten.detach.default)(memory.value)
+        else:
+            with torch.enable_grad():
+                value = old.clone()
+            value.detach().copy_(memory.value.detach())
+        store.value = value
+        store.seen = memory.generation
+        return value
 
     def read(self, v: FunctionalValue) -> torch.Tensor:
         """The present value of ``v``."""
-        store = v._store
-        if v._seen != store.generation:
-            value = store.value
-            for func, rest, kwargs, which in v._chain:
-                value = self._view_op(func)(value, *rest, **kwargs)
-                if which is not None:
-                    value = value[which]
+        generation = v._store.memory.generation
+        if v._seen != generation:
+            value = self.present(v._store)
+            with torch.set_grad_enabled(not v._unrecorded):  # whoever reads it first, under no_grad perhaps
+                for func, rest, kwargs, which in v._chain:
+                    value = self._view_op(func)(value, *rest, **kwargs)
+                    if which is not None:
+                        value = value[which]
             v._inner = value
-            v._seen = store.generation
+            v._seen = generation
         return v._inner
 
     def write(self, v: FunctionalValue, new: torch.Tensor) -> None:
         """Make ``new`` the value of ``v`` and of what it is a view of."""
-        store = v._store
         if new.dtype is not v.dtype:
             new = new.to(v.dtype)
         if new.shape != v.shape:
             raise RuntimeError(f"output with shape {list(v.shape)} doesn't match the broadcast shape {list(new.shape)}")
-        bases = [store.value]
+        store = v._store
+        old = self.present(store)
+        recorded = torch.is_grad_enabled()
+        if recorded and v._unrecorded and (_has_gradient(old) or _has_gradient(new)):
+            raise RuntimeError(
+                "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Make the view and write to it "
+                "both inside the no_grad block, or both outside."
+            )
+        bases = [old]
         for func, rest, kwargs, which in v._chain[:-1]:
             out = self._view_op(func)(bases[-1], *rest, **kwargs)
             bases.append(out if which is None else out[which])
         for (func, rest, kwargs, which), base in zip(reversed(v._chain), reversed(bases), strict=bool(v._chain)):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
-        store.value = self._with_history(store.value, new, v)
-        store.generation += 1
+        if not recorded and _has_history(old):  # the numbers change alone
+            with torch.enable_grad():
+                kept = old.clone()
+            new = kept.copy_(new)
+        store.value = new
+        store.recorded = store.recorded or recorded
+        store.counter[0] += 1
+        store.memory.value = new
+        store.memory.generation += 1
+        store.seen = store.memory.generation
 
-    def _with_history(self, old: torch.Tensor, new: torch.Tensor, v: FunctionalValue) -> torch.Tensor:
-        """``new`` as the value of a store after a write through ``v``. A write under ``no_grad``, or through ``detach()``, leaves the
-        history of ``old`` as it is; so the outer levels that keep one write ``new`` into a copy of ``old``, as without functionalize."""
-        detached = any(func is aten.detach.default for func, *_ in v._chain)
-        if (torch.is_grad_enabled() and not detached) or not _has_history(old):
-            return new
-        with torch.enable_grad():
-            kept = old.clone()
-        (kept.detach() if detached else kept).copy_(new)
-        return kept
+    def written_back(self, store: Store) -> WrittenBack:
+        return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
 
     def own(self, t: torch.Tensor) -> FunctionalValue:
         """A closed-over tensor as a value, so that writes to it are seen by later reads and carried out at the end."""
@@ -121,7 +193,7 @@ class FunctionalLevel(Level):
         known = self.closed_over.get(id(t))
         if known is None:
             known = self.closed_over[id(t)] = self.wrap(t)
-            self.held.append(t)
+            self.held.append((t, known._store))
         return known
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -168,9 +240,13 @@ class FunctionalLevel(Level):
         source = self.own(args[0])
         rest = tuple(args[1:])
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
+        if op.func is aten.detach.default:
+            return self.wrap(out, Store(None, source._store), source._chain)
+        store, chain = source._store, source._chain
+        unrecorded = source._unrecorded or not torch.is_grad_enabled()
         if isinstance(out, torch.Tensor):
-            return self.wrap(out, source._store, (*source._chain, (op.func, rest, kwargs, None)))
-        return type(out)(self.wrap(o, source._store, (*source._chain, (op.func, rest, kwargs, i))) for i, o in enumerate(out))
+            return self.wrap(out, store, (*chain, (op.func, rest, kwargs, None)), unrecorded)
+        return type(out)(self.wrap(o, store, (*chain, (op.func, rest, kwargs, i)), unrecorded) for i, o in enumerate(out))
 
     def _mutate(self, op: Op, args: Any, kwargs: Any) -> Any:
         name = op.base_name
@@ -208,8 +284,8 @@ class FunctionalLevel(Level):
     def _detach(self, v: FunctionalValue) -> FunctionalValue:
         if v._chain:
             raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
-        v._store.value = self.read(v).detach()
-        v._store.generation += 1
+        v._inner = self.read(v).detach()
+        v._store = Store(v._inner, v._store)
         return v
 
     def _write_each(self, target: Any, new: Any) -> None:
@@ -270,6 +346,15 @@ def _has_history(t: Any) -> bool:
     return False
 
 
+def _has_gradient(t: Any) -> bool:
+    """Whether a tape of an outer level leads to ``t``."""
+    while isinstance(t, Value):
+        if isinstance(t, GradValue) and edge_of(t) is not None:
+            return True
+        t = t._inner
+    return False
+
+
 def _cloned(x: Any) -> Any:
     return [t.clone() for t in x] if isinstance(x, (list, tuple)) else x.clone()
 
@@ -301,20 +386,20 @@ def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
 
 def run_functional(
     f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
-) -> tuple[list[Any], list[tuple[int, torch.Tensor]], list[tuple[torch.Tensor, torch.Tensor]]]:
+) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
     """``f`` on functional values of ``inputs``.
 
-    Returns its results one level out; the new values of mutated inputs by their number; (tensor, new value) of mutated closed-over ones.
+    Returns its results one level out; the mutated inputs by their number, with their new values; mutated closed-over tensors likewise.
     """
     level = FunctionalLevel(remove)
     try:
         given = [level.wrap(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-        roots = [(v._store, v) if isinstance(x, torch.Tensor) else None for v, x in zip(given, inputs, strict=True)]
+        roots = [v._store if isinstance(x, torch.Tensor) else None for v, x in zip(given, inputs, strict=True)]
         with level.mode:
             outs = f(*given)
         results = [level.lower(o) for o in outs]
-        changed = [(i, r[0].value) for i, r in enumerate(roots) if r is not None and r[0].generation]
-        outside = [(t, v._store.value) for t, v in zip(level.held, level.closed_over.values(), strict=True) if v._store.generation]
+        changed = [(i, level.written_back(store)) for i, store in enumerate(roots) if store is not None and store.memory.generation]
+        outside = [(t, level.written_back(store)) for t, store in level.held if store.memory.generation]
     finally:
         level.close()
     return results, changed, outside
@@ -349,9 +434,9 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
 
         results, changed, outside = run_functional(run, flat, remove)
         for i, new in changed:
-            flat[i].copy_(new)
+            new.into(flat[i])
         for t, new in outside:
-            t.copy_(new)
+            new.into(t)
         return pytree.tree_unflatten(results, out_spec)
 
     return transformed

@@ -22,12 +22,19 @@ def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return func(*args, **kwargs)
 
 
+@batch.exact
+def _overwritten(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """``copy``: the result has the shape of the first argument, which does not broadcast, and a batch where either has one."""
+    whole = batch.expand(args[0], batched[0], size)
+    return batch.elementwise(func, size, (True, *batched[1:]), [whole, *args[1:]], kwargs)
+
+
 linear("clone", {"self": lambda g: g}, _copy_batch)
 linear("_to_copy", {"self": lambda g: g}, _copy_batch)
 linear(
     "copy",
     {"src": lambda g: g, "self": lambda g: torch.zeros_like(g)},
-    batch.elementwise,
+    _overwritten,
     in_place=True,
     family="inplace",
 )
