@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
 from ..rules.record import overload
 from ..seam.levels import Value
@@ -17,7 +18,7 @@ from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED
 from ..tape.values import edge_of
 from .utils import check_batch_size, check_input, plain, set_grad_sample_if_exists, standard_kwargs, unpack_expanded_weight_or_tensor
-from .weight import ExpandedWeight, implements_per_sample_grads
+from .weight import HANDLED, ExpandedWeight, implements_per_sample_grads
 
 Gradient = Sequence[torch.Tensor | None]  # one per result of a call, or one per edge
 Gradients = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]  # by parameter, from the gradient of the result
@@ -72,6 +73,7 @@ class LayerFunction:
         bound = self.signature.bind(*actual, **named)
         bound.apply_defaults()
         gradients = by_weight = self.rule(*bound.args, **bound.kwargs)
+        self._check(func, gradients, [name for name, a in given.items() if isinstance(a, ExpandedWeight)])
         check_batch_size(args, kwargs)  # after the rule, which says that a batch is missing altogether
         out = func(*actual, **named)
         if not torch.is_grad_enabled():
@@ -91,6 +93,15 @@ class LayerFunction:
         node = PerSampleBackward((edge,), (out,), deliver, lambda grads: (gradients["input"](_only(grads)),))
         return SESSION.wrap(out, (node, 0))
 
+    def _check(self, func: Callable[..., Any], gradients: Gradients, weights: list[str]) -> None:
+        """The rule has a formula for each weight, and none for what is no parameter."""
+        known = self.signature.parameters
+        for wrong in [name for name in weights if name not in gradients] or [name for name in gradients if name not in known]:
+            raise ValueError(
+                f"the per-sample rule of {getattr(func, '__name__', func)} gives gradients of {', '.join(gradients)}, and its parameters "
+                f"are {', '.join(known)}: {wrong} is in one list only"
+            )
+
 
 def _only(grads: Gradient) -> torch.Tensor:
     """The gradient of the one result of a layer, without which its node does not run."""
@@ -108,16 +119,31 @@ def layer(*functions: Callable[..., Any], ops: str = "") -> Callable[[Callable[.
 
     It returns ``{parameter: formula}``, a formula taking the gradient of the result: ``"input"`` gives that of the input where it has one,
     any other that of the parameter per sample, batch first. ``ops``: the ATen ops by which the functions meet their weights, named as for
-    ``register``; the coverage table shows the rule there.
+    ``register``; the coverage table shows the rule there. An op of ``torch.library`` is a function like any other.
     """
 
     def decorate(rule: Callable[..., Gradients]) -> LayerFunction:
         made = LayerFunction(rule, tuple(overload(name) for name in ops.split()))
-        for function in functions:
+        if next(iter(made.signature.parameters), None) != "input":
+            raise ValueError(f"the first parameter of a per-sample rule is the batch, called 'input': {rule.__name__}{made.signature}")
+        called = [key for function in functions for key in _called(function)]
+        for function in called:
+            if function in HANDLED:
+                raise ValueError(f"{getattr(function, '__name__', function)} has a per-sample rule already")
+        for function in called:
             implements_per_sample_grads(function)(made)
         return made
 
     return decorate
+
+
+def _called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """What a call of ``function`` is known as when it meets a tensor subclass: of an op of ``torch.library`` the overload."""
+    if isinstance(function, CustomOpDef):
+        function = function._opoverload.overloadpacket
+    yield function
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        yield from (getattr(function, name) for name in function.overloads())
 
 
 def need_batch(name: str, x: torch.Tensor, rank: int) -> None:

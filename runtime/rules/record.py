@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -75,6 +75,7 @@ class Record:
     family: str = "op"
 
 
+_FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
 NESTED: dict[torch._ops.OpOverload, Record] = {}  # the same for calls with a nested tensor among their arguments
 _listeners: list[Callable[[], None]] = []
@@ -94,17 +95,23 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
         found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
         return found
     except AttributeError as e:
-        raise ValueError(f"no operator {namespace}::{name} in torch {torch.__version__}") from e
+        hint = "" if namespace == "aten" else ". Define it with torch.library, and import the module that does, before its record is made"
+        raise ValueError(f"no operator {namespace}::{name} in torch {torch.__version__}{hint}") from e
 
 
 def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any) -> Record:
     """Make a record for the overloads in ``names`` (one string, spaces between) and enter it; one op has one record per table."""
     each = tuple(names.split()) if isinstance(names, str) else tuple(names)
+    if unknown := sorted(rules.keys() - _FIELDS):
+        raise ValueError(f"{' '.join(each)}: a record has no {', '.join(unknown)}; its parts are {_listed(_FIELDS)}")
     record = Record(names=each, **rules)
     funcs = [overload(name) for name in each]
     for func in funcs:
         if func in into:
-            raise ValueError(f"{func} has two records: {into[func].family} and {record.family}")
+            raise ValueError(
+                f"{func} has two records: {into[func].family} and {record.family}. An op has one, with all of its rules; it was entered by "
+                f"register({' '.join(into[func].names)!r}, …) or a family"
+            )
     _check(record, funcs)
     into.update(dict.fromkeys(funcs, record))
     for listener in _listeners:

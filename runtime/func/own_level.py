@@ -1,0 +1,45 @@
+"""A transform from a level of one's own. For :mod:`runtime.extend`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from ..seam.levels import Level, Value
+from .trees import map_tensors
+
+Function = Callable[..., Any]
+
+
+def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]:
+    """The transform that runs a function on values of a level, made anew for each call.
+
+    Example::
+
+        counting = transform(CountingLevel)
+        counting(torch.sin)(x)  # CountingLevel.call sees the call of aten::sin
+
+    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.value`). The results are what its values hold.
+    The level is closed at the end, so a value that the function has stored raises ``EscapedValue`` when it is used.
+    """
+
+    def of(f: Function) -> Function:
+        @wraps(f)
+        def transformed(*args: Any, **kwargs: Any) -> Any:
+            level = make_level()
+
+            def held(t: torch.Tensor) -> torch.Tensor:
+                return t._inner if isinstance(t, Value) and t._level is level else t
+
+            try:
+                given, named = map_tensors(level.value, (args, kwargs))
+                return map_tensors(held, level.run_inside(f, given, named))
+            finally:
+                level.close()
+
+        return transformed
+
+    return of
