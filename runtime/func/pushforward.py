@@ -200,12 +200,6 @@ class DualLevel(Level):
         before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
         op.func(*primals, **kwargs)
         t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
-        was = tangents[0]
-        if not torch.is_grad_enabled() and was is not None and t is not None:
-            # A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
-            with torch.enable_grad():
-                kept = was + torch.zeros_like(t)  # a copy, batched where either is
-            t = kept.copy_(t)
         self._set_tangent(v, t)
         return target
 
@@ -235,26 +229,29 @@ class DualLevel(Level):
         return args[0]
 
     def _set_tangent(self, v: Any, t: Any) -> None:
-        """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values."""
-        if v._view is None:
-            v._tangent = t
-            v._generation += 1
-            return
-        if v._view.creation == "function":
+        """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values.
+
+        A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
+        """
+        view = v._view
+        if view is not None and view.creation == "function":
             refuse_rebase(v, WRITTEN)
-        base = v._view.base
+        base = v if view is None else view.base
         old = base._tangent
-        if t is None:
-            if old is None:
-                return
-            new = old.clone()
-            v._view.replay(new).zero_()
+        if view is None and (old is None or torch.is_grad_enabled()):
+            base._tangent = t
+        elif old is None and t is None:
+            return
         else:
-            new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
-            if old is not None:
-                new = new + old
-            v._view.replay(new).copy_(t)
-        base._tangent = new
+            with torch.enable_grad():
+                if t is None:
+                    new = old.clone()
+                else:
+                    new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
+                    new = new if old is None else new + old
+            part = new if view is None else view.replay(new)
+            part.zero_() if t is None else part.copy_(t)
+            base._tangent = new
         base._generation += 1
 
     def _out(self, op: Op, args: Any, kwargs: Any) -> Any:

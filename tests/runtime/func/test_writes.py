@@ -428,3 +428,29 @@ def test_a_view_without_history_of_what_has_one_is_not_written(write: Callable[[
     for lib in (torch.func, runtime.func):
         with pytest.raises(RuntimeError, match="created in no_grad mode and is being modified inplace with grad mode enabled"):
             lib.grad(f)(X)
+
+
+def _to_a_view(b: Any) -> None:
+    b[-1].pow_(2)
+
+
+NO_GRAD_WRITES: dict[str, Callable[[Any], Any]] = {
+    "a view": _to_a_view, "a constant": lambda b: b.fill_(2), "a constant in a view": lambda b: b[1:].zero_(), "all": lambda b: b.mul_(3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", NO_GRAD_WRITES.values(), ids=NO_GRAD_WRITES)
+def test_a_write_under_no_grad_leaves_the_history_of_the_tangent(write: Callable[[Any], Any]) -> None:
+    """The gradient of a tangent goes past the write, by what was not written too."""
+
+    def f(x: Any) -> Any:
+        b = x.sin()
+        with torch.no_grad():
+            write(b)
+        return (b * x).sum()
+
+    for lib in (torch.func, runtime.func):
+        found = lib.grad(lambda x, lib=lib: lib.jvp(f, (x,), (x,))[1])(X)
+        if lib is torch.func:
+            expected = found
+    torch.testing.assert_close(found, expected)
