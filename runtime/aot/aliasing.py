@@ -20,7 +20,7 @@ def may_alias(n: fx.Node) -> bool:
     return type(func) is not torch._ops.OpOverload or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
 
 
-def functional_pointwise(func: Any) -> bool:
+def functional_pointwise(func: object) -> bool:
     """Whether ``func`` computes each element of a new tensor from those at the same place."""
     if type(func) is not torch._ops.OpOverload or torch.Tag.pointwise not in func.tags or func._can_decompose():
         return False

@@ -42,7 +42,7 @@ class Signature:
 class ExportedGraph:
     """An exported program. Call it, or take :meth:`module`, :attr:`graph_module` and :attr:`signature`."""
 
-    def __init__(self, joint: Joint, signature: Signature, in_spec: Any, dynamic: bool) -> None:
+    def __init__(self, joint: Joint, signature: Signature, in_spec: pytree.TreeSpec, dynamic: bool) -> None:
         self.joint = joint
         self.graph_module: fx.GraphModule = joint.module
         self.signature = signature
@@ -95,7 +95,7 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic: bool = False,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
 ) -> ExportedGraph:
     """``f`` on ``args`` as a graph without mutation. Sizes are constants, checked at every call; with ``dynamic`` they are free up to
     the conditions that ``f`` itself puts on them (``signature.guards``)."""
@@ -122,7 +122,7 @@ def export(
     return ExportedGraph(joint, signature, in_spec, dynamic)
 
 
-def _argument(name: str, path: Any, x: Any) -> Argument:
+def _argument(name: str, path: pytree.KeyPath, x: object) -> Argument:
     where = pytree.keystr(path[1:])
     if isinstance(x, torch.Tensor):
         return Argument(name, where, x.dtype, tuple(x.shape))

@@ -13,12 +13,13 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..func.functionalize import FunctionalLevel, run_functional
+from ..func.functionalize import FunctionalLevel, FunctionalValue, run_functional
 from ..func.symbols import Abstraction
 from ..func.trace import Trace, module_of, trace_flat
 from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
+from ..tape.nodes import Edge
 from ..tape.values import edge_of
 from .surroundings import without_autocast
 
@@ -35,7 +36,7 @@ class Joint:
     mutated: tuple[int, ...]
     outputs: tuple[int | None, ...]
     wanted: tuple[int, ...]
-    out_spec: Any
+    out_spec: pytree.TreeSpec
     abstraction: Abstraction | None
 
     @property
@@ -49,32 +50,43 @@ def joint_graph(
     differentiate: Sequence[bool],
     *,
     dynamic: bool = False,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`."""
     wanted = tuple(i for i, flag in enumerate(differentiate) if flag)
-    facts: dict[str, Any] = {}
+    boundary = _Boundary()
 
     def run(level: Trace, *traced: Any) -> list[Any]:
         def program(*values: Any) -> list[Any]:
-            outs, grads, facts["outputs"], facts["spec"] = _with_gradients(f, level, values, wanted)
-            facts["n_outs"] = len(outs)
+            outs, grads, boundary.outputs, boundary.out_spec = _with_gradients(f, level, values, wanted)
             return [*outs, *grads]
 
         results, changed, outside = run_functional(program, traced)
         for t, new in outside:
             new.into(t)
-        facts["mutated"] = tuple(i for i, _ in changed)
+        boundary.mutated = tuple(i for i, _ in changed)
         return [*(new.value for _, new in changed), *results]
 
     run.takes_level = True  # type: ignore[attr-defined]
     names = [f"primals_{i + 1}" for i in range(len(inputs))]
     graph, attributes, level = trace_flat(run, inputs, dynamic=dynamic, decompositions=decompositions, names=names)
     module = module_of(graph, attributes, "Joint")
-    return Joint(module, facts["mutated"], facts["outputs"], wanted, facts["spec"], level.abstraction)
+    assert boundary.out_spec is not None, "the trace has run the program"
+    return Joint(module, boundary.mutated, boundary.outputs, wanted, boundary.out_spec, level.abstraction)
 
 
-def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], wanted: Sequence[int]) -> Any:
+@dataclass
+class _Boundary:
+    """What a run of the program under a trace has shown beside its graph; see :class:`Joint`."""
+
+    mutated: tuple[int, ...] = ()
+    outputs: tuple[int | None, ...] = ()
+    out_spec: pytree.TreeSpec | None = None
+
+
+def _with_gradients(
+    f: Callable[..., Any], trace: Trace, values: Sequence[Any], wanted: Sequence[int]
+) -> tuple[list[Any], list[torch.Tensor | None], tuple[int | None, ...], pytree.TreeSpec]:
     """Outputs and gradients at the next outer level, the number of each output's tangent, and the tree of the outputs."""
     tape = GradLevel()
     try:
@@ -84,14 +96,14 @@ def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], 
         with torch.set_grad_enabled(bool(wanted) or torch.is_grad_enabled()):
             outs, spec = pytree.tree_flatten(tape.run_inside(f, given, {}))
         edges = [edge_of(o) if isinstance(o, Value) and o._level is tape else None for o in outs]
-        lowered = [o._inner if isinstance(o, Value) and o._level is tape else o for o in outs]
+        lowered: list[Any] = [o._inner if isinstance(o, Value) and o._level is tape else o for o in outs]
         tangents: list[int | None] = []
-        roots: list[Any] = []
+        roots: list[tuple[Edge, FunctionalValue]] = []
         for out, edge in zip(lowered, edges, strict=True):
             tangents.append(None if edge is None else len(roots))
             if edge is not None:
                 roots.append((edge, _tangent(trace, out, f"tangents_{len(roots) + 1}")))
-        grads: list[Any] = [None] * len(wanted)
+        grads: list[torch.Tensor | None] = [None] * len(wanted)
         if roots:
             captures = [edge_of(given[i]) for i in wanted]
             with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
@@ -101,10 +113,11 @@ def _with_gradients(f: Callable[..., Any], trace: Trace, values: Sequence[Any], 
     return lowered, grads, tuple(tangents), spec
 
 
-def _tangent(trace: Trace, out: Any, name: str) -> Any:
+def _tangent(trace: Trace, out: FunctionalValue, name: str) -> FunctionalValue:
     """A placeholder for the cotangent of ``out``, as a value of the functionalize level that ``out`` belongs to."""
     functional: FunctionalLevel = out._level
-    return functional.wrap(trace.late_input(functional.read(out), name))  # type: ignore[arg-type]
+    value: FunctionalValue = functional.wrap(trace.late_input(functional.read(out), name))  # type: ignore[arg-type]
+    return value
 
 
 def aot_export_joint_simple(
@@ -113,7 +126,7 @@ def aot_export_joint_simple(
     *,
     trace_joint: bool,
     num_params_buffers: int = 0,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
 ) -> fx.GraphModule:
     """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, which must be free of mutation of its inputs.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,11 +29,13 @@ class Witness(TorchDispatchMode):
         self.result = result
         self.calls: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.calls.append((func, args, kwargs or {}))
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
 
-    def watch(self, call: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    def watch(self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""
         try:
             with self, torch._C._AutoDispatchBelowAutograd():
@@ -42,7 +44,7 @@ class Witness(TorchDispatchMode):
             return []
         return self.calls
 
-    def sees_only(self, call: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> bool:
+    def sees_only(self, call: Callable[..., Any], func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
         calls = self.watch(call, args, kwargs)
         return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])

@@ -47,7 +47,7 @@ class FunctionMeta(type):
 
     @property
     def _backward_cls(cls) -> type[FunctionNode]:
-        return definition_of(cls).node_class
+        return definition_of(cls).node_class  # type: ignore[arg-type]
 
 
 class Function(FunctionCtx, metaclass=FunctionMeta):
@@ -114,6 +114,8 @@ class InplaceFunction(Function):
 
 
 INTERFACES.update((Function, InplaceFunction))
+FunctionClass = type[Function]
+"""Under the drop-in a subclass of torch's Function as well, which has the same staticmethods."""
 
 
 class _Definition:
@@ -121,13 +123,13 @@ class _Definition:
 
     __slots__ = ("has_setup", "node_class", "signature")
 
-    def __init__(self, cls: Any) -> None:
+    def __init__(self, cls: FunctionClass) -> None:
         self.has_setup = defines(cls, "setup_context")
         made = {"_forward_cls": cls, "_boxed_grads": getattr(cls, "boxed_grads_call", False)}
         self.node_class: type[FunctionNode] = type(f"{cls.__name__}Backward", (FunctionNode,), made)
         self.signature: Signature | None = None
 
-    def bind(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def bind(self, cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """``args`` with keyword arguments and defaults in their places, so that every input has a position."""
         if self.signature is None:
             self.signature = signature(cls.forward)
@@ -139,14 +141,14 @@ class _Definition:
         return bound.args[len(skip) :]
 
 
-def definition_of(cls: Any) -> _Definition:
+def definition_of(cls: FunctionClass) -> _Definition:
     found: _Definition | None = vars(cls).get("_definition")
     if found is None:
-        found = cls._definition = _Definition(cls)
+        found = cls._definition = _Definition(cls)  # type: ignore[attr-defined]
     return found
 
 
-Rule = Callable[[Any, Any, tuple[Any, ...]], tuple[Any, Any]]
+Rule = Callable[[Any, FunctionClass, tuple[Any, ...]], tuple[Any, Any]]
 _rules: dict[type, Rule] = {}
 
 
@@ -160,7 +162,7 @@ def rule(level_class: type) -> Callable[[Rule], Rule]:
     return enter
 
 
-def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``cls.apply(*args, **kwargs)`` for any class with the staticmethods of :class:`Function`."""
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
@@ -171,7 +173,7 @@ def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return output
 
 
-def dispatch(cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx that this level's rule made."""
     level = _innermost(args)
     if level is None:
@@ -196,7 +198,7 @@ def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
     return output if returned else lifted(output, number)
 
 
-def require_setup_context(cls: Any) -> None:
+def require_setup_context(cls: FunctionClass) -> None:
     """Raise unless ``cls`` has ``setup_context``, which transforms call apart from ``forward``."""
     if not definition_of(cls).has_setup:
         raise RuntimeError(
@@ -213,19 +215,19 @@ def _innermost(args: tuple[Any, ...]) -> Level | None:
     return best
 
 
-def lowered(level: Level, tree: Any) -> Any:
+def lowered(level: Level, tree: pytree.PyTree) -> pytree.PyTree:
     """``tree`` with the values of ``level`` replaced by what they hold."""
     return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
 
 
-def new_ctx(cls: Any, needs: Sequence[bool], level: Any = None, edges: tuple[Edge | None, ...] = ()) -> FunctionNode:
+def new_ctx(cls: FunctionClass, needs: Sequence[bool], level: GradLevel | None = None, edges: tuple[Edge | None, ...] = ()) -> FunctionNode:
     """A ctx for one run of ``cls``. Without a level it is a node of no tape."""
-    ctx = definition_of(cls).node_class(level, edges, ())
+    ctx = definition_of(cls).node_class(level, edges, ())  # type: ignore[arg-type]
     ctx.needs_input_grad = tuple(needs)
     return ctx
 
 
-def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, Any]:
+def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | None = None) -> tuple[Any, FunctionNode]:
     """``forward`` itself and ``setup_context``, with grad mode off."""
     definition = definition_of(cls)
     if ctx is None:
@@ -246,7 +248,7 @@ def run_forward(cls: Any, args: tuple[Any, ...], ctx: Any = None) -> tuple[Any, 
 
 
 @rule(GradLevel)
-def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run at the next outer level and put a node on this level's tape."""
     require_setup_context(cls)
     ctx, recording = _node(level, cls, args)
@@ -265,13 +267,13 @@ def _record(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any
 
 
 @rule(Session)
-def _record_in_session(session: Session, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _record_in_session(session: Session, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     output, _, ctx = record(session, cls, args)
     ctx.forget_marks()
     return output, ctx
 
 
-def record(session: Session, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
+def record(session: Session, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
     """The output in values of the session; the outputs as ``forward`` returned them; and the node, which still knows their marks.
 
     Level zero has no outer level, so ``forward`` sees the tensors themselves."""
@@ -282,7 +284,7 @@ def record(session: Session, cls: Any, args: tuple[Any, ...]) -> tuple[Any, tupl
     return (wrapped if isinstance(output, tuple) else wrapped[0]), application.outs, ctx
 
 
-def _node(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[FunctionNode, bool]:
+def _node(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[FunctionNode, bool]:
     """The node of a call, and whether it is put on the tape."""
     edges: list[Edge | None] = []
     needs = []
@@ -295,7 +297,7 @@ def _node(level: GradLevel, cls: Any, args: tuple[Any, ...]) -> tuple[FunctionNo
     return new_ctx(cls, needs, level, tuple(edges) if recording else ()), recording
 
 
-def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
+def check_marks(ctx: FunctionCtx, outs: Sequence[Any], given: Sequence[Any]) -> None:
     """Raise unless every argument of ``mark_dirty`` is an input and an output."""
     for d in ctx.dirty_tensors:
         if not any(d is o for o in outs):
@@ -311,7 +313,7 @@ def check_marks(ctx: Any, outs: Sequence[Any], given: Sequence[Any]) -> None:
             )
 
 
-def position_of(t: Any, tensors: Sequence[Any]) -> int | None:
+def position_of(t: object, tensors: Sequence[object]) -> int | None:
     """The position of the object ``t`` itself among ``tensors``."""
     return next((i for i, x in enumerate(tensors) if x is t), None)
 
@@ -320,8 +322,8 @@ def position_of(t: Any, tensors: Sequence[Any]) -> int | None:
 class _Application:
     """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them; ``outs``: what it returned."""
 
-    level: Any
-    cls: Any
+    level: GradLevel
+    cls: FunctionClass
     ctx: FunctionNode
     args: tuple[Any, ...]
     given: tuple[Any, ...]
@@ -352,7 +354,7 @@ class _Application:
                 v._view = view_history.View(base, (), "function")
         return v
 
-    def owns(self, a: Any) -> bool:
+    def owns(self, a: object) -> bool:
         return isinstance(a, Value) and a._level is self.level
 
     def written(self, source: int, edge: Edge | None) -> Any:

@@ -14,7 +14,7 @@ from ..func.batch import BatchLevel
 from ..func.draws import Randomness
 from ..seam.levels import Value
 from ..tape.conform import sum_to
-from .function import Function, position_of
+from .function import Function, FunctionClass, position_of
 from .function_node import FunctionCtx, backward_of
 
 
@@ -29,7 +29,7 @@ class ForEach:
         Any  # known when ``forward`` has run, and here alone: a level between may give another value for an input returned as it is
     )
 
-    def __init__(self, cls: type[Function], in_dims: tuple[int | None, ...], size: int, randomness: str) -> None:
+    def __init__(self, cls: FunctionClass, in_dims: tuple[int | None, ...], size: int, randomness: str) -> None:
         self.cls, self.in_dims, self.size, self.randomness = cls, in_dims, size, randomness
 
     def function(self) -> type[Function]:

@@ -11,6 +11,7 @@ import torch
 from ..rules.record import NestedMeta
 from ..seam.levels import Value
 from ..tape.conform import conform
+from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
 from ..tape.running import current_graph_is_retained
@@ -27,12 +28,12 @@ def defines(cls: type, name: str) -> bool:
     return owner is not None and owner not in INTERFACES
 
 
-def backward_of(cls: type) -> Callable[..., Any]:
+def backward_of(cls: type[Any]) -> Callable[..., Any]:
     """The ``backward`` of ``cls``, which may be called ``vjp``."""
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
         raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
-    found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward  # type: ignore[attr-defined]
+    found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward
     return found
 
 
@@ -88,7 +89,8 @@ class FunctionNode(Node, FunctionCtx):
     (with ``create_graph``: values of the level, whose history then matters).
     """
 
-    _forward_cls: Any
+    level: GradLevel
+    _forward_cls: type[Any]
     _boxed_grads = False  # ``backward`` takes one list of gradients, from which it removes them, as torch's compiled functions do
     saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None once it has been freed
     _histories: tuple[
@@ -128,7 +130,7 @@ class FunctionNode(Node, FunctionCtx):
         for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
-    def differentiates(self, o: Any) -> bool:
+    def differentiates(self, o: torch.Tensor) -> bool:
         """Whether output ``o``, as ``forward`` returned it, has a gradient."""
         return _floating(o) and not any(o is n for n in self.non_differentiable)
 
@@ -207,8 +209,8 @@ class FunctionNode(Node, FunctionCtx):
                 )
         return found
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        level: Any = self.level
+    def apply(self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        level = self.level
         values = level.shows_values or create_graph
         shown = []
         for g, zeros in zip(grads, self._zeros, strict=True):
@@ -259,10 +261,10 @@ class FunctionNode(Node, FunctionCtx):
         self.saved = None
 
 
-def _floating(a: Any) -> bool:
+def _floating(a: object) -> bool:
     return isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
 
 
-def _raised(level: Any, g: Any) -> Any:
+def _raised(level: GradLevel, g: torch.Tensor | None) -> torch.Tensor | None:
     """``g`` as a value of ``level``. A value of this level or of an inner one stays as it is."""
     return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g, None)

@@ -13,13 +13,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_t
 from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
 from ..func.functionalize import FunctionalLevel, FunctionalValue
-from ..func.pushforward import DualLevel, tangent_of
+from ..func.pushforward import DualLevel, DualValue, tangent_of
 from ..seam.levels import Value
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
 from .function import (
     _EXTENDING,
     TANGENT_NOT_WRITTEN,
+    FunctionClass,
     check_marks,
     dispatch,
     lowered,
@@ -34,7 +35,7 @@ from .function_node import defines
 
 
 @rule(DualLevel)
-def _push(level: DualLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """The outputs at the next outer level, and their tangents by the ``jvp`` staticmethod."""
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
@@ -80,9 +81,9 @@ def _batches(t: Any) -> set[BatchLevel]:
     return found
 
 
-def _written(level: DualLevel, target: Any, before: Any, t: Any) -> Any:
+def _written(level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None) -> Any:
     """The output for an input that ``forward`` wrote to. Its tangent must have been written to as well."""
-    if not (isinstance(target, Value) and target._level is level):
+    if not (isinstance(target, DualValue) and target._level is level):
         if t is None:
             return target
         level.refuse_captured_write("a custom Function")
@@ -119,7 +120,7 @@ class VmapInfo(NamedTuple):
 
 
 @rule(BatchLevel)
-def _batch(level: BatchLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """By the ``vmap`` staticmethod on physical tensors, or by a Function made from the other methods."""
     require_setup_context(cls)
     own_rule = defines(cls, "vmap")
@@ -170,7 +171,7 @@ def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...]
 
 
 @rule(FunctionalLevel)
-def _functional(level: FunctionalLevel, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the next outer level."""
     read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
     if not any(isinstance(t, Value) for t in pytree.tree_leaves(read)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,7 +26,7 @@ SEARCHED = 1024  # elements that are tried for the words of an error
 _random = torch.Tag.nondeterministic_seeded
 
 
-def check(op: Op, args: Any, kwargs: Any) -> None:
+def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise what the op raises on the first element, unless an element has accepted this signature before."""
     accepted = op.accepted
     if accepted is None:
@@ -59,7 +59,7 @@ def _described(a: Any) -> Any:
     return tuple(map(_described, a)) if isinstance(a, (list, tuple)) else a
 
 
-def refusal(op: Op, args: Any, kwargs: Any) -> Exception | None:
+def refusal(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
     """The error of the first element that refuses the call; None where all accept it."""
     sizes = _sizes(args, kwargs)
     for at in itertools.islice(itertools.product(*map(range, sizes.values())), SEARCHED):
@@ -70,7 +70,7 @@ def refusal(op: Op, args: Any, kwargs: Any) -> Exception | None:
     return None
 
 
-def run(op: Op, args: Any, kwargs: Any, at: dict[int, int] | None = None) -> None:
+def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] | None = None) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
 
     Of a batch without elements only the meta device can tell what it would be. A kernel that reads another one's workspace is not asked.
@@ -115,12 +115,12 @@ def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
     return t.clone() if copied else t.view_as(t)
 
 
-def _leaves(args: Any, kwargs: Any) -> Iterator[Any]:
+def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
     for a in (*args, *kwargs.values()):
         yield from a if isinstance(a, (list, tuple)) else (a,)
 
 
-def _sizes(args: Any, kwargs: Any) -> dict[int, int]:
+def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:
     """The batch levels among the arguments, by number, with their sizes."""
     sizes = {}
     for t in _leaves(args, kwargs):
@@ -131,5 +131,5 @@ def _sizes(args: Any, kwargs: Any) -> dict[int, int]:
     return sizes
 
 
-def _accelerators(args: Any) -> list[torch.device]:
+def _accelerators(args: Sequence[Any]) -> list[torch.device]:
     return list({a.device for a in _leaves(args, {}) if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,7 +15,8 @@ from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
-from ..tape.values import edge_of
+from ..tape.nodes import Edge
+from ..tape.values import GradValue, edge_of
 from . import trees
 
 _set_grad_enabled = torch._C._set_grad_enabled
@@ -23,7 +24,7 @@ _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
-def _recorded(level: GradLevel, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> trees.Tree:
     """``func(*args, **kwargs)`` as the function of ``level``, with grad mode on; ``torch.enable_grad`` costs six times as much."""
     before = torch.is_grad_enabled()
     _set_grad_enabled(True)
@@ -33,7 +34,7 @@ def _recorded(level: GradLevel, func: Callable[..., Any], args: Any, kwargs: Any
         _set_grad_enabled(before)
 
 
-def _opened(level: GradLevel, tree: Any) -> Any:
+def _opened(level: GradLevel, tree: trees.Tree) -> trees.Tree:
     """``tree`` with every leaf as an input of ``level``."""
     if isinstance(tree, torch.Tensor):
         return _input(level, tree)
@@ -41,26 +42,34 @@ def _opened(level: GradLevel, tree: Any) -> Any:
     return trees.unflatten([_input(level, x) for x in leaves], spec)
 
 
-def _input(level: GradLevel, x: Any) -> Any:
+def _input(level: GradLevel, x: object) -> GradValue:
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
     if x.is_nested:
         raise NestedTensor
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
-    return level.input(x)
+    value: GradValue = level.input(x)
+    return value
 
 
-def _lowered(level: GradLevel, tree: Any) -> Any:
+def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
     """``tree`` with the values of ``level`` replaced by what they hold."""
     return trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, tree)
 
 
-def _edge(level: GradLevel, v: Any) -> Any:
+def _edge(level: GradLevel, v: object) -> Edge | None:
     return edge_of(v) if isinstance(v, Value) and v._level is level else None
 
 
-def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list[Any], ends: list[Any], keep: bool) -> list[Any]:
+def _pull(
+    level: GradLevel,
+    outs: Sequence[Edge | None],
+    cotangents: Sequence[torch.Tensor | None],
+    inputs: Sequence[GradValue],
+    ends: Sequence[Edge | None],
+    keep: bool,
+) -> list[torch.Tensor]:
     """Cotangents of ``inputs``, whose edges are ``ends``; zeros where none arrives. ``outs``: the edges of the outputs."""
     roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None]
     before = _is_excluded(_AUTOGRAD)
@@ -72,7 +81,7 @@ def _pull(level: GradLevel, outs: list[Any], cotangents: list[Any], inputs: list
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 
-def with_aux(what: str, result: Any) -> tuple[Any, Any]:
+def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
     """The (output, aux) that a function returned, of which ``has_aux=True`` says that it returns both."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise RuntimeError(f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True")
@@ -122,7 +131,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     finally:
         level.close()
 
-    def pullback(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+    def pullback(cotangents: trees.Tree, retain_graph: bool = True, create_graph: bool | None = None) -> trees.Tree:
         flat_ct, ct_spec = trees.flatten(cotangents)
         if ct_spec != spec:
             raise RuntimeError(
@@ -139,7 +148,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     return (results, pullback, aux) if has_aux else (results, pullback)
 
 
-def _check_cotangent(i: int, g: Any, o: torch.Tensor) -> None:
+def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
     """``g``, given as the cotangent of output number ``i``; None stands for zeros."""
     if g is None:
         return
@@ -187,7 +196,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
     return transformed
 
 
-def _check_scalar(out: Any) -> None:
+def _check_scalar(out: object) -> None:
     if not isinstance(out, torch.Tensor):
         raise RuntimeError(f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}")
     if out.dim() != 0:

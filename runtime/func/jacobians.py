@@ -36,7 +36,7 @@ def _require_real(what: str, which: str, flat: list[Any]) -> None:
             raise RuntimeError(f"{what}: Expected all {which} to be real but received complex tensor at flattened input idx: {i}")
 
 
-def _select(func: Any, args: Any, argnums: Any) -> tuple[Any, Any]:
+def _select(func: Callable[..., Any], args: tuple[Any, ...], argnums: Any) -> tuple[Callable[..., Any], Any]:
     """``func`` as a function of the selected arguments alone, and those."""
     which = normalize_argnums(argnums, len(args))
     each = which if isinstance(which, tuple) else (which,)
@@ -98,7 +98,7 @@ def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
     return rows
 
 
-def _blocks_by_output(rows: Any, outs: list[torch.Tensor], spec: Any, many: bool) -> Any:
+def _blocks_by_output(rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Spec, many: bool) -> trees.Tree:
     """Rows of all outputs together, per input -> per output, per input: (*output shape, *input shape)."""
     flat, in_spec = trees.flatten(rows)
     sizes = [o.numel() for o in outs]
@@ -135,7 +135,7 @@ def jacfwd(
         flat, spec = trees.flatten(chosen)
         _require_real("jacfwd", "inputs", flat)
 
-        aux_spec: Any = None
+        aux_spec: trees.Spec = None
         constants: list[Any] = []  # the leaves of aux, ``_TENSOR`` in the places of tensors
 
         def push(*tangents: Any) -> Any:

@@ -18,14 +18,14 @@ from .pushforward import DualLevel, tangent_of
 from .tangent_rules import fit
 
 
-def own_memory(t: torch.Tensor, given: list[Any], result: torch.Tensor) -> torch.Tensor:
+def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
     """``t``, the tangent of ``result``, or a copy where writing to it would change a tangent that the caller has ``given``, or where its
     elements share memory though those of ``result`` do not."""
     expanded = any(a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True))
     return t.clone(memory_format=torch.contiguous_format) if expanded else t.clone() if any(aliases(t, g) for g in given) else t
 
 
-def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, strict: bool = False, has_aux: bool = False) -> Any:
     """``func(*primals)`` and its derivative along ``tangents``, as ``torch.func.jvp``.
 
     >>> jvp(torch.sin, (torch.zeros(2),), (torch.tensor([1.0, 2.0]),))
@@ -61,7 +61,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     return (*out, lowered) if has_aux else out
 
 
-def _checked(primals: Any, tangents: Any) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
+def _checked(primals: trees.Tree, tangents: trees.Tree) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
     """The leaves of both, and their structure."""
     if not isinstance(primals, tuple):
         raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")

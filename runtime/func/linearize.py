@@ -59,7 +59,7 @@ class _Overwritten(Exception):
     """A tensor that the recorded derivative uses was written to after it was recorded."""
 
 
-def _linearized(func: Callable[..., Any], flat: list[Any], spec: Any, *, copying: bool) -> tuple[Any, Callable[..., Any]]:
+def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool) -> tuple[Any, Callable[..., Any]]:
     """Run ``func`` at a dual level whose tangents, and they alone, are values of a trace.
 
     A rule's work on primals meets no value of the trace and is simply done; what it does with a tangent is written into the graph, with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class DualValue(Value):
         return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
 
 
-def tangent_of(v: Any) -> Any:
+def tangent_of(v: Any) -> torch.Tensor | None:
     """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
@@ -59,7 +59,8 @@ def tangent_of(v: Any) -> Any:
         view.generation = view.base._generation
         base = view.base._tangent
         v._tangent = None if base is None else view.replay(base)
-    return v._tangent
+    tangent: torch.Tensor | None = v._tangent
+    return tangent
 
 
 class DualLevel(Level):
@@ -69,16 +70,16 @@ class DualLevel(Level):
     what = "jvp or jacfwd"
     keeps_history = True
 
-    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> Any:
-        v: Any = same_shape(DualValue, inner)
+    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> DualValue:
+        v: DualValue = same_shape(DualValue, inner)
         v._level = self
         v._tangent = tangent
         return v
 
-    def is_constant(self, v: Any) -> bool:
+    def is_constant(self, v: Value) -> bool:
         return tangent_of(v) is None
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         if op.record is None and op.composite and op.kind is not INPLACE:
             return self.run_inside(func.decompose, args, kwargs)
@@ -106,7 +107,7 @@ class DualLevel(Level):
             ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
         return self._wrap(op, args, kwargs, result, ts)
 
-    def _constant(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
             return self._inplace(op, args, kwargs)
@@ -118,7 +119,7 @@ class DualLevel(Level):
     def _any_dual(self, args: Iterable[Any]) -> bool:
         return any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args)
 
-    def _split(self, op: Op, args: Any) -> tuple[list[Any], list[Any], bool]:
+    def _split(self, op: Op, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
         primals = list(args)
         tangents: list[Any] = [None] * len(primals)
         found = False
@@ -142,7 +143,7 @@ class DualLevel(Level):
                         found = True
         return primals, tangents, found
 
-    def _wrap(self, op: Op, args: Any, kwargs: Any, result: Any, tangents: Any) -> Any:
+    def _wrap(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any) -> Any:
         if isinstance(result, torch.Tensor):
             if isinstance(tangents, (tuple, list)):
                 tangents = tangents[0]
@@ -165,14 +166,14 @@ class DualLevel(Level):
             return out if isinstance(result, list) else tuple(out)
         return result
 
-    def _mark(self, v: Any, op: Op, args: Any, kwargs: Any, which: int | None) -> None:
+    def _mark(self, v: DualValue, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None) -> None:
         source = args[0]
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
             of = source._view
             v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, of.creation)
 
-    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -182,7 +183,7 @@ class DualLevel(Level):
             return change_geometry(op.functional.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
         kwargs = unwrap_kwargs(self, kwargs)
-        v: Any = target
+        v: DualValue = target  # type: ignore[assignment]
         if op.base_name == "detach_":
             return self._detach(v)
         if op.base_name in METADATA:
@@ -203,7 +204,7 @@ class DualLevel(Level):
         self._set_tangent(v, t)
         return target
 
-    def _detach(self, v: Any) -> Any:
+    def _detach(self, v: DualValue) -> DualValue:
         if v._view is not None:
             raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
         v._tangent = None
@@ -212,7 +213,7 @@ class DualLevel(Level):
             detach_inner(v)
         return v
 
-    def _replace(self, op: Op, v: Any, primals: list[Any], kwargs: Any, found: bool) -> Any:
+    def _replace(self, op: Op, v: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool) -> DualValue:
         """``set_``, ``resize_`` and ``resize_as_``: other memory or another shape, for which there is no tangent."""
         if found:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
@@ -220,7 +221,7 @@ class DualLevel(Level):
         follow_inner(v)
         return v
 
-    def _write_to_foreign(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
@@ -228,7 +229,7 @@ class DualLevel(Level):
         op.func(*primals, **unwrap_kwargs(self, kwargs))
         return args[0]
 
-    def _set_tangent(self, v: Any, t: Any) -> None:
+    def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
         """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values.
 
         A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
@@ -245,7 +246,7 @@ class DualLevel(Level):
         else:
             with torch.enable_grad():
                 if t is None:
-                    new = old.clone()
+                    new = old.clone()  # type: ignore[union-attr]  # one of the two is a tensor
                 else:
                     new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
                     new = new if old is None else new + old
@@ -254,7 +255,7 @@ class DualLevel(Level):
             base._tangent = new
         base._generation += 1
 
-    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _, _, found = self._split(op, args)
         if found or self._any_dual(kwargs.values()):
             raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")

@@ -17,11 +17,11 @@ from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge, OpNode
 from ..tape.values import GradValue, edge_of
 
-TangentRule = Callable[[Op, list[Any], list[Any], Any, Any], Any]
+TangentRule = Callable[[Op, list[Any], list[Any], dict[str, Any], Any], Any]
 """``rule(op, primals, tangents, kwargs, result) -> tangent``, or one per result. A tangent is None where it is zero."""
 
 
-def fit(t: Any, result: torch.Tensor) -> Any:
+def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
     """A tangent of the result's shape and dtype."""
     if t is None:
         return None
@@ -62,7 +62,7 @@ def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
     if not unknown:
         return rule
 
-    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
         lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
         if lacking:
             raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
@@ -79,7 +79,7 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
         sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
     reach = 1 + max(at for _, at, _ in sources)
 
-    def call(primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    def call(primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
         operands = op.operands(primals, kwargs, result, reach)
         actual = []
         for tangent, at, reader in sources:
@@ -93,7 +93,7 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
 def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
     calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
 
-    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
         total = None
         for i, call in calls:
             if i < len(tangents) and tangents[i] is not None:
@@ -105,7 +105,7 @@ def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
     return rule
 
 
-def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
     flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
     like = next(t for t in flat if t is not None)
 
@@ -121,7 +121,7 @@ def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result
     return op.func(*actual, **kwargs)
 
 
-def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
     total = None
     for i, t in enumerate(tangents):
         if t is not None:
@@ -130,7 +130,7 @@ def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, r
     return total
 
 
-def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: Any, result: Any) -> Any:
+def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
     """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
@@ -154,7 +154,7 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
 
 
 def _pulled_back(
-    op: Op, level: GradLevel, us: list[GradValue | None], primals: list[Any], tangents: list[Any], kwargs: Any, result: Any
+    op: Op, level: GradLevel, us: list[GradValue | None], primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
 ) -> list[tuple[Edge, torch.Tensor]]:
     """The vjp of the call as a function of ``us``, recorded at ``level``: for each argument where its gradient comes from, with the
     argument's tangent, which is the cotangent of that gradient."""

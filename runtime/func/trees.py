@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+Tree = pytree.PyTree
 Spec = int | pytree.TreeSpec | None
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None)))
 
 
-def is_leaf(tree: Any) -> bool:
+def is_leaf(tree: Tree) -> bool:
     return type(tree) in _PLAIN or isinstance(tree, torch.Tensor) or pytree.tree_is_leaf(tree)
 
 
-def flatten(tree: Any) -> tuple[list[Any], Spec]:
+def flatten(tree: Tree) -> tuple[list[Any], Spec]:
     """The leaves of ``tree`` and its structure. As in torch, ``None`` is a leaf."""
     if type(tree) is tuple:
         for item in tree:
@@ -32,13 +33,13 @@ def flatten(tree: Any) -> tuple[list[Any], Spec]:
     return pytree.tree_flatten(tree)
 
 
-def unflatten(leaves: list[Any], spec: Spec) -> Any:
+def unflatten(leaves: list[Any], spec: Spec) -> Tree:
     if spec is None:
         return leaves[0]
     return tuple(leaves) if isinstance(spec, int) else pytree.tree_unflatten(leaves, spec)
 
 
-def map_tensors(function: Callable[[Any], Any], tree: Any) -> Any:
+def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
     """``tree`` with ``function`` of every tensor in the place of it."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
@@ -51,11 +52,11 @@ def torch_spec(spec: Spec) -> pytree.TreeSpec:
     return pytree.tree_structure(0 if spec is None else (0,) * spec) if spec is None or isinstance(spec, int) else spec
 
 
-def structure(tree: Any) -> pytree.TreeSpec:
+def structure(tree: Tree) -> pytree.TreeSpec:
     return pytree.tree_structure(tree)
 
 
-def spread(prefix: Any, leaves: list[Any], spec: Spec) -> list[Any] | None:
+def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
     """One entry of ``prefix`` for every leaf of a tree that it is a prefix of; ``None`` where it is not."""
     if type(prefix) is int or prefix is None:
         return [prefix] * len(leaves)

@@ -16,7 +16,7 @@ from .batch import BatchLevel, EmptyBatch
 
 
 def vmap(
-    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None
+    func: Callable[..., Any], in_dims: trees.Tree = 0, out_dims: trees.Tree = 0, randomness: str = "error", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
     """``func`` over every element of a batch at once, as ``torch.func.vmap``.
 
@@ -38,7 +38,7 @@ def vmap(
 
 
 def chunk_vmap(
-    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", chunks: int = 2
+    func: Callable[..., Any], in_dims: trees.Tree = 0, out_dims: trees.Tree = 0, randomness: str = "error", chunks: int = 2
 ) -> Callable[..., Any]:
     """As ``functorch.experimental.chunk_vmap``: ``vmap`` of ``chunks`` parts of the batch, one after the other.
 
@@ -50,7 +50,7 @@ def chunk_vmap(
 
 
 def _mapped(
-    func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, piece_of: Callable[[int], int | None]
+    func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str, piece_of: Callable[[int], int | None]
 ) -> Callable[..., Any]:
     """``vmap``, of ``piece_of(batch size)`` elements at a time; None: of all."""
     if randomness not in ("error", "different", "same"):
@@ -76,7 +76,7 @@ class _Mapping:
 
     __slots__ = ("func", "in_dims", "out_dims", "randomness")
 
-    def __init__(self, func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str) -> None:
+    def __init__(self, func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str) -> None:
         self.func, self.in_dims, self.out_dims, self.randomness = func, in_dims, out_dims, randomness
 
     @property
@@ -169,7 +169,7 @@ class _Mapping:
             return list(self.out_dims)
         return trees.spread(self.out_dims, flat, spec)
 
-    def _outputs(self, level: BatchLevel, outs: Any) -> Any:
+    def _outputs(self, level: BatchLevel, outs: trees.Tree) -> trees.Tree:
         """The outputs with their batch where ``out_dims`` wants it."""
         flat, spec = trees.flatten(outs)
         dims = self._out_dims(flat, spec)
