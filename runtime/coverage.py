@@ -55,7 +55,7 @@ def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> 
     else:
         jvp = {"own": "vjp transposed twice"}.get(vjp, vjp)
     if record.batch is not None:
-        batch = "own"
+        batch = "refused" if getattr(record.batch, "refuses", False) else "own"
     elif not any("Tensor" in str(a.type) for a in func._schema.arguments):
         batch = "none needed"
     elif record.decomposition is not None or op_of(func).composite:

@@ -67,17 +67,21 @@ def _facts(record: Record) -> Iterator[str]:
         yield f"inverse {_code(record.inverse)}"
     if isinstance(record.nondiff, tuple) and record.nondiff:
         yield f"no derivative of result {', '.join(map(str, record.nondiff))}"
+    if record.hidden_writes is not None:
+        yield f"writes {', '.join(record.hidden_writes.arguments)} if {_code(record.hidden_writes.when)}"
     if record.draws is not None:
         yield f"draws by {record.draws}"
     if record.cost == "high":
         yield "cost high"
     if record.in_place and record.batch is not elementwise:
         yield "batch in place"
-    yield from (mark for mark in ("commutes", "unfilled", "workspace") if getattr(record, mark))
+    yield from (mark for mark in ("commutes", "fresh", "unfilled", "workspace") if getattr(record, mark))
 
 
 def _batch(rule: Callable[..., Any] | None) -> str:
     """A shared rule with the positions that it was made for, such as ``along(1)``."""
+    if getattr(rule, "refuses", False):
+        return "refused"
     if rule is None or getattr(rule, "__name__", "") == "<lambda>":
         return _code(rule)
     maker, _, inner = getattr(rule, "__qualname__", str(rule)).partition(".<locals>.")

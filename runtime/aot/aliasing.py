@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import fx
 
-aten = torch.ops.aten
+from ..rules.ops import op_of
+
 LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod:`.peephole`
-_CONTRACTIONS = frozenset((LINEAR, aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default))
 
 
 def may_alias(n: fx.Node) -> bool:
     """Whether the result of a call may share memory with an argument."""
     func: Any = n.target
-    if func in _CONTRACTIONS:
+    if func is LINEAR:
         return False
     return type(func) is not torch._ops.OpOverload or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
 
@@ -32,7 +32,10 @@ def fresh(n: fx.Node) -> bool:
     """Whether the call is known to give a tensor in memory of its own, laid out without gaps or overlaps."""
     if n.op != "call_function":
         return False
-    return n.target in _CONTRACTIONS or n.target is aten.sum.default or functional_pointwise(n.target)
+    if n.target is LINEAR or functional_pointwise(n.target):
+        return True
+    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    return record is not None and record.fresh
 
 
 def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Rewrites of a graph that is about to be run as Python: the same bits from fewer and cheaper calls.
 
-They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of the graph.
+They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of the graph. They name ops, as each rests on what kernels do
+with numbers bit for bit, which is no fact of an op. :func:`layers` asks ATen itself what ``linear`` is made of.
 """
 
 from __future__ import annotations

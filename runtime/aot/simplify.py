@@ -27,7 +27,8 @@ def without_round_trips(graph: fx.Graph) -> None:
 
 
 def _swapped(n: fx.Node) -> tuple[int, int] | None:
-    """The dimensions that a transposition swaps; None for any other call."""
+    """The dimensions that a transposition swaps; None for any other call. Of the views in a graph of derivatives these two alone come in
+    pairs, so they are named here instead of asking records for views that undo each other."""
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

@@ -14,12 +14,14 @@ import torch
 
 from ..errors import OWN_ERRORS, BatchingError, MissingRule, called_from, users_frame
 from ..rules import foreach
-from ..rules.derive_batch import elementwise, expand
+from ..rules.derive_batch import elementwise
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
+from ..rules.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.keys import set_excluded
 from ..seam.levels import Level, Value, run_elementwise, unwrap_kwargs
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
+from ..tape.inplace import METADATA
 from . import draws, elements, trees
 
 fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
@@ -63,10 +65,10 @@ class BatchedValue(Value):
     def __bool__(self) -> bool:
         if self.numel() != 1:
             return super().__bool__()  # torch's error about the number of values
-        return bool(self._level.number_of(self, f"{_CONTROL_FLOW} bool() was asked"))
+        return bool(agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked"))
 
     def tolist(self) -> Any:
-        raise BatchingError(f"{_ITEM} tolist() was asked{called_from()}")
+        raise BatchingError(f"{ITEM} tolist() was asked{called_from()}")
 
     def numpy(self, *, force: bool = False) -> Any:
         raise BatchingError(f"vmap: numpy() would leave the transform; compute with tensors instead. It was asked{called_from()}")
@@ -141,12 +143,6 @@ class BatchLevel(Level):
     def _decide(self, op: Op, args: Any, kwargs: Any) -> Any:
         """A call of an op that has more to it than a batch rule."""
         func = op.func
-        if op.base_name == "equal":
-            return self._equal(args)
-        if op.base_name == "_local_scalar_dense":
-            return self.number_of(args[0], f"{_ITEM} The op is {func}")
-        if op.base_name in _DATA_DEPENDENT:
-            raise BatchingError(f"{_DATA_DEPENDENT[op.base_name]} The op is {func}{called_from()}")
         record = op.record
         if record is None and op.composite and op.kind is not OUT:
             return func.decompose(*args, **kwargs)
@@ -216,25 +212,6 @@ class BatchLevel(Level):
         physical, batched = self.physical(args)
         return self.wrap(formula(*physical, batched))
 
-    def _equal(self, args: Any) -> bool:
-        """Answers where all elements of the batch agree: ATen's own checks of values (``cov``, ``istft``) ask this."""
-        if args[0].shape != args[1].shape:
-            return False
-        (x, y), batched = self.physical(args)
-        same = (expand(x, batched[0], self.size) == expand(y, batched[1], self.size)).reshape(self.size, -1).all(1)
-        for answer in (True, False):
-            if torch.equal(same, torch.full_like(same, answer)):
-                return answer
-        raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
-
-    def number_of(self, v: Any, refusal: str) -> Any:
-        """The one number that ``v`` holds in every element of the batch. Zeros of different signs are different, and so is NaN from NaN."""
-        numbers = v._inner.reshape(self.size)
-        parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
-        if self.size > 0 and (parts == parts[0]).all() and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all()):
-            return numbers[0].item()
-        raise BatchingError(f"{refusal}{called_from()}")
-
     def _agreed(self, op: Op, answers: list[Any]) -> Any:
         """The answer in Python, not a tensor, that an op gives for every element."""
         if any(a != answers[0] for a in answers):
@@ -263,7 +240,7 @@ class BatchLevel(Level):
             return target
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, target, args[1:], kwargs)
-        if op.base_name in _RESIZES:
+        if op.base_name in METADATA:
             raise BatchingError(
                 f"vmap: {op.func} changes the number of elements that its argument has, and elements of a batch share one storage. "
                 "Use new_empty or reshape instead."
@@ -375,26 +352,8 @@ class EmptyBatch(BatchLevel):
 def _straight(op: Op) -> Any:
     """The batch rule of an op that needs nothing else; ``False`` where :meth:`BatchLevel.call` has more to decide."""
     record = op.record
-    special = op.kind in (INPLACE, OUT) or op.base_name == "equal" or op.base_name in _DATA_DEPENDENT
-    if special or record is None or record.batch is None or record.draws:
+    if op.kind in (INPLACE, OUT) or record is None or record.batch is None or record.draws:
         return False
     if getattr(record.batch, "exact", False):
         op.accepted = None
     return record.batch
-
-
-_RESIZES = frozenset(("resize_", "resize_as_", "set_"))
-_ITEM = (
-    "vmap: It looks like you're calling .item() on a Tensor. The elements of the batch have different values there: keep it a tensor, or "
-    "take the number before vmap."
-)
-_CONTROL_FLOW = (
-    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. The elements of the batch may need "
-    "different branches: use torch.where or a mask."
-)
-_DATA_DEPENDENT = {
-    "_local_scalar_dense": _ITEM,
-    "nonzero": "vmap: aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch.",
-    "is_coalesced": "vmap: one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce().",
-    "allclose": "vmap: torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead.",
-}

@@ -19,10 +19,12 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
 from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
+from ..rules.record import HiddenWrites, overload, parameters
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry
+from ..tape.inplace import METADATA
 from ..tape.values import GradValue, edge_of
 from .scatter import copying_form, put_back
 
@@ -207,8 +209,8 @@ class FunctionalLevel(Level):
             return self._mutate(op, args, kwargs)
         if op.kind is OUT:
             return self._out(op, args, kwargs)
-        if func is aten.native_batch_norm.default:
-            return self._batch_norm(args)
+        if op.record is not None and op.record.hidden_writes is not None:
+            return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
         return self._fresh(func(*self._read_all(args), **self._read_kwargs(kwargs)))
 
     def _fresh(self, out: Any) -> Any:
@@ -254,7 +256,7 @@ class FunctionalLevel(Level):
             return self._detach(self.own(args[0]))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
-        if name in ("resize_", "set_"):
+        if name in METADATA:
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
             )
@@ -316,16 +318,15 @@ class FunctionalLevel(Level):
             self._write_each(target, new)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
-    def _batch_norm(self, args: Any) -> Any:
-        """``native_batch_norm`` writes to the running statistics without saying so in its schema."""
-        mean, var, training = args[3], args[4], args[5]
-        plain = self._read_all(args)
-        if not training or mean is None:
-            return self._fresh(aten.native_batch_norm.default(*plain))
-        *own, new_mean, new_var = aten._native_batch_norm_legit_functional.default(*plain)
-        self._write_each(mean, new_mean)
-        self._write_each(var, new_var)
-        return self._fresh(tuple(own))
+    def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Any, kwargs: Any) -> Any:
+        """An op that writes to arguments without saying so in its schema."""
+        plain, named = self._read_all(args), self._read_kwargs(kwargs)
+        if not hidden.when(*(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))):
+            return self._fresh(op.func(*plain, **named))
+        results = overload(hidden.functional)(*plain, **named)
+        for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
+            self._write_each(op.argument(op.positions[name], args, kwargs), new)
+        return self._fresh(tuple(results[: op.n_results]))
 
     def lower(self, v: Any) -> Any:
         return self._read_one(v)
@@ -372,8 +373,8 @@ def _find_functional(func: Any) -> Any:
     wanted = _signature(a for a in func._schema.arguments if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write))
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
-        for overload in packet.overloads() if packet is not None else ():
-            other = getattr(packet, overload)
+        for which in packet.overloads() if packet is not None else ():
+            other = getattr(packet, which)
             pure = op_of(other).kind is FUNCTIONAL and not op_of(other).fills_argument
             if pure and _signature(other._schema.arguments) == wanted:
                 return other

@@ -30,7 +30,7 @@ from ..seam.surgery import refit
 from .symbols import SYMBOLIC, Abstraction
 
 aten = torch.ops.aten
-_ESCAPES = frozenset(("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"))
+# The ops by which torch makes a tensor of numbers in the text of a program.
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 _is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -144,7 +144,7 @@ class Trace(Level):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        if name in _ESCAPES:
+        if torch.Tag.data_dependent_output in func.tags:
             return self._read(func, name, args, kwargs)
         if func in (aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_numel.default):
             return func(*self._map(args, _inner))

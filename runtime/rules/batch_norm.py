@@ -11,7 +11,7 @@ from ..errors import BatchingError, MissingRule
 from ..seam.keys import uncounted
 from . import derive_batch as batch
 from .normalization import projected, scaled
-from .record import kernels, register
+from .record import HiddenWrites, kernels, register
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -141,6 +141,11 @@ register(
     jvp=_jvp,
     batch=_batch,
     nondiff=(1, 2),
+    hidden_writes=HiddenWrites(
+        ("running_mean", "running_var"),
+        "_native_batch_norm_legit_functional",
+        lambda running_mean, training: training and running_mean is not None,
+    ),
     cost="high",
     family="normalization",
 )

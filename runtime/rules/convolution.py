@@ -89,6 +89,7 @@ register(
         "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(result_shape),
     },
     batch=shaped_by_one(_batch),
+    fresh=True,
     cost="high",
     family="multilinear",
 )

@@ -28,7 +28,7 @@ def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor
     return g.expand(shape)
 
 
-linear("sum", {"self": lambda g, self_shape: g.expand(self_shape)}, _sum_batch, family="reduction")
+linear("sum", {"self": lambda g, self_shape: g.expand(self_shape)}, _sum_batch, fresh=True, family="reduction")
 linear(
     "sum.dim_IntList",
     {"self": lambda g, self_shape, dim, keepdim: spread(g, self_shape, dim, keepdim)},

@@ -53,7 +53,6 @@ def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> t
     return torch.stack(columns, 1) if columns else row.new_zeros(size, 0)
 
 
-register("nonzero", nondiff=True, family="counting")
 register("nonzero_static", decomposition=_nonzero_static, family="counting")
 
 # Histograms

@@ -85,11 +85,12 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
     return run_batchwise(multiplied, g, left)  # type: ignore[no-any-return]
 
 
+_CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
 multilinear(
     "mm",
     {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
     _matmul_batch,
-    cost="high",
+    **_CONTRACTION,
 )
 
 
@@ -106,11 +107,18 @@ def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: Any = None) -> torch
 
 
 multilinear(
-    "bmm", {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)}, _matmul_batch, cost="high"
+    "bmm",
+    {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)},
+    _matmul_batch,
+    **_CONTRACTION,
 )
-multilinear("mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch, cost="high")
-multilinear("dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch, cost="high")
-multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch, cost="high")
+multilinear(
+    "mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch, fresh=True, cost="high"
+)
+multilinear(
+    "dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch, fresh=True, cost="high"
+)
+multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch, **_CONTRACTION)
 
 
 def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, *, cost: str = "low") -> None:
@@ -152,6 +160,7 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
             right: asks(lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"),
         },
         batch=combined,
+        fresh=True,
         cost=cost,
         family="multilinear",
     )

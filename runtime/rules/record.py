@@ -31,6 +31,16 @@ VjpTable = Mapping[str | tuple[str, ...], Formula]
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenWrites:
+    """Writes that an op's schema does not mention. ``arguments``: what is written; ``functional``: the overload that returns the results of
+    the op and after them what would be written; ``when``: whether a call writes, by the arguments that this formula asks for."""
+
+    arguments: tuple[str, ...]
+    functional: str
+    when: Formula
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What is known of one op.
 
@@ -54,6 +64,8 @@ class Record:
     cost:           ``"low"``: it costs less to run the op again in a backward pass than to save its result; ``"high"``: more. Left out:
                     low for ATen's ops. The ops of other libraries run again only if their record says ``"low"``.
     commutes:       the first two arguments may change places.
+    fresh:          the result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
+    hidden_writes:  writes that the schema does not mention.
     workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on one element of a batch.
     family:         the deriving helper, a word for tables; nothing is decided by it.
     """
@@ -71,6 +83,8 @@ class Record:
     unfilled: bool = False
     cost: str | None = None
     commutes: bool = False
+    fresh: bool = False
+    hidden_writes: HiddenWrites | None = None
     workspace: bool = False
     family: str = "op"
 
@@ -139,6 +153,11 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
             raise ValueError(f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}")
     if record.in_place and record.batch is None:
         raise ValueError(f"{funcs[0]}: in_place says that the batch rule serves in-place forms, and there is no batch rule")
+    for func in funcs if record.hidden_writes is not None else ():
+        overload(record.hidden_writes.functional)  # type: ignore[union-attr]  # it exists
+        for name in (*record.hidden_writes.arguments, *parameters(record.hidden_writes.when)):  # type: ignore[union-attr]
+            if name not in _names(func):
+                raise ValueError(f"{func}: hidden_writes names {name!r}, which is no argument; its arguments are {_listed(_names(func))}")
     for func in funcs if record.inverse is not None else ():
         if not any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
             raise ValueError(f"{func}: inverse is for views, and by its schema this op returns none")

@@ -18,7 +18,8 @@ import torch
 
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-# In-place ops that change only sizes and strides; each is its view op plus a change of the value's own geometry.
+# In-place ops that change only sizes and strides; each is its view op plus a change of the value's own geometry. They stand here because
+# this floor knows no records, and torch's tag `inplace_view` also names `detach_`, `resize_` and `set_`, which `tape/inplace.py` handles.
 GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
 
 

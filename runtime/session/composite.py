@@ -5,6 +5,9 @@ ATen composes ``linear``, ``matmul`` and ``layer_norm`` above the key at which P
 that it would get from the parts, so names, order and formulas stay torch's; what is left out are passes through the dispatcher and values.
 ``matmul`` asks besides whether a factor requires grad, which of our tensors ATen does not know.
 
+The parts stand here and in no record: a record says what one op is, and this is what ATen's own code makes of three of them.
+``tests/runtime/session/test_composite.py`` compares the nodes with torch's.
+
 Everything but the plain case (dense tensors of the eager session, recorded, no mode that wants to see the parts) goes on as if this
 module were not there; so does all with torch before 2.13.
 """

@@ -192,4 +192,6 @@ def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
     return target
 
 
+# In-place ops that leave the elements alone and are no views of what was there, by what a tape does for them. With `GEOMETRY` they are all
+# that torch tags `inplace_view`.
 METADATA = {"detach_": _detach_, "resize_": _resize, "resize_as_": _resize, "set_": _set}

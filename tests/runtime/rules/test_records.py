@@ -9,7 +9,9 @@ from torch.library import Library
 
 from runtime.func import vmap
 from runtime.rules.ops import VIEW, op_of
-from runtime.rules.record import RECORDS, Record, asking, overload, register
+from runtime.rules.record import RECORDS, HiddenWrites, Record, asking, overload, register
+from runtime.seam.surgery import GEOMETRY
+from runtime.tape.inplace import METADATA
 
 
 @pytest.fixture
@@ -40,6 +42,9 @@ def op() -> Iterator[str]:
         ({"inverse": "t"}, "inverse is 't', which cannot be called"),
         ({"inverse": lambda part: part}, "inverse is for views, and by its schema this op returns none"),
         ({"in_place": True}, "in_place says that the batch rule serves in-place forms, and there is no batch rule"),
+        ({"hidden_writes": HiddenWrites(("z",), "sin", lambda x: True)}, "hidden_writes names 'z', which is no argument"),
+        ({"hidden_writes": HiddenWrites(("x",), "sin", lambda z: True)}, "hidden_writes names 'z', which is no argument"),
+        ({"hidden_writes": HiddenWrites(("x",), "cosinus", lambda x: True)}, "no operator aten::cosinus"),
         ({"draws": "uniform"}, "draws is 'uniform'; it is one of 'shape', 'values'"),
         ({"cost": "dear"}, "cost is 'dear'; it is one of 'low', 'high'"),
     ],
@@ -86,6 +91,14 @@ def test_no_record_says_what_torchs_tags_deny() -> None:
         "which draws where it drops something, and then runs on CUDA"
     )
     assert all(RECORDS[func].unfilled == ("empty" in func._schema.name) for func in aten)
+
+
+def test_what_changes_a_tensor_without_writing_to_it_is_known() -> None:
+    """The two lists of such ops that stand outside of records are together torch's tag."""
+    names = [name.split("::")[1].partition(".") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    funcs = [getattr(getattr(torch.ops.aten, base), which or "default", None) for base, _, which in names]
+    tagged = {func._schema.name.split("::")[1] for func in funcs if func is not None and torch.Tag.inplace_view in func.tags}
+    assert GEOMETRY | METADATA.keys() == tagged and not GEOMETRY & METADATA.keys()
 
 
 def test_which_views_have_no_inverse() -> None:
