@@ -223,6 +223,26 @@ def _owned(*args: Any) -> tuple[Any, ...]:
     return tuple(map(own, args)) if SCOPE.levels and innermost(args, None) is not None else args
 
 
+def _is_batched(t: Any) -> bool:
+    """Whether some level of ``t`` is that of a vmap."""
+    while isinstance(t, Value):
+        if t._level.hidden:
+            return True
+        t = t._inner
+    return False
+
+
+def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
+    """Input and states as batches wherever one argument is one: ATen writes products of the input into those of the states."""
+    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    batched = [t for t in (x, *states, *params) if _is_batched(t)]
+    if not batched:
+        return x, hx
+    zero = sum(t.new_zeros(()) for t in batched)  # adding it copies a tensor to every element
+    x, *states = (t + zero for t in (x, *states))
+    return x, states if isinstance(hx, (list, tuple)) else states[0]
+
+
 def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
@@ -231,7 +251,8 @@ def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
             result = _layer(cell, native, x, hx, params, options)
             if result is not None:
                 return result
-        return pass_on(keys & BELOW, *_owned(x, hx, params), *options)
+        x, hx, params = _owned(x, hx, params)
+        return pass_on(keys & BELOW, *_batched_alike(x, hx, params), params, *options)
 
     return layer
 
@@ -244,7 +265,8 @@ def _heard_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
             result = _single(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
                 return result
-        return pass_on(keys & BELOW, *_owned(x, hx, w_x, w_h, b_x, b_h))
+        x, hx, *weights = _owned(x, hx, w_x, w_h, b_x, b_h)
+        return pass_on(keys & BELOW, *_batched_alike(x, hx, weights), *weights)
 
     return single
 
@@ -254,6 +276,7 @@ def _heard_packed(overload: Any) -> Callable[..., Any]:
 
     def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
         data, hx, params = _owned(data, hx, params)
+        data, hx = _batched_alike(data, hx, params)
         return pass_on(keys & BELOW, data, sizes, hx, params, *options)
 
     return packed

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils import _pytree as pytree
 
 import runtime
+from runtime import func
 from runtime.session import composite, recurrent
 
 from ..view_scenarios import OURS, Scenario, gradients, outcome
@@ -181,3 +184,31 @@ def test_a_saved_state_that_was_written_to_is_refused() -> None:
         leaves[1].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outs[0].sum().backward()
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "GRU": lambda: nn.GRU(3, 4, 2), "LSTM": lambda: nn.LSTM(3, 4, proj_size=2), "RNN": lambda: nn.RNN(3, 4, batch_first=True),
+    "GRUCell": lambda: nn.GRUCell(3, 4), "LSTMCell": lambda: nn.LSTMCell(3, 4, bias=False), "RNNCell": lambda: nn.RNNCell(3, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("batched", ["inputs", "weights"])
+def test_a_layer_under_vmap_is_a_loop(name: str, batched: str) -> None:
+    """The states that a layer starts with have no batch, and neither have the weights, or the inputs."""
+    torch.manual_seed(0)
+    layer = LAYERS[name]().double()
+    weights = {k: torch.stack([p.detach(), 2 * p.detach()]) if batched == "weights" else p.detach() for k, p in layer.named_parameters()}
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    in_dims = (0, None) if batched == "weights" else (None, 0)
+
+    def loss(weights: Any, x: Any) -> Any:
+        return sum((t * t).sum() for t in pytree.tree_leaves(torch.func.functional_call(layer, weights, (x,))))
+
+    def element(i: int) -> Any:
+        own = {k: w[i] if batched == "weights" else w for k, w in weights.items()}
+        return torch.func.grad(loss, argnums=(0, 1))(own, x[0] if batched == "weights" else x[i])
+
+    expected = pytree.tree_map(lambda *parts: torch.stack(parts), element(0), element(1))
+    found = func.vmap(func.grad(loss, argnums=(0, 1)), in_dims)(weights, x[0] if batched == "weights" else x)
+    torch.testing.assert_close(found, expected)
