@@ -37,7 +37,7 @@ def words_of(text: str, kind: str) -> str:
     return name if name[:1].isalpha() else f"{kind}_{name}".rstrip("_")
 
 
-class Names:
+class UniqueNames:
     """The names that are given out, each once.
 
     Of equal names the first stays as it is and the others are numbered from 2, in the order in which they are asked for. An entry

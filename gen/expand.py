@@ -260,7 +260,7 @@ class _Maker:
             for kind, specs in (("exclude", matrix.exclude), *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS))
             for index, spec in enumerate(specs)
         ]
-        names = entry_names.Names(spec.name for _, spec, _ in written if spec.name)
+        names = entry_names.UniqueNames(spec.name for _, spec, _ in written if spec.name)
         named = self._named(written, names)
         found = [self._entry(kind, named[path], spec, path) for kind, spec, path in written]
         valid = list(possible)
@@ -302,7 +302,7 @@ class _Maker:
         what = f"{entry.kind} matches no case: {entry.spec.reason}"
         self._loaded.problem(entry.path, what, "an entry that is about something (`gen list` with the same filters shows cases)")
 
-    def _named(self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.Names) -> dict[ops_.Path, str]:
+    def _named(self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames) -> dict[ops_.Path, str]:
         """Each entry's own name, or one from its reason. Exclusions come last, as no generated module names them."""
         own = Counter(spec.name for _, spec, _ in written if spec.name)
         found: dict[ops_.Path, str] = {}
@@ -312,7 +312,7 @@ class _Maker:
             found[path] = spec.name or names.give(entry_names.words_of(spec.reason, kind))
         return found
 
-    def _tolerances(self, names: entry_names.Names) -> Iterator[Entry]:
+    def _tolerances(self, names: entry_names.UniqueNames) -> Iterator[Entry]:
         everywhere = (1 << len(self._ops)) - 1
         for index, op in enumerate(self._ops):
             if (given := op.spec.tolerance) is not None:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import fx
 
 from gen.audit.kinds import KINDS, differs
-from gen.targets.protocol import Flat, Target
+from gen.targets.protocol import Flat, Joint, Pullback, Target, Values
 
 __all__ = ["WHERE", "Planted"]
 
@@ -35,7 +36,7 @@ class Planted:
         self._depth = 0
         self._honest = False
 
-    def _corrupt(self, where: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _corrupt(self, where: str, tensors: Values) -> Values:
         if where != self.where or self._honest:
             return tensors
         try:
@@ -81,18 +82,16 @@ class Planted:
     def forward(self, f: Flat) -> Flat:
         return self._function("", self.inner.forward(f))
 
-    def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def vjp(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
         return self._reverse(self.inner.vjp, f, *primals)
 
-    def backward(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def backward(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
         return self._reverse(self.inner.backward, f, *primals)
 
-    def _reverse(
-        self, run: Callable[..., Any], f: Flat, *primals: Any
-    ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def _reverse(self, run: Callable[..., tuple[Values, Pullback]], f: Flat, *primals: Any) -> tuple[Values, Pullback]:
         outputs, pullback = self._outermost(lambda: run(f, *primals), shown=lambda result: result[0])
 
-        def corrupted(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        def corrupted(cotangents: Values) -> Values:
             with self._inside(honest=False):  # the pullback is run once: a second run may not be allowed
                 truth = pullback(cotangents)
                 found = self._corrupt("gradient", truth)
@@ -102,8 +101,8 @@ class Planted:
 
         return outputs, corrupted
 
-    def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        def run() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def jvp(self, f: Flat, primals: Values, tangents: Values) -> tuple[Values, Values]:
+        def run() -> tuple[Values, Values]:
             outputs, pushed = self.inner.jvp(f, primals, tangents)
             return outputs, self._corrupt("tangent", pushed)
 
@@ -112,7 +111,7 @@ class Planted:
     def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
         return self._function("batch", self.inner.vmap(f, in_dims))
 
-    def grad(self, f: Callable[..., Any]) -> Flat:
+    def grad(self, f: Callable[..., Tensor]) -> Flat:
         return self._function("", self.inner.grad(f))
 
     def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
@@ -127,14 +126,14 @@ class Planted:
     def functionalize(self, f: Flat) -> Flat:
         return self._function("", self.inner.functionalize(f))
 
-    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Any:
+    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         honest, captured = self._captured(lambda: self.inner.trace(f, args, dynamic=dynamic))
         return _Traced(self._replay("trace", honest, captured), getattr(captured, "graph", None))
 
-    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
         honest, captured = self._captured(lambda: self.inner.joint(f, args, partition=partition, dynamic=dynamic))
 
-        def run(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Any, Any]:
+        def run(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Values, Values]:
             outputs, gradients = (honest if self._honest else captured)(values, cotangents)
             return outputs, self._corrupt("joint", gradients)
 
@@ -158,15 +157,15 @@ class Planted:
         with self._inside(honest=False):
             return honest, capture()
 
-    def _replay(self, where: str, honest: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
+    def _replay(self, where: str, honest: Flat, captured: Flat) -> Flat:
         return self._function(where, lambda *args: (honest if self._honest else captured)(*args))
 
 
 class _Traced:
     """A replay with the graph that the protocol asks for."""
 
-    def __init__(self, call: Callable[..., Any], graph: Any) -> None:
+    def __init__(self, call: Flat, graph: fx.Graph | None) -> None:
         self._call, self.graph = call, graph
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Tensor) -> Values:
         return self._call(*args)

@@ -19,7 +19,13 @@ from typing import Any, Protocol
 import torch
 
 Tensor = torch.Tensor
-Flat = Callable[..., tuple[Any, ...]]
+Values = tuple[Any, ...]
+"""What functions of a pipeline take and return: tensors, or what the target's enclosing transform passes in their place."""
+Flat = Callable[..., Values]
+Pullback = Callable[[Values], Values]
+"""Cotangents, one per output, to gradients, one per primal."""
+Joint = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Values, Values]]
+"""Arguments and cotangents to outputs and gradients."""
 
 
 class Target(Protocol):
@@ -32,21 +38,21 @@ class Target(Protocol):
         """``g(*args)``: `f` on the target's own values."""
         ...
 
-    def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def vjp(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
         """Outputs of ``f(*primals)`` and the pullback: cotangents, one per output, to gradients, one per primal.
 
         Complex gradients follow torch's convention: the conjugate of the holomorphic derivative times the cotangent.
         """
         ...
 
-    def backward(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def backward(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
         """As :meth:`vjp`, by the engine of the eager session instead of a transform: `f` runs on leaves that require grad.
 
         Within the function of another `backward` the primals are that one's tensors, and the pullback is recorded (``create_graph``).
         """
         ...
 
-    def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def jvp(self, f: Flat, primals: Values, tangents: Values) -> tuple[Values, Values]:
         """Outputs of ``f(*primals)`` and their tangents."""
         ...
 
@@ -54,19 +60,19 @@ class Target(Protocol):
         """`f` mapped over the dimensions `in_dims` (negative ones count from the end); outputs batched at 0; random draws differ."""
         ...
 
-    def grad(self, f: Callable[..., Any]) -> Flat:
+    def grad(self, f: Callable[..., Tensor]) -> Flat:
         """``g(*args)``: gradients of the real scalar ``f(*args)``, one per argument."""
         ...
 
-    def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[Values, ...]]:
         """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, row by row through vjp."""
         ...
 
-    def jacfwd(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacfwd(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[Values, ...]]:
         """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, column by column through jvp."""
         ...
 
-    def hessian(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def hessian(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[tuple[Values, ...], ...]]:
         """``g(*args)[output][argument][argument]``: jacfwd of jacrev."""
         ...
 
@@ -74,11 +80,11 @@ class Target(Protocol):
         """``g(*args)``: `f` with its mutations and views replaced by functional ops."""
         ...
 
-    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Any:
-        """A graph captured on `args`, as a callable with an attribute ``graph``, a ``torch.fx.Graph``."""
+    def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        """A graph captured on `args`, as a callable with an attribute ``graph``, a ``torch.fx.Graph``; a reference needs none."""
         ...
 
-    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
         """``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition` (``default`` or ``min_cut``).
 
         `args` that require grad are differentiated; `f` returns only differentiable outputs, and there is one cotangent for each.

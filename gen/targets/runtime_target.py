@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import runtime
-from gen.targets import runtime_rules
+from gen.targets import runtime_rules, runtime_watch
 from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss, of_samples
 from runtime import aot, expanded_weights, func
@@ -115,7 +115,7 @@ class RuntimeTarget:
         return runtime_rules.rules()
 
     def watched(self) -> AbstractContextManager[Watch]:
-        return runtime_rules.watched()
+        return runtime_watch.watched()
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
         return runtime_rules.planted(rule, kind)

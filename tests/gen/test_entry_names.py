@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gen.entry_names import WIDTH, Names, words_of
+from gen.entry_names import WIDTH, UniqueNames, words_of
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_every_reason_gives_an_identifier(reason: str) -> None:
 
 @given(st.lists(st.sampled_from(["slow", "slow_2", "huge"])))
 def test_no_name_is_given_twice_and_none_changes_for_a_later_one(wanted: list[str]) -> None:
-    names = Names()
+    names = UniqueNames()
     given = [names.give(name) for name in wanted]
     assert len(set(given)) == len(given)
     assert all(re.fullmatch(rf"{name}(_\d+)?", got) for name, got in zip(wanted, given, strict=True))
-    again = Names()
+    again = UniqueNames()
     assert [again.give(name) for name in wanted[:3]] == given[:3]
 
 
 def test_names_that_are_taken_are_not_given() -> None:
-    names = Names(taken=["slow"])
+    names = UniqueNames(taken=["slow"])
     assert [names.give("slow"), names.give("slow")] == ["slow_2", "slow_3"]

@@ -1,0 +1,262 @@
+"""The runtime's rules pass through a hook: each record is replaced by one whose rules call it.
+
+A watch (:mod:`gen.targets.runtime_watch`) hooks every rule, a fault (:mod:`gen.targets.runtime_rules`) the one that it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from gen.targets.faults import KINDS, Call, Rule
+from runtime.expanded_weights.weight import HANDLED
+from runtime.func.batch import BatchedValue, BatchLevel
+from runtime.func.pushforward import DualValue
+from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
+from runtime.rules.ops import INPLACE, Op, op_of
+from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
+from runtime.seam.levels import innermost
+from runtime.session.tensor import SESSION
+from runtime.tape.conform import conform
+from runtime.tape.nodes import Node
+from runtime.tape.values import GradValue
+
+Hook = Callable[[str, Call], Any]  # (name of the rule, its execution) -> the result that the rule gives instead
+_NOBODY = Node(SESSION, (), ())  # stands for the node whose gradient is conformed
+_hidden = 0  # derivatives under way of which :func:`_at_once` says that no batch rule counts
+
+
+def name_of(func: OpOverload) -> str:
+    return str(func).removeprefix("aten.").removesuffix(".default")
+
+
+@contextmanager
+def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
+    """Every rule, or one, passes through `hook` inside."""
+    funcs = [func for func in RECORDS if only is None or only.op == name_of(func)] if only is None or only.part != "per_sample" else []
+    layers = [(f, layer) for f, layer in HANDLED.items() if only is None or (only.part, only.op) == ("per_sample", f.__name__)]
+    kept = {func: RECORDS[func] for func in funcs}
+    plain = [(layer, layer.rule) for _, layer in layers]
+
+    def hook_tangents() -> None:
+        """A jvp is compiled from its record, and anew whenever a record is added."""
+        for func, record in kept.items():
+            if record.jvp is not None and (only is None or only.part == "jvp"):
+                op = op_of(func)
+                op.jvp = partial(_jvp, hook, f"{name_of(func)} jvp", tangent_rule(op), record.elementwise)
+
+    try:
+        for func, record in kept.items():
+            RECORDS[func] = _with_hook(func, record, hook, only)
+        _listeners.append(hook_tangents)
+        _forget()
+        for function, layer in layers:
+            layer.rule = partial(_per_sample, hook, function.__name__, only, layer.rule)
+        yield
+    finally:
+        for layer, rule in plain:
+            layer.rule = rule
+        if hook_tangents in _listeners:
+            _listeners.remove(hook_tangents)
+        RECORDS.update(kept)
+        _forget()
+
+
+def _forget() -> None:
+    """What was worked out of the records is stale."""
+    for listener in tuple(_listeners):
+        listener()
+
+
+def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) -> Record:
+    name = name_of(func)
+    changed: dict[str, Any] = {}
+    if only is None or only.part in ("vjp", "jvp"):
+        changed["elementwise"] = False  # a fault need not be elementwise where the rule is
+    if record.vjp is not None and (only is None or only.part == "vjp"):
+        changed["vjp"] = {key: _vjp(hook, name, record, key, only) for key in record.vjp}
+    if record.batch is not None and (only is None or only.part == "batch"):
+        changed["batch"] = partial(_batch, hook, f"{name} batch", record.batch)
+    if record.decomposition is not None and (only is None or only.part == "decomposition"):
+        changed["decomposition"] = partial(_decomposition, hook, f"{name} decomposition", record.decomposition)
+    return replace(record, **changed)
+
+
+@contextmanager
+def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
+    """Inside runs a derivative of a record on `values`. Where a hook alone keeps it from running once on all that a batch holds
+    (``Record.elementwise``), the batch rules that it runs instead do not count: without hooks they do not run."""
+    global _hidden
+    level = innermost(values, None) if elementwise else None
+    hides = isinstance(level, BatchLevel) and level.line_up(values)[0] is not None
+    _hidden += hides
+    try:
+        yield
+    finally:
+        _hidden -= hides
+
+
+def _vjp(hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: Rule | None) -> Callable[..., Any]:
+    table: Any = record.vjp
+    formula: Callable[..., Any] = table[key]
+    own = parameters(formula)
+    joint = not isinstance(key, str)
+    targets = [(place, f"{op} vjp {argument}") for place, argument in enumerate(key if joint else (key,))]
+    targets = [(place, name) for place, name in targets if only is None or only.name == name]
+    if not targets:
+        return formula
+    sibling = next((other for other in table if isinstance(other, str) and other != key), None)
+    theirs = parameters(table[sibling]) if sibling is not None and not joint else ()
+    facts = [(f"{name}_shape", f"{name}_dtype") for name in (key if joint else (key,))]
+    names = tuple(dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair), "needs")))
+
+    def hooked(*values: Any) -> Any:
+        given = dict(zip(names, values, strict=True))
+        metas = [(given[shape], given[dtype]) for shape, dtype in facts]
+
+        def run(*inputs: Any) -> Any:
+            with _at_once(record.elementwise and "g" in own, inputs):
+                found = formula(*inputs)
+            if joint:
+                return found and tuple(map(_conformed, found, metas))
+            return _conformed(found, metas[0])
+
+        inputs = tuple(given[name] for name in own)
+        result: Any = None
+        for place, name in targets:
+            others: dict[str, Callable[[], Any]] = {}
+            if joint:
+                others["swapped"] = partial(_exchanged, run, inputs, place)
+            elif sibling is not None:
+                others["swapped"] = lambda: _conformed(table[sibling](*[given[name] for name in theirs]), metas[0])
+            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])  # the engine takes no such gradient
+            result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant, unasked))
+        return result
+
+    return asking(*names)(hooked)
+
+
+def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
+    """A gradient as the engine takes it: summed to the argument's shape, in its dtype. What is lost there is no part of the rule."""
+    shape, dtype = meta
+    if isinstance(gradient, (tuple, list)):
+        return [_conformed(g, (s, d)) for g, s, d in zip(gradient, shape, dtype, strict=True)]
+    if gradient is None or shape is None or gradient.dim() < len(shape):
+        return gradient
+    return conform(gradient, meta, _NOBODY, 0)
+
+
+def _role(name: str) -> str:
+    if name in ("g", "gs"):
+        return "seed"
+    return "other" if name == "needs" or name.endswith(("_shape", "_dtype", "_meta", "_geometry")) else "saved"
+
+
+def _exchanged(run: Callable[..., Any], inputs: Sequence[Any], place: int) -> tuple[Any, ...] | None:
+    """A joint formula's result with one gradient in the place of another."""
+    result = run(*inputs)
+    if result is None:
+        return None
+    other = next((k for k, part in enumerate(result) if k != place and part is not None), place)
+    return tuple(result[other] if k == place else part for k, part in enumerate(result))
+
+
+def _jvp(
+    hook: Hook,
+    name: str,
+    rule: TangentRule,
+    elementwise: bool,
+    op: Op,
+    primals: list[Any],
+    tangents: list[Any],
+    kwargs: dict[str, Any],
+    result: Any,
+) -> Any:
+
+    def run(*inputs: Any) -> Any:
+        with _at_once(elementwise, (*inputs[1], *inputs[2])):
+            found = rule(*inputs)  # as the level takes it: expanded to the result's shape, in its dtype
+        if isinstance(result, torch.Tensor):
+            return fit(found[0] if isinstance(found, (tuple, list)) else found, result)
+        if found is None or not isinstance(result, (tuple, list)):
+            return found
+        return tuple(fit(t, r) if isinstance(r, torch.Tensor) else t for t, r in zip(found, result, strict=True))
+
+    given = [place for place, t in enumerate(tangents) if t is not None]
+    others: dict[str, Callable[[], Any]] = {}
+    if len(given) > 1:
+        fewer = [None if place == given[-1] else t for place, t in enumerate(tangents)]
+        others["dropped"] = lambda: run(op, primals, fewer, kwargs, result)
+    roles = ("other", "saved", "seed", "other", "saved")
+    return hook(name, Call(run, (op, primals, tangents, kwargs, result), roles, others=others, constant=constant))
+
+
+def _batch(
+    hook: Hook,
+    name: str,
+    rule: Callable[..., Any],
+    func: OpOverload,
+    size: int,
+    batched: Sequence[bool],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    if _hidden:
+        return rule(func, size, batched, args, kwargs)
+    others: dict[str, Callable[[], Any]] = {}
+    writes = op_of(func).kind == INPLACE
+    moved = None if writes else _with_other_dims(func, batched, args)
+    if moved is not None:
+        others["dim"] = lambda: rule(func, size, batched, moved, kwargs)
+    inert = frozenset(("narrowed",) if writes else ())
+    call = Call(rule, (func, size, batched, args, kwargs), ("other",) * 5, others=others, inert=inert)
+    found = hook(name, call)
+    if writes and isinstance(args[0], torch.Tensor) and isinstance(found, torch.Tensor) and found is not args[0]:
+        args[0].copy_(found)
+    return found
+
+
+def _with_other_dims(func: OpOverload, batched: Sequence[bool], args: Sequence[Any]) -> list[Any] | None:
+    """The arguments with every dimension one further on, or None where there are none or only one."""
+    first = args[0][0] if args and isinstance(args[0], (tuple, list)) and args[0] else args[0] if args else None
+    if not isinstance(first, torch.Tensor):
+        return None
+    rank = first.dim() - bool(batched[0])
+    moved = list(args)
+    for place, argument in enumerate(func._schema.arguments[: len(args)]):
+        if argument.name.startswith("dim") and rank > 1:
+            value = args[place]
+            if isinstance(value, int):
+                moved[place] = (value + 1) % rank
+            elif isinstance(value, (tuple, list)) and value:
+                moved[place] = [(d + 1) % rank for d in value]
+    return None if all(a is b for a, b in zip(moved, args, strict=True)) else moved
+
+
+def _decomposition(hook: Hook, name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return hook(name, Call(lambda *given: rule(*given, **kwargs), args, ("saved",) * len(args), constant=constant))
+
+
+def _per_sample(hook: Hook, op: str, only: Rule | None, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def hooked(name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
+        full = f"{op} per_sample {name}"
+        if only is not None and only.name != full:
+            return formula
+        return lambda g: hook(full, Call(formula, (g,), ("seed",)))
+
+    return {name: hooked(name, formula) for name, formula in rule(*args, **kwargs).items()}
+
+
+def constant(value: Any) -> Any:
+    """A value without history and tangents, at its own level and at those further out."""
+    if isinstance(value, (GradValue, DualValue)):
+        return value._level.wrap(constant(value._inner), None)  # type: ignore[union-attr]
+    if isinstance(value, BatchedValue):
+        return value._level.wrap(constant(value._inner))
+    return value

@@ -1,0 +1,170 @@
+"""Which of the runtime's rules run, and which kinds of fault would show in what they give."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gen.targets.faults import KINDS, REFUSED, Call, change, differs, inexact, moves
+from gen.targets.runtime_hooks import hooked
+from gen.targets.runtime_rules import rules
+from runtime import func as transforms
+from runtime.errors import BatchingError, MissingRule
+from runtime.func.batch import BatchedValue
+from runtime.func.pushforward import DualValue
+from runtime.seam.levels import Value
+from runtime.tape.values import GradValue
+
+SURVEYED = 3  # executions of a rule that a watch looks into before it is asked what it saw
+
+
+class Watched:
+    """See :class:`gen.targets.faults.Watch`. Kinds are tried on the plain tensors behind the values of an execution."""
+
+    def __init__(self) -> None:
+        self._parts = {rule.name: rule.part for rule in rules()}
+        self._ran: dict[str, set[str]] = {}
+        self._looked: Counter[str] = Counter()
+        self._depends: dict[str, bool] = {}
+        self._tries: Counter[str] = Counter()
+        self._busy = False
+
+    def taken(self) -> dict[str, frozenset[str]]:
+        found = {name: frozenset(kinds) for name, kinds in self._ran.items()}
+        self._ran.clear()
+        self._looked.clear()
+        return found
+
+    def hook(self, name: str, call: Call) -> Any:
+        if self._busy:
+            return call.result()
+        kinds = self._ran.setdefault(name, set())
+        try:
+            result = call.result()
+        except (MissingRule, BatchingError):
+            kinds.add(REFUSED)
+            raise
+        self._looked[name] += 1
+        if self._looked[name] <= SURVEYED:
+            self._busy = True
+            try:
+                with _disable_current_modes(), torch.random.fork_rng(devices=()):
+                    kinds.update(self._showing(name, call, result, kinds))
+            finally:
+                self._busy = False
+        return result
+
+    def _showing(self, name: str, call: Call, result: Any, known: set[str]) -> Iterator[str]:
+        truth = _plain(result)
+        if not _is_plain(truth):
+            return
+        batched = any(map(_is_batched, call.inputs))
+        plain = replace(call, inputs=tuple(map(_plain, call.inputs)), others={})
+        looked_into = not batched and all(map(_is_plain, plain.inputs))
+        for kind in KINDS[self._parts[name]]:
+            if kind in known or kind in call.inert or (batched and not moves(kind, result if call.place is None else result[call.place])):
+                continue
+            if kind == "detached":
+                if not batched and self._depends_on_saved(name, plain) and any(map(_is_tracked, _saved(call))):
+                    yield kind
+                continue
+            try:
+                if kind in call.others:
+                    shows = differs(_plain(call.others[kind]()), truth)
+                else:
+                    shows = (looked_into or kind not in ("saved", "edge")) and differs(change(plain, kind, truth), truth)
+            except Exception:  # a kind that cannot be done here says nothing of the rule, or fails as loudly as a fault can
+                shows = kind in call.others
+            if shows:
+                yield kind
+
+    def _depends_on_saved(self, name: str, call: Call) -> bool:
+        """Whether what the rule gives has a derivative by what it saved: else values that count as constants are no fault."""
+        if name not in self._depends and self._tries[name] < 10:
+            self._tries[name] += 1
+            with suppress(Exception):
+                if _derivative(call):
+                    self._depends[name] = True
+        return self._depends.get(name, False)
+
+
+def _derivative(call: Call) -> bool:
+    places = [place for place, role in enumerate(call.roles) if role == "saved" and _differentiable(call.inputs[place])]
+
+    def of_saved(*saved: Any) -> tuple[Any, ...]:
+        inputs = list(call.inputs)
+        for place, value in zip(places, saved, strict=True):
+            inputs[place] = value
+        result = call.run(*inputs)
+        parts = result if call.place is None else result[call.place]
+        return tuple(part for part in (parts if isinstance(parts, (tuple, list)) else (parts,)) if inexact(part))
+
+    if not places:
+        return False
+    outputs, pullback = transforms.vjp(of_saved, *[call.inputs[place] for place in places])
+    gradients = pullback(tuple(torch.randn_like(output) for output in outputs))
+    return any(bool((leaf != 0).any()) for gradient in gradients for leaf in (gradient if isinstance(gradient, list) else [gradient]))
+
+
+def _differentiable(value: object) -> bool:
+    """All leaves are floating or complex: what a transform takes as one input."""
+    leaves = value if isinstance(value, (tuple, list)) else (value,)
+    return bool(leaves) and all(map(inexact, leaves))
+
+
+def _saved(call: Call) -> Iterator[Any]:
+    for value, role in zip(call.inputs, call.roles, strict=True):
+        if role == "saved":
+            yield from value if isinstance(value, (tuple, list)) else (value,)
+
+
+def _is_tracked(value: object) -> bool:
+    """Whether a value has a history or a tangent that :func:`constant` would take away."""
+    while isinstance(value, Value):
+        if isinstance(value, GradValue) and value.requires_grad:
+            return True
+        if isinstance(value, DualValue) and value._tangent is not None:
+            return True
+        value = value._inner
+    return False
+
+
+def _plain(value: Any) -> Any:
+    """What values hold in the end, in tuples and lists as well."""
+    if isinstance(value, (tuple, list)):
+        held = [_plain(x) for x in value]
+        return held if type(value) is list else tuple(held)
+    while isinstance(value, Value):
+        value = value._inner
+    return value
+
+
+def _is_plain(value: object) -> bool:
+    """Free of tensors that have no values of their own to look at, as those of a symbolic trace."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return not isinstance(value, torch.Tensor) or type(value) is torch.Tensor
+
+
+def _is_batched(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_batched, value))
+    while isinstance(value, Value):
+        if isinstance(value, BatchedValue):
+            return True
+        value = value._inner
+    return False
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """See :meth:`gen.targets.faults.Auditable.watched`."""
+    watch = Watched()
+    with hooked(watch.hook):
+        yield watch
