@@ -178,7 +178,11 @@ def of_programs(only: str = "") -> Iterator[tuple[str, Held, Held]]:
             yield f"{p.name} (small)", *sides(p.loss, (p.x, *p.parameters), bool)
 
 
-def of_ops(only: str = "", samples: int = 2) -> Iterator[tuple[str, Held | str, Held | str]]:
+Swept = tuple[str, Held | str, Held | str]
+"""An op, and what each side keeps of a sample, or why it cannot run it."""
+
+
+def of_ops(only: str = "", samples: int = 2) -> Iterator[Swept]:
     """The same for samples of every op that torch's OpInfo database can differentiate in float64; a side that cannot run one says why."""
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -227,49 +231,77 @@ def resident(iterations: int, every: int) -> Iterator[int]:
 
 def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
     """Print every table; return what they say."""
-    data: dict[str, Any] = {"saved": {}, "peak": {}, "sweep": {}, "not compared": [], "resident": []}
-    table = Table(title="saved for backward: references / storages / bytes", title_justify="left")
-    for column in ("program", "runtime", "torch", ""):
-        table.add_column(column, justify="left" if column == "program" else "right")
+    data: dict[str, Any] = {"saved": _saved_table(console, only), "peak": _peak_table(console, only)}
+    swept = list(of_ops(only))
+    return data | {
+        "sweep": _more_than_torch_table(console, swept),
+        "not compared": _not_compared_table(console, swept),
+        "resident": _resident(console, iterations) if iterations else [],
+    }
+
+
+def _table(title: str, *columns: str, numbers: bool) -> Table:
+    """`numbers`: all columns but the first hold numbers, and are aligned to the right."""
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if numbers and place else "left")
+    return table
+
+
+def _saved_table(console: Console, only: str) -> dict[str, Any]:
+    table = _table("saved for backward: references / storages / bytes", "program", "runtime", "torch", "", numbers=True)
+    data = {}
     for name, mine, theirs in of_programs(only):
         table.add_row(name, str(mine), str(theirs), "" if mine.within(theirs) else "[red]more[/red]")
-        data["saved"][name] = {"runtime": vars(mine), "torch": vars(theirs)}
+        data[name] = {"runtime": vars(mine), "torch": vars(theirs)}
     console.print(table)
+    return data
 
-    table = Table(title="bytes of forward and backward: peak, and kept between the two", title_justify="left")
-    for column in ("program", "peak", "torch", "ratio", "kept", "torch", "ratio"):
-        table.add_column(column, justify="left" if column == "program" else "right")
+
+def _peak_table(console: Console, only: str) -> dict[str, Any]:
+    columns = ("program", "peak", "torch", "ratio", "kept", "torch", "ratio")
+    table = _table("bytes of forward and backward: peak, and kept between the two", *columns, numbers=True)
+    data = {}
     for p in trainings():
         if only.lower() in p.name.lower():
             a, b = (peak_of(p, ours) for ours in (True, False))
             ratios = a.peak / b.peak, a.kept / b.kept
             table.add_row(p.name, f"{a.peak:,}", f"{b.peak:,}", f"{ratios[0]:.3f}", f"{a.kept:,}", f"{b.kept:,}", f"{ratios[1]:.3f}")
-            data["peak"][p.name] = {"runtime": vars(a), "torch": vars(b)}
+            data[p.name] = {"runtime": vars(a), "torch": vars(b)}
     console.print(table)
+    return data
 
-    swept = list(of_ops(only))
+
+def _more_than_torch_table(console: Console, swept: Sequence[Swept]) -> dict[str, list[dict[str, Any]]]:
     compared = [(name, mine, theirs) for name, mine, theirs in swept if isinstance(mine, Held) and isinstance(theirs, Held)]
     more = [(name, mine, theirs) for name, mine, theirs in compared if not mine.within(theirs)]
-    table = Table(title=f"ops that keep more than under torch's engine: {len(more)} of {len(compared)} samples", title_justify="left")
-    for column in ("op", "runtime", "torch"):
-        table.add_column(column)
+    title = f"ops that keep more than under torch's engine: {len(more)} of {len(compared)} samples"
+    table = _table(title, "op", "runtime", "torch", numbers=False)
+    data: dict[str, list[dict[str, Any]]] = {}
     for name, mine, theirs in more:
         table.add_row(name, str(mine), str(theirs))
-        data["sweep"].setdefault(name, []).append({"runtime": vars(mine), "torch": vars(theirs)})
+        data.setdefault(name, []).append({"runtime": vars(mine), "torch": vars(theirs)})
     console.print(table)
-    failures = [
-        (name, side, said) for name, *both in swept for side, said in zip(("runtime", "torch"), both, strict=True) if isinstance(said, str)
-    ]
-    table = Table(title=f"not compared: {len(swept) - len(compared)} of {len(swept)} samples", title_justify="left")
-    for column in ("op", "side", "error"):
-        table.add_column(column)
-    for name, side, said in failures:
-        table.add_row(name, side, escape(said))
-        data["not compared"].append({"op": name, "side": side, "error": said})
-    console.print(table)
-
-    if iterations:
-        data["resident"] = list(resident(iterations, max(1, iterations // 10)))
-        shown = ", ".join(f"{b / 2**20:.1f}" for b in data["resident"])
-        console.print(f"resident MiB during {iterations} training steps of an MLP: {shown}")
     return data
+
+
+def _not_compared_table(console: Console, swept: Sequence[Swept]) -> list[dict[str, str]]:
+    errors = [
+        {"op": name, "side": side, "error": said}
+        for name, *both in swept
+        for side, said in zip(("runtime", "torch"), both, strict=True)
+        if isinstance(said, str)
+    ]
+    without = sum(isinstance(mine, str) or isinstance(theirs, str) for _, mine, theirs in swept)
+    table = _table(f"not compared: {without} of {len(swept)} samples", "op", "side", "error", numbers=False)
+    for error in errors:
+        table.add_row(error["op"], error["side"], escape(error["error"]))
+    console.print(table)
+    return errors
+
+
+def _resident(console: Console, iterations: int) -> list[int]:
+    found = list(resident(iterations, max(1, iterations // 10)))
+    shown = ", ".join(f"{b / 2**20:.1f}" for b in found)
+    console.print(f"resident MiB during {iterations} training steps of an MLP: {shown}")
+    return found

@@ -183,19 +183,8 @@ def page(runs: Sequence[Results], coverage: Mapping[str, Mapping[str, Any]], oth
 def _view(key: str, result: Results) -> View:
     cells = result.cells
     checks = tuple(sorted({cell.check for cell in cells}))
-    grouped: dict[str, dict[str, dict[str, list[CellResult]]]] = {}
-    for cell in cells:
-        grouped.setdefault(cell.family, {}).setdefault(cell.op, {}).setdefault(cell.check, []).append(cell)
     data = _Data(checks)
-    groups = []
-    for family in sorted(grouped):
-        lines = []
-        for op in sorted(grouped[family]):
-            row = grouped[family][op]
-            lines.append(Line(op, tuple(_square(row.get(check, ()), data.add(op, row.get(check, ()))) for check in checks)))
-        members = {check: [cell for row in grouped[family].values() for cell in row.get(check, ())] for check in checks}
-        head = Line(family, tuple(_summary(members[check]) for check in checks))
-        groups.append(Group(head, tuple(lines), _worst(cell for found in members.values() for cell in found)))
+    groups = _groups(cells, checks, data)
     counts = result.counts()
     header = result.header
     return View(
@@ -207,7 +196,7 @@ def _view(key: str, result: Results) -> View:
         wall=result.end.get("wall_seconds"),
         mean=1000 * sum(cell.seconds for cell in cells) / len(cells) if cells else 0.0,
         checks=checks,
-        groups=tuple(groups),
+        groups=groups,
         failures=_failures(cells),
         reasons=_reasons(cells),
         skipped=Counter(cell.why for cell in cells if cell.outcome == "skipped").most_common(),
@@ -216,6 +205,23 @@ def _view(key: str, result: Results) -> View:
         never=list(result.end.get("never_happened", ())),
         data=data.text(),
     )
+
+
+def _groups(cells: Sequence[CellResult], checks: Sequence[str], data: _Data) -> tuple[Group, ...]:
+    """The rows of the grid by family; their cells are added to `data`."""
+    grouped: dict[str, dict[str, dict[str, list[CellResult]]]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.family, {}).setdefault(cell.op, {}).setdefault(cell.check, []).append(cell)
+    groups = []
+    for family in sorted(grouped):
+        lines = []
+        for op in sorted(grouped[family]):
+            row = grouped[family][op]
+            lines.append(Line(op, tuple(_square(row.get(check, ()), data.add(op, row.get(check, ()))) for check in checks)))
+        members = {check: [cell for row in grouped[family].values() for cell in row.get(check, ())] for check in checks}
+        head = Line(family, tuple(_summary(members[check]) for check in checks))
+        groups.append(Group(head, tuple(lines), _worst(cell for found in members.values() for cell in found)))
+    return tuple(groups)
 
 
 def _worst(cells: Iterable[CellResult]) -> str:

@@ -52,23 +52,36 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
             level._set_tangent(a, t + torch.zeros_like(p))  # the jvp writes to it, so it needs room for each element, as the primal has
             tangents[i] = tangent_of(a)
     out_tangents = ctx.push(primals, outs, tangents) if any(t is not None for t in tangents) else (None,) * len(outs)
-    wrapped = []
-    for o, t in zip(outs, out_tangents, strict=True):
-        source = position_of(o, primals)
-        if not isinstance(o, torch.Tensor):
-            wrapped.append(o)
-        elif source is not None and position_of(o, ctx.dirty_tensors) is not None:
-            wrapped.append(_written(level, args[source], tangents[source], t))
-        elif isinstance(o, Value) and o._level.number > level.number:
-            wrapped.append(o)  # as at a grad level: a trace saw the work
-        else:
-            v = level.wrap(o, t)
-            bases = [a for a, p in zip(args, primals, strict=True) if isinstance(a, Value) and a._level is level and aliases(o, p)]
-            if bases:
-                v._view = View(bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function")
-            wrapped.append(v)
+    call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
+    wrapped = tuple(call.output(o, t) for o, t in zip(outs, out_tangents, strict=True))
     ctx.forget_marks()
-    return (tuple(wrapped) if several else wrapped[0]), ctx
+    return (wrapped if several else wrapped[0]), ctx
+
+
+class _Pushed(NamedTuple):
+    """A call of a Function at a dual level. ``primals``: what ``args`` hold; ``dirty``: those of them that ``forward`` wrote to."""
+
+    level: DualLevel
+    args: tuple[Any, ...]
+    primals: tuple[Any, ...]
+    tangents: list[torch.Tensor | None]
+    dirty: tuple[torch.Tensor, ...]
+
+    def output(self, o: Any, t: torch.Tensor | None) -> Any:
+        """``o``, which ``forward`` returned, with the tangent ``t``."""
+        if not isinstance(o, torch.Tensor):
+            return o
+        source = position_of(o, self.primals)
+        if source is not None and position_of(o, self.dirty) is not None:
+            return _written(self.level, self.args[source], self.tangents[source], t)
+        if isinstance(o, Value) and o._level.number > self.level.number:
+            return o  # as at a grad level: a trace saw the work
+        v = self.level.wrap(o, t)
+        of = zip(self.args, self.primals, strict=True)
+        bases = [a for a, p in of if isinstance(a, Value) and a._level is self.level and aliases(o, p)]
+        if bases:
+            v._view = View(bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function")
+        return v
 
 
 def _batches(t: Any) -> set[BatchLevel]:
@@ -151,13 +164,19 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
             )
         output, out_dims = result
     flat, spec = pytree.tree_flatten(output)
+    dims = _checked_out_dims(out_dims, spec)
+    return pytree.tree_unflatten([_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec), None
+
+
+def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
+    """One entry for each leaf of an output of the structure ``spec``."""
     dims = pytree._broadcast_to_and_flatten(out_dims, spec)
     if dims is None or not all(d is None or isinstance(d, int) for d in dims):
         raise RuntimeError(
             f"The autograd.Function's vmap staticmethod returned an incompatible (output, out_dims) tuple. out_dims={out_dims} has "
             f"structure {pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_EXTENDING}"
         )
-    return pytree.tree_unflatten([_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec), None
+    return dims
 
 
 def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]) -> Any:

@@ -16,7 +16,7 @@ from .weight import ExpandedWeight, UnhandledFunction
 
 
 def call_for_per_sample_grads(
-    module: Any,
+    module: torch.nn.Module,
     *,
     batch_size: int | None = None,
     loss_reduction: str = "sum",
@@ -38,6 +38,34 @@ def call_for_per_sample_grads(
     without effects of its own. ``RuntimeError`` for other arguments, for batches of different sizes, and if ``grad_sample`` holds
     gradients already. ``UnhandledFunction`` names a function without a rule.
     """
+    _check_arguments(module, batch_size, loss_reduction)
+
+    @wraps(module.forward)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        size = _batch_size(args, kwargs, 0 if batch_first else 1) if batch_size is None else batch_size
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: as_leaf(t) if t.requires_grad else t, (args, kwargs))
+        params: dict[str, Any] = {}
+        for name, p in module.named_parameters():
+            params[name] = p
+            if p.requires_grad:
+                params[name] = weight = ExpandedWeight(p, size, loss_reduction, fallback=by_sample if fallback else None)
+                weight.batch_first = batch_first
+                weight.allow_smaller_batches = batch_size is not None
+
+        def run(params: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return _functional_call(module, params, args, kwargs)
+
+        try:
+            return run(params, args, kwargs)
+        except UnhandledFunction:
+            if not fallback:
+                raise
+            return by_sample(run, (params, args, kwargs), {})
+
+    return wrapper
+
+
+def _check_arguments(module: object, batch_size: object, loss_reduction: object) -> None:
     if not isinstance(module, torch.nn.Module):
         raise RuntimeError(f"Module passed must be nn.Module, got {type(module).__name__}")
     if not (batch_size is None or isinstance(batch_size, int)):
@@ -52,32 +80,8 @@ def call_for_per_sample_grads(
                 f"Expanded Weights accumulates: grad_sample of {name} would be incorrect for multiple calls. Set it to None first."
             )
 
-    @wraps(module.forward)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        size = _batch_size(args, kwargs, 0 if batch_first else 1) if batch_size is None else batch_size
-        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: as_leaf(t) if t.requires_grad else t, (args, kwargs))
-        params: dict[str, Any] = {}
-        for name, p in module.named_parameters():
-            params[name] = p
-            if p.requires_grad:
-                params[name] = weight = ExpandedWeight(p, size, loss_reduction, fallback=by_sample if fallback else None)
-                weight.batch_first = batch_first
-                weight.allow_smaller_batches = batch_size is not None
 
-        def run(params: Any, args: Any, kwargs: Any) -> Any:
-            return _functional_call(module, params, args, kwargs)
-
-        try:
-            return run(params, args, kwargs)
-        except UnhandledFunction:
-            if not fallback:
-                raise
-            return by_sample(run, (params, args, kwargs), {})
-
-    return wrapper
-
-
-def _batch_size(args: Any, kwargs: Any, dim: int) -> int:
+def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:
     found: int | None = None
     for t in pytree.tree_leaves((args, kwargs)):
         if isinstance(t, torch.Tensor) and t.dim() > dim:
