@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.rules.derive import pointwise
+from runtime.extend import pointwise
 
 
 @torch.library.custom_op("third_party::shift_scale", mutates_args=())
