@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 SCHEMA = 1  # raise it when `Facts` changes
 
@@ -83,10 +82,10 @@ def build() -> Catalog:
         (core.ShapeFuncInfo, "shape"),
     )
 
-    def words(dtypes: Iterable[Any]) -> tuple[str, ...]:
+    def words(dtypes: Iterable[torch.dtype]) -> tuple[str, ...]:
         return tuple(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
-    def facts(name: str, info: Any) -> Facts:
+    def facts(name: str, info: core.OpInfo) -> Facts:
         derivatives = info.supported_backward_dtypes("cpu") if info.supports_autograd else ()
         has = {
             "autograd": info.supports_autograd,

@@ -21,9 +21,9 @@ from pathlib import Path
 import yaml
 
 from gen.audit import reach
-from gen.audit.campaign import Campaign, Finding, Survivors
+from gen.audit.campaign import AnyFault, Campaign, Fault, Finding, Survivors
 from gen.audit.modules import Check, eligible, load_modules
-from gen.audit.rules import Rules
+from gen.audit.rules import RuleFault, Rules
 from gen.audit.workers import Workers
 from gen.checks.tables import TIERS, TableError
 from gen.targets import load
@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if applied and share >= args.at_least and not unexplained else 1
 
 
-def _of_transforms(args: argparse.Namespace, target: Target, checks: Sequence[Check]) -> list[Finding]:
+def _of_transforms(args: argparse.Namespace, target: Target, checks: Sequence[Check]) -> list[Finding[Fault]]:
     campaign = Campaign(target, list(checks), args.device, args.tier, args.seed)
-    found: list[Finding] = []
+    found: list[Finding[Fault]] = []
     for finding in campaign.findings(args.faults):
         found.append(finding)
         counted = sum(one.applied for one in found)
@@ -98,7 +98,7 @@ def _of_transforms(args: argparse.Namespace, target: Target, checks: Sequence[Ch
     return found
 
 
-def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Check]) -> list[Finding]:
+def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Check]) -> list[Finding[RuleFault]]:
     cells = eligible(checks, args.tier)
     workers = Workers(args.workers, args.target, args.device, args.modules)
     known = reach.Map(CACHE / f"reach-{args.target}-{args.device}.json", reach.content(target.fingerprint(), args.modules))
@@ -117,7 +117,7 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
     faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
     if args.only:
         faults = [fault for fault in faults if fnmatchcase(str(fault), args.only)]
-    found: list[Finding] = []
+    found: list[Finding[RuleFault]] = []
     for finding in rules.findings(faults, workers, further):
         found.append(finding)
         print(f"[{len(found):4d}/{len(faults)}] {finding.line()}", flush=True)
@@ -128,7 +128,7 @@ def _progress(done: int, count: int) -> None:
     print(f"which cells run which rules: {done} of {count}", flush=True)
 
 
-def _summarise(found: Sequence[Finding], survivors: Survivors) -> int:
+def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
     """Print the tables and the survivors; how many of these have no reason yet."""
     planted: Counter[tuple[str, str]] = Counter()
     caught: Counter[tuple[str, str]] = Counter()

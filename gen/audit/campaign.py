@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import yaml
 
@@ -33,11 +33,24 @@ class Fault:
         return f"{self.op} {self.where} {self.kind}"
 
 
+class AnyFault(Protocol):
+    """What was planted: a :class:`Fault`, or a :class:`gen.audit.rules.RuleFault`."""
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+F = TypeVar("F", bound=AnyFault, covariant=True)
+
+
 @dataclass(frozen=True)
-class Finding:
+class Finding(Generic[F]):
     """The fate of a fault: caught by a case, survived, or not applied because it changed nothing."""
 
-    fault: Any  # a Fault or a RuleFault: what has a `where`, a `kind` and a text
+    fault: F
     applied: bool
     caught: str | None = None
     why: str = ""
@@ -60,7 +73,7 @@ class Campaign:
     seed: int
     _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
-    def findings(self, count: int) -> Iterator[Finding]:
+    def findings(self, count: int) -> Iterator[Finding[Fault]]:
         """Findings until `count` faults changed a value, or none are left. Redrawn faults are told as well."""
         applied = 0
         for fault in self._drawn():
@@ -94,7 +107,7 @@ class Campaign:
     def _reached(self, op: str, stage: str, kind: str) -> list[tuple[Check, Cell]]:
         return [(check, cell) for check, cell in self._cells[op] if stage in check.stages and _may_change(kind, cell)]
 
-    def try_fault(self, fault: Fault) -> Finding:
+    def try_fault(self, fault: Fault) -> Finding[Fault]:
         """Run the cells of the op that reach the fault, short pipelines first, until one catches it."""
         stage = WHERE[fault.where]
         cells = self._reached(fault.op, stage, fault.kind)
@@ -150,5 +163,5 @@ class Survivors:
             rows.append((str(row["fault"]), str(row["reason"])))
         return cls(tuple(rows))
 
-    def reason(self, finding: Finding) -> str | None:
+    def reason(self, finding: Finding[AnyFault]) -> str | None:
         return next((reason for pattern, reason in self.rows if fnmatchcase(str(finding.fault), pattern)), None)

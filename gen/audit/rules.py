@@ -104,10 +104,10 @@ class Rules:
         word = rule.op.split(".")[0].removesuffix("_backward").strip("_")
         return running & set(ops) or {op for op in ops if word in op}
 
-    def findings(self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]) -> Iterator[Finding]:
+    def findings(self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]) -> Iterator[Finding[RuleFault]]:
         """The fate of each fault, as it is known. For the rules of those that survive `further` is called once, to :meth:`learn` of more
         cells that these then meet."""
-        survived: dict[RuleFault, Finding] = {}
+        survived: dict[RuleFault, Finding[RuleFault]] = {}
         met: dict[RuleFault, set[str]] = {}
         for last in (False, True):
             tried = survived if last else faults
@@ -124,7 +124,7 @@ class Rules:
                 further({fault.rule for fault in survived})
         yield from survived.values()
 
-    def _tried(self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers) -> Iterator[Finding]:
+    def _tried(self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers) -> Iterator[Finding[RuleFault]]:
         """Neighbours share a module, and so samples."""
         waiting: dict[tuple[str, str], RuleFault] = {}
         jobs: list[Job] = []

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,11 +22,14 @@ from gen.checks.evaluate import Comparison, run_target
 from gen.checks.instances import instances
 from gen.checks.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
 from gen.checks.pipelines import Program
-from gen.checks.samples import STORE, Sample, candidates, choose, from_call, make_op, resolve
+from gen.checks.samples import STORE, Op, Sample, candidates, choose, from_call, make_op, resolve
 from gen.checks.seeds import stable_seed
 from gen.checks.tables import Cell, Family
 from gen.pipeline import Pipeline, parse
-from gen.targets.protocol import Target
+from gen.targets.protocol import Target, Values
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import ErrorInput, OpInfo
 
 __all__ = ["Case", "Lacking", "Mismatch", "SampleFailure", "Unsuitable", "Vacuous"]
 
@@ -228,11 +231,11 @@ class Case:
                 kind = error["raises"] if isinstance(error["raises"], type) else _exception(error["raises"])
                 yield sample.description, self._calling(sample), kind, error.get("match", "")
         elif op.info is not None:
-            for sample, given in _opinfo_errors(op, self.device):
+            for sample, given in _opinfo_errors(op, op.info, self.device):
                 yield sample.description, self._calling(sample), given.error_type, given.error_regex
 
     def _calling(self, sample: Sample) -> Callable[[], Any]:
-        def f(*tensors: Any) -> tuple[Any, ...]:
+        def f(*tensors: Any) -> Values:
             raw = sample.raw(sample.op.call, tensors)
             if raw is NotImplemented:
                 raise TypeError(f"{sample.op.name} returned NotImplemented, of which Python makes a TypeError")
@@ -241,13 +244,13 @@ class Case:
         return lambda: self.target.forward(f)(*sample.inputs)
 
 
-def _row_errors(op: Any, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
+def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
     described = [{key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]]
     return candidates(op, {**row, "samples": described}, dtype, device, wrapped=False)
 
 
-def _opinfo_errors(op: Any, device: str) -> Iterator[tuple[Sample, Any]]:
-    for index, given in enumerate(opinfo.errors(op.info, device)):
+def _opinfo_errors(op: Op, info: OpInfo, device: str) -> Iterator[tuple[Sample, ErrorInput]]:
+    for index, given in enumerate(opinfo.errors(info, device)):
         sample = given.sample_input
         yield from_call(op, index, (sample.input, *sample.args), dict(sample.kwargs)), given
 

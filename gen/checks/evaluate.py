@@ -18,7 +18,7 @@ from gen.checks.pipelines import Program, nudged, widened
 from gen.checks.samples import Sample, flat_tensors
 from gen.checks.seeds import seeded
 from gen.reference import Numeric
-from gen.targets.protocol import Target
+from gen.targets.protocol import Target, Values
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
@@ -227,7 +227,7 @@ def _nudged_and_widened(x: Tensor) -> Tensor:
     return widened(nudged(x))
 
 
-def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
     """OpInfo's NumPy reference on wide copies of the inputs. It may take fewer arguments than the op: then the sample says nothing."""
     import numpy
     from torch.testing._internal.opinfo.core import SampleInput

@@ -11,6 +11,7 @@ from gen.checks.declarative import arrange
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program
 from gen.checks.samples import Sample
+from gen.targets.protocol import Target, Values
 
 Tensor = torch.Tensor
 DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not allowed"
@@ -30,7 +31,7 @@ def _program(
     return Program(lambda target: call if plain is None or not _is_reference(target) else plain, inputs, flags, sample.seed, label)
 
 
-def _is_reference(target: Any) -> bool:
+def _is_reference(target: Target) -> bool:
     return target.name in ("loop", "numeric")
 
 
@@ -53,12 +54,12 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     wrong = tuple(r.new_empty(0) for r in results)
     single = isinstance(raw, Tensor)
 
-    def call(*values: Any) -> tuple[Any, ...]:
+    def call(*values: Any) -> Values:
         buffers = tuple(buffer.clone() for buffer in values[count:])
         sample.raw(variant, values[:count], out=buffers[0] if single else buffers)
         return buffers
 
-    def plain(*values: Any) -> tuple[Any, ...]:
+    def plain(*values: Any) -> Values:
         raw = sample.raw(sample.op.call, values[:count])
         return (raw,) if single else tuple(raw)
 
@@ -83,7 +84,7 @@ def _inplace_variant(sample: Sample) -> Callable[..., Any]:
 def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     variant = _inplace_variant(sample)
 
-    def call(*values: Any) -> tuple[Any, ...]:
+    def call(*values: Any) -> Values:
         x = values[0].clone()
         sample.raw(variant, (x, *values[1:]))
         return (x,)
@@ -95,14 +96,14 @@ def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """In place on a view of the first half of a base; the base is returned, so its other half must keep values and gradients."""
     variant = _inplace_variant(sample)
 
-    def call(*values: Any) -> tuple[Any, ...]:
+    def call(*values: Any) -> Values:
         x = values[0].reshape(-1)
         base = torch.cat([x, x])
         view = base[: x.shape[0]].view(values[0].shape)
         sample.raw(variant, (view, *values[1:]))
         return (base,)
 
-    def plain(*values: Any) -> tuple[Any, ...]:
+    def plain(*values: Any) -> Values:
         return (torch.cat([sample(*values)[0].reshape(-1), values[0].reshape(-1)]),)
 
     return [_program(sample, inputs, f"{sample.op.name} in place on a view", call, plain)]
@@ -112,7 +113,7 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     if not any(sample.differentiable):
         raise Unsuitable(f"{sample.description}: no differentiable tensor to write to")
 
-    def call(*values: Any) -> tuple[Any, ...]:
+    def call(*values: Any) -> Values:
         for value, flag in zip(values, sample.differentiable, strict=True):
             if flag:
                 value.data = torch.zeros_like(value)

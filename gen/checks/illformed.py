@@ -20,7 +20,7 @@ from gen.checks.compare import Rule, Tally, compare
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.samples import Sample
 from gen.checks.seeds import seeded
-from gen.targets.protocol import Flat, Target
+from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
 Rows = Sequence[Sequence[Tensor]]
@@ -52,7 +52,7 @@ def variants(sample: Sample, form: str) -> Iterator[Variant]:
         written = [0]
 
     def calling(change: Callable[[list[Any]], None] | None) -> Flat:
-        def f(*values: Any) -> tuple[Any, ...]:
+        def f(*values: Any) -> Values:
             copies = [v.clone() if place in written else v for place, v in enumerate(values)]
             args, kwargs = sample.rebuild(copies)
             if change is not None:

@@ -9,17 +9,20 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from gen.checks.seeds import seeded_with_numpy
 
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+
 CANDIDATES = 64  # samples of one op that are kept; the choice for a check is made among them
 READ = 512  # samples read from one generator
 
 
-def dotted_name(info: Any) -> str:
+def dotted_name(info: OpInfo) -> str:
     """``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` + variant; dashes become underscores."""
     name: str = info.name
     if name.startswith("torch."):
@@ -41,7 +44,7 @@ def _resolves(root: object, path: str) -> bool:
 
 
 @cache
-def database() -> dict[str, Any]:
+def database() -> dict[str, OpInfo]:
     """Every OpInfo by dotted name. The import's own warnings concern torch's test helpers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -49,19 +52,19 @@ def database() -> dict[str, Any]:
     return {dotted_name(info): info for info in op_db}
 
 
-def lookup(name: str) -> Any | None:
+def lookup(name: str) -> OpInfo | None:
     """The OpInfo called `name`, or None."""
     return database().get(name)
 
 
-def differentiates(info: Any, dtype: torch.dtype, device: str) -> bool:
+def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
     """Whether torch claims reverse-mode derivatives of the op for `dtype`."""
     if not (dtype.is_floating_point or dtype.is_complex) or not info.supports_autograd:
         return False
     return dtype in info.supported_backward_dtypes(torch.device(device).type)
 
 
-def samples(info: Any, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[Any]:
+def samples(info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[SampleInput]:
     """About :data:`CANDIDATES` SampleInputs at most. Inputs that torch would differentiate require grad: that is how OpInfo marks them."""
     with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # making samples is not what is tested
@@ -69,36 +72,37 @@ def samples(info: Any, device: str, dtype: torch.dtype, seed_parts: tuple[object
     return iter([*_thinned(found), *_small(info, found)])
 
 
-def _thinned(found: list[Any]) -> list[Any]:
+def _thinned(found: list[SampleInput]) -> list[SampleInput]:
     """The first half of the limit as it comes, the other half spread evenly: neighbours are alike."""
     half = CANDIDATES // 2
     rest = found[half:]
     return found if len(found) <= CANDIDATES else found[:half] + rest[:: -(-len(rest) // half)]
 
 
-def _small(info: Any, found: list[Any]) -> Iterator[Any]:
+def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
     """Pieces of the first sample of an elementwise op of one tensor, of which OpInfo makes only samples too large for a Jacobian."""
-    from torch.testing._internal.opinfo.core import SampleInput, UnaryUfuncInfo
+    from torch.testing._internal.opinfo import core
 
-    if not isinstance(info, UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
+    if not isinstance(info, core.UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
         return
     flat = found[0].input.detach().reshape(-1)
     for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
         given = piece.clone().requires_grad_(found[0].input.requires_grad)
-        yield SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
+        yield core.SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
 
 
-def errors(info: Any, device: str) -> list[Any]:
+def errors(info: OpInfo, device: str) -> list[ErrorInput]:
     """The ErrorInputs of the op; none where torch has written none."""
-    if info.error_inputs_func is None:
+    written: object = info.error_inputs_func
+    if written is None:
         return []
     with seeded_with_numpy("errors", info.name), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(info.error_inputs(device))
 
 
-def has_own_wrapper(info: Any) -> bool:
+def has_own_wrapper(info: OpInfo) -> bool:
     """Whether derivatives are those of a wrapped op, as of ``cholesky(x + xᴴ)``, because the op reads only part of its input."""
-    from torch.testing._internal.opinfo.core import OpInfo
+    from torch.testing._internal.opinfo import core
 
-    return info.gradcheck_wrapper is not OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
+    return info.gradcheck_wrapper is not core.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default

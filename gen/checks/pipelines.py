@@ -19,9 +19,9 @@ from gen.checks.outcomes import Unsuitable
 from gen.checks.seeds import generator, seeded
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
+from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
-Flat = Callable[..., tuple[Any, ...]]
 JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; of larger ones only a corner is taken
 CORNER = 8  # elements of each tensor in such a corner
 
@@ -30,7 +30,7 @@ CORNER = 8  # elements of each tensor in such a corner
 class Program:
     """`over(target)` is the function; `inputs` are plain tensors; `label` is its text and, with `seed`, its identity."""
 
-    over: Callable[[Any], Flat]
+    over: Callable[[Target], Flat]
     inputs: tuple[Tensor, ...]
     differentiable: tuple[bool, ...]
     seed: int
@@ -105,7 +105,7 @@ def nudged(x: Tensor) -> Tensor:
 def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int]) -> Flat:
     """`f` as a function of the inputs at `places`, giving the outputs at `outputs`; other inputs stay at `values`."""
 
-    def g(*some: Any) -> tuple[Any, ...]:
+    def g(*some: Any) -> Values:
         full = list(values)
         for place, value in zip(places, some, strict=True):
             full[place] = value
@@ -132,10 +132,10 @@ def _reverse(name: str, program: Program) -> Program:
     active, kept, count = program.active, program.kept, len(program.inputs)
     cotangents = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
 
-    def over(target: Any) -> Flat:
+    def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> tuple[Any, ...]:
+        def g(*values: Any) -> Values:
             primals = values[:count]
             _, pullback = getattr(target, name)(restricted(f, primals, active, kept), *[primals[place] for place in active])
             return tuple(pullback(tuple(values[count:])))
@@ -150,10 +150,10 @@ def _jvp(program: Program) -> Program:
     active, kept, count = program.active, program.kept, len(program.inputs)
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
-    def over(target: Any) -> Flat:
+    def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> tuple[Any, ...]:
+        def g(*values: Any) -> Values:
             primals = values[:count]
             inner = restricted(f, primals, active, kept)
             outputs, pushed = target.jvp(inner, tuple(primals[place] for place in active), tuple(values[count:]))
@@ -168,10 +168,10 @@ def _jvp(program: Program) -> Program:
 def _grad(program: Program) -> Program:
     active, kept = program.active, program.kept
 
-    def over(target: Any) -> Flat:
+    def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> tuple[Any, ...]:
+        def g(*values: Any) -> Values:
             inner = restricted(f, values, active, kept)
             return tuple(target.grad(lambda *some: sum_of_squares(inner(*some)))(*[values[place] for place in active]))
 
@@ -186,10 +186,10 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
             program = _cornered(program)
         active, kept = program.active, program.kept
 
-        def over(target: Any) -> Flat:
+        def over(target: Target) -> Flat:
             f = program.over(target)
 
-            def g(*values: Any) -> tuple[Any, ...]:
+            def g(*values: Any) -> Values:
                 inner = restricted(f, values, active, kept)
                 blocks = getattr(target, name)(inner, tuple(range(len(active))))(*[values[place] for place in active])
                 return _leaves(blocks)
@@ -211,10 +211,10 @@ def _cornered(program: Program) -> Program:
     """`program` as a function of the first elements of its large differentiable inputs, giving the first elements of its outputs."""
     large = [place for place in program.active if program.inputs[place].numel() > CORNER]
 
-    def over(target: Any) -> Flat:
+    def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> tuple[Any, ...]:
+        def g(*values: Any) -> Values:
             full = list(values)
             for place in large:
                 x = program.inputs[place]
@@ -233,7 +233,7 @@ def _functionalize(program: Program) -> Program:
     return Program(lambda target: target.functionalize(over(target)), program.inputs, program.differentiable, program.seed, label)
 
 
-def _leaves(blocks: Any) -> tuple[Any, ...]:
+def _leaves(blocks: Any) -> Values:
     if isinstance(blocks, (tuple, list)):
         return tuple(leaf for block in blocks for leaf in _leaves(block))
     return (blocks,)

@@ -13,9 +13,10 @@ import torch
 
 from gen.checks.batching import VARIATIONS, vary
 from gen.checks.outcomes import Mismatch, Unsuitable
-from gen.checks.pipelines import Flat, Program, extend, restricted
+from gen.checks.pipelines import Program, extend, restricted
 from gen.checks.seeds import seeded
 from gen.reference import Loop
+from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
 
@@ -35,8 +36,8 @@ def _captured(stage: str, program: Program, dynamic: bool) -> Program:
     groups = [other_values(program), *other_sizes(program, dynamic)]
     count = len(program.inputs)
 
-    def over(target: Any) -> Flat:
-        def g(*values: Any) -> tuple[Any, ...]:
+    def over(target: Target) -> Flat:
+        def g(*values: Any) -> Values:
             examples = _beside(values, program.inputs)
             replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
             if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
@@ -62,10 +63,10 @@ def _joint(program: Program, partition: str, dynamic: bool) -> Program:
     def recorded(values: Sequence[Tensor]) -> list[Tensor]:
         return [x.detach().clone().requires_grad_() if flag else x for x, flag in zip(values, flags, strict=True)]
 
-    def over(target: Any) -> Flat:
+    def over(target: Target) -> Flat:
         inner = program.over(target)
 
-        def g(*values: Any) -> tuple[Any, ...]:
+        def g(*values: Any) -> Values:
             examples = recorded(_beside(values, program.inputs))
             replay = target.joint(
                 lambda *xs: restricted(inner, xs, range(count), kept)(*xs), examples, partition=partition, dynamic=dynamic
@@ -141,10 +142,10 @@ def _per_sample(program: Program, axes: Mapping[str, str]) -> Program:
     reduction = axes.get("loss_reduction", "sum")
     input_grad = axes.get("input_grad", "without_input_grad") == "with_input_grad" and program.differentiable[place]
 
-    def over(target: Any) -> Flat:
+    def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> tuple[Any, ...]:
+        def g(*values: Any) -> Values:
             inner = restricted(f, values, [place, *params], kept)
             held = [values[p] for p in params]
             return tuple(target.per_sample(inner, values[place], held, loss_reduction=reduction, input_grad=input_grad))

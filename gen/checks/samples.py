@@ -11,14 +11,19 @@ import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.checks import declarative, opinfo
 from gen.checks.seeds import seeded, seeded_with_numpy, stable_seed
+from gen.targets.protocol import Values
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 Tensor = torch.Tensor
 Apply = Callable[..., Any]
@@ -35,7 +40,7 @@ class Op:
     out: Apply | None = None  # takes out=
     reference: Apply | None = None  # on tensors
     numpy_reference: Callable[[Any], Any] | None = None  # on an OpInfo SampleInput
-    info: Any = None
+    info: OpInfo | None = None
 
 
 @dataclass(repr=False)  # torch.func.vmap takes the repr of what it maps
@@ -58,7 +63,7 @@ class Sample:
     memory: dict[Any, Any] = field(default_factory=dict)
     _facts: Facts | None = None
 
-    def __call__(self, *tensors: Any) -> tuple[Any, ...]:
+    def __call__(self, *tensors: Any) -> Values:
         """The flat function. Inputs that the op writes to are cloned first, so it is a function indeed."""
         if self.facts.mutates:
             tensors = tuple(t.clone() if written else t for t, written in zip(tensors, self.facts.mutated, strict=True))
@@ -71,7 +76,7 @@ class Sample:
             return self.wrap(call, *args, **kwargs, **extra)
         return call(*args, **kwargs, **extra)
 
-    def outputs(self, raw: Any) -> tuple[Any, ...]:
+    def outputs(self, raw: Any) -> Values:
         """A raw result as a tuple of dense tensors."""
         return flat_tensors(self.process(raw))
 
@@ -107,7 +112,7 @@ class Facts:
         return any(self.mutated)
 
 
-def flat_tensors(result: Any) -> tuple[Any, ...]:
+def flat_tensors(result: Any) -> Values:
     """The tensors of `result` in order; numbers become tensors, sparse ones dense, anything else is left out."""
     leaves = []
     for leaf in pytree.tree_leaves(result):
@@ -123,7 +128,7 @@ class _RandomSpy(TorchDispatchMode):
 
     drew = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
         before = torch.get_rng_state()
@@ -196,7 +201,7 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
     if source == "opinfo":
         if op.info is None:
             raise LookupError(f"{op.name}: no `samples` in its row and no OpInfo of that name")
-        calls = _from_opinfo(op, dtype, device, seed, wrapped)
+        calls = _from_opinfo(op.info, dtype, device, seed, wrapped)
     else:
         with seeded_with_numpy(*seed):
             calls = list(declarative.build(resolve(source) if isinstance(source, str) else source, dtype, device))
@@ -217,8 +222,7 @@ def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any])
 Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[..., Any] | None]
 
 
-def _from_opinfo(op: Op, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool) -> list[Call]:
-    info = op.info
+def _from_opinfo(info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool) -> list[Call]:
     wrap = info.gradcheck_wrapper if wrapped and opinfo.has_own_wrapper(info) else None
     return [
         ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
