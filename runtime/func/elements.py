@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op
 from ..seam.shells import VALUES
 
@@ -60,7 +61,9 @@ def _described(a: Any) -> Any:
 
 
 def refusal(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
-    """The error of the first element that refuses the call; None where all accept it."""
+    """The error of the first element that refuses the call; None where all accept it. Elements are asked about dense tensors alone."""
+    if any(isinstance(a, torch.Tensor) and a.is_nested for a in _leaves(args, kwargs)):
+        return NestedTensor()
     sizes = _sizes(args, kwargs)
     for at in itertools.islice(itertools.product(*map(range, sizes.values())), SEARCHED):
         try:

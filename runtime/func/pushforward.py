@@ -15,6 +15,7 @@ from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA, follow_inner
 from ..tape.lift import lift_in_place
+from ..tape.metas import refuse_nested
 from ..tape.running import computes_tangents
 from ..tape.view_history import STALE, WRITTEN, View, aliases, refuse_rebase
 from .tangent_rules import fit, tangent_rule
@@ -80,32 +81,36 @@ class DualLevel(Level):
         return tangent_of(v) is None
 
     def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        op = op_of(func)
-        if op.record is None and op.composite and op.kind is not INPLACE:
-            return self.run_inside(func.decompose, args, kwargs)
-        if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
-            return self._constant(op, args, kwargs)
-        if op.kind is OUT:
-            return self._out(op, args, kwargs)
-        if kwargs and self._any_dual(kwargs.values()):
-            return self.run_inside(written_out(op, "jvp"), args, kwargs)
-        if op.kind is INPLACE:
-            return self._inplace(op, args, kwargs)
-        primals, tangents, any_tangent = self._split(op, args)
-        kwargs = unwrap_kwargs(self, kwargs)
-        if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
-            return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
-        record = op.record
-        if record is None or (record.jvp is None and record.vjp is None):
-            decomposed = decomposition_of(op, "jvp")
-            if decomposed is None:
-                raise MissingRule(str(func), "jvp")
-            return self.run_inside(decomposed, args, kwargs)
-        result = func(*primals, **kwargs)
-        ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
-        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
-            ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
-        return self._wrap(op, args, kwargs, result, ts)
+        try:
+            op = op_of(func)
+            if op.record is None and op.composite and op.kind is not INPLACE:
+                return self.run_inside(func.decompose, args, kwargs)
+            if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
+                return self._constant(op, args, kwargs)
+            if op.kind is OUT:
+                return self._out(op, args, kwargs)
+            if kwargs and self._any_dual(kwargs.values()):
+                return self.run_inside(written_out(op, "jvp"), args, kwargs)
+            if op.kind is INPLACE:
+                return self._inplace(op, args, kwargs)
+            primals, tangents, any_tangent = self._split(op, args)
+            kwargs = unwrap_kwargs(self, kwargs)
+            if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
+                return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
+            record = op.record
+            if record is None or (record.jvp is None and record.vjp is None):
+                decomposed = decomposition_of(op, "jvp")
+                if decomposed is None:
+                    raise MissingRule(str(func), "jvp")
+                return self.run_inside(decomposed, args, kwargs)
+            result = func(*primals, **kwargs)
+            ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
+            if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
+                ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
+            return self._wrap(op, args, kwargs, result, ts)
+        except RuntimeError as error:
+            refuse_nested(args, error)
+            raise
 
     def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""

@@ -6,9 +6,8 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import NestedTensor
 from .keys import reopen_keys
-from .levels import NESTED_VALUES, SCOPE, Level, Value, hand_over, innermost
+from .levels import SCOPE, Level, Value, hand_over, innermost
 
 
 class LevelMode(TorchDispatchMode):
@@ -27,8 +26,6 @@ class LevelMode(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not NESTED_VALUES.isdisjoint(types):
-            raise NestedTensor
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:

@@ -18,7 +18,7 @@ import torch
 from torch._C import _disabled_torch_function_impl
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
-from ..errors import EscapedValue, InplaceError, NestedTensor
+from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
 from .shells import VALUES, same_shape
@@ -214,19 +214,12 @@ class Value(torch.Tensor):
         set_excluded(VIEWS, func is NARROW or func is CHUNK)
         level = cls._home if len(types) == 1 else None
         if level is None:
-            if len(types) > 1 and not NESTED_VALUES.isdisjoint(types):
-                raise NestedTensor  # the session alone takes them, and there their class comes first
             level = innermost(args, kwargs)
             if not level.alive:
                 return outlived(level, func, args, kwargs or {})
-        try:
-            if SCOPE.levels:
-                return hand_over(level, func, args, kwargs or {})
-            return level.call(func, args, kwargs or {})
-        except Exception as error:
-            if type(error) is not NestedTensor and any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
-                raise NestedTensor from error  # the error of a kernel or decomposition that expected sizes
-            raise
+        if SCOPE.levels:
+            return hand_over(level, func, args, kwargs or {})
+        return level.call(func, args, kwargs or {})
 
 
 class Scope(Ambient):
@@ -295,7 +288,6 @@ def _is_fresh(func: Any) -> bool:
     return known
 
 
-NESTED_VALUES: set[type] = set()  # the class of nested values
 VALUES.add(Value)
 
 

@@ -2,7 +2,7 @@
 
 Their layout is ``torch.strided``. They have one size, that of their first dimension, and no shape; ATen keeps the sizes of the components
 as a matrix, which is :class:`runtime.rules.record.NestedMeta` here. What is known of ops that take them stands in ``rules/nested.py``.
-Only the tape of the session takes them.
+Only the tape of the session takes them. :class:`Nested` sees every call before the levels do.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C import _disabled_torch_function_impl
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..errors import MissingRule, NestedTensor
 from ..rules.ops import nested_op_of
 from ..seam.keys import reopen_keys
-from ..seam.levels import NESTED_VALUES, innermost
+from ..seam.level_mode import LevelMode
+from ..seam.levels import innermost
 from ..seam.shells import VALUES
 from ..tape.metas import refuse_recorded
 from .tensor import SESSION, Tensor
@@ -23,10 +26,19 @@ from .tensor import SESSION, Tensor
 class Nested(Tensor):
     """A nested tensor. As a subclass of the session's own class it is asked first about every op that it is an argument of."""
 
+    _nested = True
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse a call inside a transform that would see the nested tensor: one with other values of it, or under its mode."""
+        if _transformed(args, kwargs) or any(isinstance(mode, LevelMode) for mode in _get_current_dispatch_mode_stack()):
+            raise NestedTensor
+        return _disabled_torch_function_impl(func, types, args, kwargs or {})
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
-        if innermost(args, kwargs) is not SESSION:
+        if _transformed(args, kwargs):
             raise NestedTensor
         for a in (*args, *kwargs.values()):
             for t in a if isinstance(a, (list, tuple)) else (a,):
@@ -40,5 +52,10 @@ class Nested(Tensor):
         return SESSION.record(nested_op_of(func), args, kwargs)
 
 
-NESTED_VALUES.add(Nested)
+def _transformed(args: Any, kwargs: Any) -> bool:
+    """Whether a value of a transform is among the arguments."""
+    level = innermost(args, kwargs)
+    return level is not None and level is not SESSION
+
+
 SESSION.nested_class = Nested

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from ..rules.ops import _OPS, DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..seam.levels import NESTED_VALUES, Level, Value, unwrap_args, unwrap_kwargs
+from ..seam.levels import Level, Value, unwrap_args, unwrap_kwargs
 from ..seam.shells import VALUES, make_subclass, same_shape
 from . import inplace, view_history
-from .metas import check_origin, meta_of
+from .metas import check_origin, meta_of, refuse_nested
 from .nodes import Edge, Input, OpNode, Undifferentiable
 from .saved import HOOKS
 from .values import GradValue, edge_of
@@ -52,57 +52,61 @@ class GradLevel(Level):
         return self.wrap(outer, (Input(self, outer), 0))
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        op = _OPS.get(id(func)) or op_of(func)  # the commonest call passes through as few Python frames as can be
-        special = op.special
-        if special:
-            kind, record = op.kind, op.record
-            if kind is INPLACE:
-                return inplace.run(self, op, args, kwargs)
-            if kind is OUT:
-                return self._out(op, args, kwargs)
-            if record is None and op.composite:
-                return self.run_inside(op.func.decompose, args, kwargs)
-            if record is not None and record.nondiff is True:
-                return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
-        inner, edges, wanted, spans = self.collect(op, args)
-        if kwargs:
-            if _grad_enabled() and any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in kwargs.values()):
-                return self.run_inside(written_out(op, "vjp"), args, kwargs)
-            kwargs = unwrap_kwargs(self, kwargs)
-        if not wanted or not _grad_enabled():
-            return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
-        if special and (record is None or (record.vjp is None and not record.nondiff)):
-            decomposed = decomposition_of(op, "vjp")
-            if decomposed is not None:
-                return self.run_inside(decomposed, args, kwargs)
-        node = None
-        packed = HOOKS.stack
-        if packed and not op.nondiff and not op.fills_argument:  # before the kernel runs: a pack hook may find that it need not
-            node = OpNode.of(op, self, edges, (), wanted, spans)
-            if type(node) is not Undifferentiable:
-                node.save(inner, kwargs, None)
-        outs = self.outward(op, inner, kwargs)
-        if not isinstance(outs, torch.Tensor):
-            return self._record_several(op, args, inner, kwargs, outs, edges, wanted, spans, node)
-        dtype = outs.dtype
-        if dtype not in DIFFERENTIABLE or (special and op.nondiff):
-            return self._wrap_plain(op, args, kwargs, outs)
-        if node is None:
-            node = OpNode.of(op, self, edges, (), wanted, spans)
-        v = self.wrap(outs, (node, 0))
         try:
-            node.metas = ((outs.shape, dtype),)
-        except RuntimeError:  # a nested tensor has none
-            check_origin(op, args)
-            node.metas = (meta_of(outs, dtype),)
-        if type(node) is not Undifferentiable:
-            if packed:
-                node.save(inner, kwargs, outs)
-            else:
-                node.keep(inner, kwargs, outs)
-        if op.kind is VIEW:
-            view_history.mark_view(v, op, args, kwargs)
-        return v
+            op = _OPS.get(id(func)) or op_of(func)  # the commonest call passes through as few Python frames as can be
+            special = op.special
+            if special:
+                kind, record = op.kind, op.record
+                if kind is INPLACE:
+                    return inplace.run(self, op, args, kwargs)
+                if kind is OUT:
+                    return self._out(op, args, kwargs)
+                if record is None and op.composite:
+                    return self.run_inside(op.func.decompose, args, kwargs)
+                if record is not None and record.nondiff is True:
+                    return self._wrap_plain(op, args, kwargs, self.outward(op, unwrap_args(self, args), unwrap_kwargs(self, kwargs)))
+            inner, edges, wanted, spans = self.collect(op, args)
+            if kwargs:
+                if _grad_enabled() and any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in kwargs.values()):
+                    return self.run_inside(written_out(op, "vjp"), args, kwargs)
+                kwargs = unwrap_kwargs(self, kwargs)
+            if not wanted or not _grad_enabled():
+                return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
+            if special and (record is None or (record.vjp is None and not record.nondiff)):
+                decomposed = decomposition_of(op, "vjp")
+                if decomposed is not None:
+                    return self.run_inside(decomposed, args, kwargs)
+            node = None
+            packed = HOOKS.stack
+            if packed and not op.nondiff and not op.fills_argument:  # before the kernel runs: a pack hook may find that it need not
+                node = OpNode.of(op, self, edges, (), wanted, spans)
+                if type(node) is not Undifferentiable:
+                    node.save(inner, kwargs, None)
+            outs = self.outward(op, inner, kwargs)
+            if not isinstance(outs, torch.Tensor):
+                return self._record_several(op, args, inner, kwargs, outs, edges, wanted, spans, node)
+            dtype = outs.dtype
+            if dtype not in DIFFERENTIABLE or (special and op.nondiff):
+                return self._wrap_plain(op, args, kwargs, outs)
+            if node is None:
+                node = OpNode.of(op, self, edges, (), wanted, spans)
+            v = self.wrap(outs, (node, 0))
+            try:
+                node.metas = ((outs.shape, dtype),)
+            except RuntimeError:  # a nested tensor has none
+                check_origin(op, args)
+                node.metas = (meta_of(outs, dtype),)
+            if type(node) is not Undifferentiable:
+                if packed:
+                    node.save(inner, kwargs, outs)
+                else:
+                    node.keep(inner, kwargs, outs)
+            if op.kind is VIEW:
+                view_history.mark_view(v, op, args, kwargs)
+            return v
+        except RuntimeError as error:
+            refuse_nested(args, error)
+            raise
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run on what the values hold, in the grad mode of the outer levels."""
@@ -186,7 +190,7 @@ class GradLevel(Level):
             view = op.kind is VIEW
             if view or outs.dtype in self.wrapped_dtypes:
                 v = self.wrap(outs, None)
-                if type(v) in NESTED_VALUES:
+                if v._nested:
                     check_origin(op, args)
                 if view and not op.nondiff:
                     view_history.mark_view(v, op, args, kwargs)
@@ -197,7 +201,7 @@ class GradLevel(Level):
             for i, o in enumerate(outs):
                 if isinstance(o, torch.Tensor) and (op.kind is VIEW or o.dtype in self.wrapped_dtypes):
                     o = self.wrap(o, None)
-                    if type(o) in NESTED_VALUES:
+                    if o._nested:
                         check_origin(op, args)
                     if op.kind is VIEW:
                         view_history.mark_view(o, op, args, kwargs, i)

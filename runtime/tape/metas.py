@@ -10,7 +10,6 @@ import torch
 from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..rules.record import NestedMeta
-from ..seam.levels import NESTED_VALUES
 from ..seam.shells import VALUES
 
 _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
@@ -30,7 +29,7 @@ def check_origin(op: Op, args: Any) -> None:
     if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:  # torch.nested.nested_tensor, which then sets torch's requires_grad
         raise NestedTensor
     tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
-    if not any(type(t) in NESTED_VALUES for t in tensors) and any(t.is_nested for t in tensors):
+    if _only_of_torch(tensors):
         raise NestedTensor
     for t in tensors:
         if type(t) not in VALUES:
@@ -44,3 +43,16 @@ def refuse_recorded(func: Any, t: torch.Tensor) -> None:
             f"{func} has to do with nested tensors of this package, and one of its arguments requires grad by torch's own autograd. "
             "Make that one with runtime.wrap(x, requires_grad=True), or run the program under the drop-in."
         )
+
+
+def refuse_nested(args: Any, error: Exception) -> None:
+    """``NestedTensor`` instead of ``error``, if a call of dense values failed and has a nested tensor of torch's own among its arguments:
+    a kernel or a decomposition that expected sizes does not say so."""
+    if type(error) is not NestedTensor and _only_of_torch([a for a in args if isinstance(a, torch.Tensor)]):
+        raise NestedTensor from error
+
+
+def _only_of_torch(tensors: list[torch.Tensor]) -> bool:
+    """Whether there are nested tensors, and none of them is a value."""
+    nested = [t for t in tensors if t.is_nested]
+    return bool(nested) and all(type(t) not in VALUES for t in nested)

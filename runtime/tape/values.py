@@ -47,9 +47,10 @@ class GradValue(Value):
     """A value of a grad level.
 
     ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
-    writes, so that views know when to follow.
+    writes, so that views know when to follow; ``_nested``: of the class whose values hold nested tensors.
     """
 
+    _nested: bool = False
     _level: Any
     _edge: Edge | None = None
     _req: bool = False
