@@ -29,7 +29,7 @@ class Nested(Tensor):
     _nested = True
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse a call inside a transform that would see the nested tensor: one with other values of it, or under its mode."""
         if _transformed(args, kwargs) or any(isinstance(mode, LevelMode) for mode in _get_current_dispatch_mode_stack()):
             raise NestedTensor

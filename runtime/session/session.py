@@ -48,12 +48,12 @@ class Session(GradLevel):
         v._edge = edge
         return v
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
         if DUALS and FORWARD.dual is not None:
             return FORWARD.dual.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
-    def record(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def record(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
         """:meth:`call`, for who has seen to forward mode."""
         return GradLevel.call(self, func, args, kwargs)
 

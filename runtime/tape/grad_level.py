@@ -51,7 +51,7 @@ class GradLevel(Level):
         """An input of the transform: a value that requires grad, with an end of its own."""
         return self.wrap(outer, (Input(self, outer), 0))
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
         try:
             op = _OPS.get(id(func)) or op_of(func)  # the commonest call passes through as few Python frames as can be
             special = op.special
