@@ -96,7 +96,7 @@ def _with_gradients(
         with torch.set_grad_enabled(bool(wanted) or torch.is_grad_enabled()):
             outs, spec = pytree.tree_flatten(tape.run_inside(f, given, {}))
         edges = [edge_of(o) if isinstance(o, Value) and o._level is tape else None for o in outs]
-        lowered: list[Any] = [o._inner if isinstance(o, Value) and o._level is tape else o for o in outs]
+        lowered = [tape.lowered(o) for o in outs]
         tangents: list[int | None] = []
         roots: list[tuple[Edge, FunctionalValue]] = []
         for out, edge in zip(lowered, edges, strict=True):

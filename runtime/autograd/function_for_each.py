@@ -141,7 +141,7 @@ class _InnerCtx(FunctionCtx):
         """``setup_context`` has run: hand on to ``outer`` what it said, in physical tensors."""
 
         def out(t: Any) -> Any:
-            return t._inner if isinstance(t, Value) and t._level is level else t
+            return level.lowered(t)
 
         def dims(tensors: Any) -> Any:
             return pytree.tree_map(lambda t: 0 if isinstance(t, Value) and t._level is level else None, tensors)

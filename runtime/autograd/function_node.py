@@ -149,7 +149,7 @@ class FunctionNode(Node, FunctionCtx):
         return (self, history) if isinstance(history, int) else history
 
     def _keep(self, t: Any, i: int) -> Any:
-        inner = t._inner if isinstance(t, Value) and t._level is self.level else t
+        inner = self.level.lowered(t)
         return None if t is None else save(self.level, inner, self._edge(i))
 
     @property
@@ -250,7 +250,7 @@ class FunctionNode(Node, FunctionCtx):
         found = (result[i] for i in self._positions)
         if create_graph:
             return tuple(_raised(level, r) for r in found)
-        return tuple(r._inner if isinstance(r, Value) and r._level is level else r for r in found)
+        return tuple(level.lowered(r) for r in found)
 
     def maybe_clear_saved_tensors(self) -> None:
         """Within ``backward``: free what was saved, if the graph is not retained. A method of torch's ctx too."""
@@ -267,4 +267,4 @@ def _floating(a: object) -> bool:
 
 def _raised(level: GradLevel, g: torch.Tensor | None) -> torch.Tensor | None:
     """``g`` as a value of ``level``. A value of this level or of an inner one stays as it is."""
-    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g, None)
+    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g)

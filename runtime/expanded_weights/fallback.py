@@ -28,7 +28,7 @@ def by_sample(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     outs, out_spec = pytree.tree_flatten(call.run(call.batch, call.weights))
     _check_by_sample(call.name, outs, pytree.tree_leaves(call.run([x[:1] for x in call.batch], call.weights)), call.size)
     if not torch.is_grad_enabled():
-        return pytree.tree_unflatten([SESSION.wrap(o, None) for o in outs], out_spec)
+        return pytree.tree_unflatten([SESSION.wrap(o) for o in outs], out_spec)
     tracked = [i for i, o in enumerate(outs) if o.is_floating_point() or o.is_complex()]
     backward = _Backward(call, tracked, [outs[i] for i in tracked])
     node = PerSampleBackward(backward.edges, backward.outs, backward.deliver, backward.input_grad)

@@ -77,7 +77,7 @@ class LayerFunction:
         check_batch_size(args, kwargs)  # after the rule, which says that a batch is missing altogether
         out = func(*actual, **named)
         if not torch.is_grad_enabled():
-            return SESSION.wrap(out, None)
+            return SESSION.wrap(out)
         weights = {name: w for name, w in given.items() if isinstance(w, ExpandedWeight)}
         batch_second = any(not w.batch_first for w in weights.values())
         if batch_second:  # formulas of weights look for the batch at dimension 0

@@ -18,7 +18,7 @@ from ..rules.derive_batch import elementwise
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from ..rules.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.keys import set_excluded
-from ..seam.levels import Level, Value, run_elementwise, unwrap_kwargs
+from ..seam.levels import Level, Value, run_elementwise
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
@@ -104,7 +104,7 @@ class BatchLevel(Level):
         self.randomness = randomness
         set_excluded(BATCHED, True)  # in this thread, for good: functorch includes the key again where it runs its own vmap
 
-    def wrap(self, inner: torch.Tensor) -> Any:
+    def wrap(self, inner: torch.Tensor, history: None = None, /) -> Any:
         v = shell(BatchedValue, inner, 1)
         v._level = self
         v._inner = inner
@@ -131,7 +131,7 @@ class BatchLevel(Level):
             else:
                 physical, batched = self.physical(args)
                 result = rule(func, self.size, batched, physical, kwargs)
-            return self.wrap(result) if isinstance(result, torch.Tensor) else self._wrapped(result)
+            return self.wrap(result) if isinstance(result, torch.Tensor) else self.valued(result)
         except OWN_ERRORS:
             raise
         except Exception:
@@ -157,7 +157,7 @@ class BatchLevel(Level):
                 if op.decomposed:  # else the author of the op answers for it
                     elements.check(op, args, kwargs)
                 return decomposed(*args, **kwargs)
-            return self._wrapped(self._loop(op, args, kwargs))
+            return self.valued(self._loop(op, args, kwargs))
         return draws.draw(self, op, args, kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
@@ -218,13 +218,6 @@ class BatchLevel(Level):
             raise BatchingError(f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}")
         return answers[0]
 
-    def _wrapped(self, result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            return self.wrap(result)
-        if isinstance(result, (tuple, list)):
-            return (list if isinstance(result, list) else tuple)(map(self._wrapped, result))
-        return result
-
     def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
@@ -252,7 +245,7 @@ class BatchLevel(Level):
         if not in_place or any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args):
             elements.check(op, args, kwargs)
         physical, batched = self.physical(args)
-        kwargs = unwrap_kwargs(self, kwargs)
+        kwargs = self.lowered_kwargs(kwargs)
         if record is not None and record.batch is not None:
             if in_place:
                 record.batch(op.func, self.size, batched, physical, kwargs)
@@ -332,7 +325,7 @@ class EmptyBatch(BatchLevel):
             if draws.is_random(op, args, kwargs):
                 raise
             result = self._loop(op, args, kwargs)
-            return args[0] if op.kind is INPLACE else self._wrapped(result)
+            return args[0] if op.kind is INPLACE else self.valued(result)
 
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
         result = op.func(*self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True)))

@@ -11,7 +11,7 @@ from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import RECORDS
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
-from ..seam.levels import SCOPE, hand_over, innermost, unwrap_kwargs
+from ..seam.levels import SCOPE, hand_over, innermost
 from . import elements
 
 ERROR = (
@@ -43,12 +43,12 @@ def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if not by_shape:
         elements.check(op, args, kwargs)
     physical, batched = level.physical(args)
-    kwargs = unwrap_kwargs(level, kwargs)
+    kwargs = level.lowered_kwargs(kwargs)
     if level.randomness == "same":
         if not by_shape:
             _refuse_same(op)
         return op.func(*level.element(physical, batched, 0), **kwargs)
-    return level._wrapped(op.record.batch(op.func, level.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
+    return level.valued(op.record.batch(op.func, level.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
 
 
 def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:

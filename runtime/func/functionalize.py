@@ -21,7 +21,7 @@ from ..errors import InplaceError
 from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value
+from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry
 from ..tape.inplace import METADATA
@@ -30,6 +30,10 @@ from .scatter import copying_form, put_back
 
 aten = torch.ops.aten
 _overloads: dict[Any, Any] = {}
+
+
+# Per view op: func, arguments after self, kwargs, output number.
+Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 
 
 class Memory:
@@ -72,14 +76,22 @@ class WrittenBack(NamedTuple):
             (t if self.counted else t.data).copy_(self.value)
 
 
+class Place(NamedTuple):
+    """Where a value lies: the views that lead to it from the base of a store. ``unrecorded``: one of them was made under no_grad."""
+
+    store: Store
+    chain: Chain = ()
+    unrecorded: bool = False
+
+
 class FunctionalValue(Value):
     """A view of a store. ``_inner`` is its value as of ``_seen``; read it through ``FunctionalLevel.read``."""
 
     _level: FunctionalLevel
     _store: Store
-    _chain: tuple[Any, ...] = ()  # (func, arguments after self, kwargs, output number or None) per view op
+    _chain: Chain
     _seen: int
-    _unrecorded: bool = False  # a view made under no_grad, or a view of one
+    _unrecorded: bool
 
     @property
     def _version(self) -> int:  # type: ignore[override]
@@ -112,16 +124,13 @@ class FunctionalLevel(Level):
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
 
-    def wrap(
-        self, inner: torch.Tensor, store: Store | None = None, chain: tuple[Any, ...] = (), unrecorded: bool = False
-    ) -> FunctionalValue:
+    def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
+        """The value at ``place``, without one the whole of a store of its own."""
         v: FunctionalValue = faithful_shell(FunctionalValue, inner)
         v._level = self
         v._inner = inner
-        v._store = store or Store(inner)
-        v._chain = chain
+        v._store, v._chain, v._unrecorded = place or Place(Store(inner))
         v._seen = v._store.memory.generation
-        v._unrecorded = unrecorded
         return v
 
     def present(self, store: Store) -> torch.Tensor:
@@ -211,16 +220,10 @@ class FunctionalLevel(Level):
             return self._out(op, args, kwargs)
         if op.record is not None and op.record.hidden_writes is not None:
             return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
-        return self._fresh(func(*self._read_all(args), **self._read_kwargs(kwargs)))
+        return self.valued(func(*self.lowered_args(args), **self.lowered_kwargs(kwargs)))
 
-    def _fresh(self, out: Any) -> Any:
-        if isinstance(out, torch.Tensor):
-            return self.wrap(out)
-        if isinstance(out, (tuple, list)):
-            return (list if isinstance(out, list) else tuple)(map(self._fresh, out))
-        return out
-
-    def _read_one(self, a: Any) -> Any:
+    def lowered(self, a: Any) -> Any:
+        """The present value of ``a``, if it has one here: values of this level do, and closed-over tensors that the program has used."""
         if isinstance(a, torch.Tensor):
             if isinstance(a, FunctionalValue) and a._level is self:
                 return self.read(a)
@@ -228,11 +231,8 @@ class FunctionalLevel(Level):
             return a if known is None else self.read(known)
         return a
 
-    def _read_all(self, args: Any) -> list[Any]:
-        return [[self._read_one(b) for b in a] if isinstance(a, (list, tuple)) else self._read_one(a) for a in args]
-
-    def _read_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return dict(zip(kwargs, self._read_all(kwargs.values()), strict=True)) if kwargs else kwargs
+    def lowered_args(self, args: Iterable[Any]) -> list[Any]:
+        return [[self.lowered(b) for b in a] if isinstance(a, (list, tuple)) else self.lowered(a) for a in args]
 
     def _view_op(self, func: Any) -> Any:
         """The op that gives a view, or its copying form if views are to be removed."""
@@ -243,12 +243,10 @@ class FunctionalLevel(Level):
         rest = tuple(args[1:])
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
         if op.func is aten.detach.default:
-            return self.wrap(out, Store(None, source._store), source._chain)
+            return self.wrap(out, Place(Store(None, source._store), source._chain))
         store, chain = source._store, source._chain
         unrecorded = source._unrecorded or not torch.is_grad_enabled()
-        if isinstance(out, torch.Tensor):
-            return self.wrap(out, store, (*chain, (op.func, rest, kwargs, None)), unrecorded)
-        return type(out)(self.wrap(o, store, (*chain, (op.func, rest, kwargs, i)), unrecorded) for i, o in enumerate(out))
+        return rewrapped(out, lambda t, i: self.wrap(t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)))
 
     def _mutate(self, op: Op, args: Any, kwargs: Any) -> Any:
         name = op.base_name
@@ -266,21 +264,21 @@ class FunctionalLevel(Level):
         n_own = len(schema.returns) if op.fills_argument else 0  # results beside what is written
         functional = functional_of(op.func)
         if functional is not None:
-            results = functional(*self._read_all(args), **_defaults(op, functional, args), **self._read_kwargs(kwargs))
+            results = functional(*self.lowered_args(args), **_defaults(op, functional, args), **self.lowered_kwargs(kwargs))
             results = list(results) if isinstance(results, tuple) else [results]
             own, news = results[:n_own], results[n_own:]
         else:
             # no functional form: mutate private copies instead
-            news = [_cloned(t) for t in self._read_all(targets)]
+            news = [_cloned(t) for t in self.lowered_args(targets)]
             swap = dict(zip(map(id, targets), news, strict=True))
             results = op.func(
-                *(swap.get(id(a), r) for a, r in zip(args, self._read_all(args), strict=True)),
-                **{k: swap.get(id(a), self._read_one(a)) for k, a in kwargs.items()},
+                *(swap.get(id(a), r) for a, r in zip(args, self.lowered_args(args), strict=True)),
+                **{k: swap.get(id(a), self.lowered(a)) for k, a in kwargs.items()},
             )
             own = [] if not n_own else list(results) if isinstance(results, tuple) else [results]
         for target, new in zip(targets, news, strict=True):
             self._write_each(target, new)
-        returned = self._fresh(own) if own else targets[: len(schema.returns)]
+        returned = self.valued(own) if own else targets[: len(schema.returns)]
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
 
     def _detach(self, v: FunctionalValue) -> FunctionalValue:
@@ -310,7 +308,7 @@ class FunctionalLevel(Level):
         functional = functional_of(op.func)
         if functional is None:
             raise InplaceError(f"{op.func} has no functional form; use the form of the op that returns its result")
-        results = functional(*self._read_all(args), **self._read_kwargs(rest))
+        results = functional(*self.lowered_args(args), **self.lowered_kwargs(rest))
         results = [results] if isinstance(results, torch.Tensor) else list(results)
         for target, new in zip(targets, results, strict=True):
             if target.shape != new.shape:
@@ -320,16 +318,13 @@ class FunctionalLevel(Level):
 
     def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Any, kwargs: Any) -> Any:
         """An op that writes to arguments without saying so in its schema."""
-        plain, named = self._read_all(args), self._read_kwargs(kwargs)
+        plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
         if not hidden.when(*(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))):
-            return self._fresh(op.func(*plain, **named))
+            return self.valued(op.func(*plain, **named))
         results = overload(hidden.functional)(*plain, **named)
         for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
             self._write_each(op.argument(op.positions[name], args, kwargs), new)
-        return self._fresh(tuple(results[: op.n_results]))
-
-    def lower(self, v: Any) -> Any:
-        return self._read_one(v)
+        return self.valued(tuple(results[: op.n_results]))
 
 
 def _defaults(op: Op, functional: Any, args: Any) -> dict[str, Any]:
@@ -398,7 +393,7 @@ def run_functional(
         roots = [v._store if isinstance(x, torch.Tensor) else None for v, x in zip(given, inputs, strict=True)]
         with level.mode:
             outs = f(*given)
-        results = [level.lower(o) for o in outs]
+        results = [level.lowered(o) for o in outs]
         changed = [(i, level.written_back(store)) for i, store in enumerate(roots) if store is not None and store.memory.generation]
         outside = [(t, level.written_back(store)) for t, store in level.held if store.memory.generation]
     finally:

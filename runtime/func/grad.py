@@ -55,7 +55,7 @@ def _input(level: GradLevel, x: object) -> GradValue:
 
 def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
     """``tree`` with the values of ``level`` replaced by what they hold."""
-    return trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, tree)
+    return trees.map_tensors(level.lowered, tree)
 
 
 def _edge(level: GradLevel, v: object) -> Edge | None:
@@ -124,7 +124,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 raise RuntimeError(
                     f"vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype {o.dtype}"
                 )
-        results = trees.unflatten([v._inner if isinstance(v, Value) and v._level is level else v for v in flat], spec)
+        results = trees.unflatten([level.lowered(v) for v in flat], spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(given)
         edges, ends = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]

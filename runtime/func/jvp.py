@@ -54,7 +54,7 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
             results.append(inner)
             result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
         pass_mark_on(flat_out, (*results, *result_tangents))
-        lowered = trees.map_tensors(lambda v: v._inner if isinstance(v, Value) and v._level is level else v, aux)
+        lowered = trees.map_tensors(level.lowered, aux)
     finally:
         level.close()
     out = trees.unflatten(results, out_spec), trees.unflatten(result_tangents, out_spec)

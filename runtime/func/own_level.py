@@ -6,9 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import torch
-
-from ..seam.levels import Level, Value
+from ..seam.levels import Level
 from .trees import map_tensors
 
 Function = Callable[..., Any]
@@ -22,7 +20,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
         counting = transform(CountingLevel)
         counting(torch.sin)(x)  # CountingLevel.call sees the call of aten::sin
 
-    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.value`). The results are what its values hold.
+    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.wrap`). The results are what its values hold.
     The level is closed at the end, so a value that the function has stored raises ``EscapedValue`` when it is used.
     """
 
@@ -30,13 +28,9 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
         @wraps(f)
         def transformed(*args: Any, **kwargs: Any) -> Any:
             level = make_level()
-
-            def held(t: torch.Tensor) -> torch.Tensor:
-                return t._inner if isinstance(t, Value) and t._level is level else t
-
             try:
-                given, named = map_tensors(level.value, (args, kwargs))
-                return map_tensors(held, level.run_inside(f, given, named))
+                given, named = map_tensors(level.wrap, (args, kwargs))
+                return map_tensors(level.lowered, level.run_inside(f, given, named))
             finally:
                 level.close()
 

@@ -10,7 +10,7 @@ import torch
 from ..errors import InplaceError, MissingRule
 from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
-from ..seam.levels import Level, Value, unwrap_args, unwrap_kwargs
+from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA, follow_inner
@@ -36,7 +36,7 @@ class DualValue(Value):
 
     @property
     def data(self) -> Any:
-        return self._level.wrap(self._inner.data, None)  # type: ignore[attr-defined]
+        return self._level.wrap(self._inner.data)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -71,7 +71,7 @@ class DualLevel(Level):
     what = "jvp or jacfwd"
     keeps_history = True
 
-    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None) -> DualValue:
+    def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None = None, /) -> DualValue:
         v: DualValue = same_shape(DualValue, inner)
         v._level = self
         v._tangent = tangent
@@ -94,7 +94,7 @@ class DualLevel(Level):
             if op.kind is INPLACE:
                 return self._inplace(op, args, kwargs)
             primals, tangents, any_tangent = self._split(op, args)
-            kwargs = unwrap_kwargs(self, kwargs)
+            kwargs = self.lowered_kwargs(kwargs)
             if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
                 return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
             record = op.record
@@ -116,7 +116,7 @@ class DualLevel(Level):
         """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
             return self._inplace(op, args, kwargs)
-        result = op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
+        result = op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         if op.kind is INPLACE:
             return args[0] if op.n_results else None
         return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
@@ -149,27 +149,19 @@ class DualLevel(Level):
         return primals, tangents, found
 
     def _wrap(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            if isinstance(tangents, (tuple, list)):
-                tangents = tangents[0]
-            view = op.kind is VIEW
-            if not view and not (result.is_floating_point() or result.is_complex()):
-                return result
-            v = self.wrap(result, fit(tangents, result))
-            if view and not op.nondiff:
-                self._mark(v, op, args, kwargs, None)
+        """Results with their tangents, one or a list. What has none by its dtype stays a tensor of the outer levels."""
+        view = op.kind is VIEW
+
+        def wrapped(r: torch.Tensor, i: int | None) -> Any:
+            if not view and not (r.is_floating_point() or r.is_complex()):
+                return r
+            t = tangents[i or 0] if isinstance(tangents, (tuple, list)) else tangents
+            v = self.wrap(r, None if (i or 0) in op.nondiff else fit(t, r))
+            if view and not (i is None and op.nondiff):
+                self._mark(v, op, args, kwargs, i)
             return v
-        if isinstance(result, (tuple, list)):
-            ts = tangents if tangents is not None else [None] * len(result)
-            out = []
-            for i, (r, t) in enumerate(zip(result, ts, strict=True)):
-                if isinstance(r, torch.Tensor) and (op.kind is VIEW or r.is_floating_point() or r.is_complex()):
-                    r = self.wrap(r, None if i in op.nondiff else fit(t, r))
-                    if op.kind is VIEW:
-                        self._mark(r, op, args, kwargs, i)
-                out.append(r)
-            return out if isinstance(result, list) else tuple(out)
-        return result
+
+        return rewrapped(result, wrapped)
 
     def _mark(self, v: DualValue, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None) -> None:
         source = args[0]
@@ -187,7 +179,7 @@ class DualLevel(Level):
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
-        kwargs = unwrap_kwargs(self, kwargs)
+        kwargs = self.lowered_kwargs(kwargs)
         v: DualValue = target  # type: ignore[assignment]
         if op.base_name == "detach_":
             return self._detach(v)
@@ -231,7 +223,7 @@ class DualLevel(Level):
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
-        op.func(*primals, **unwrap_kwargs(self, kwargs))
+        op.func(*primals, **self.lowered_kwargs(kwargs))
         return args[0]
 
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
@@ -264,5 +256,5 @@ class DualLevel(Level):
         _, _, found = self._split(op, args)
         if found or self._any_dual(kwargs.values()):
             raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
-        op.func(*unwrap_args(self, args), **unwrap_kwargs(self, kwargs))
+        op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         return kwargs.get("out")

@@ -9,6 +9,7 @@ Transforms entered inside a trace are inner levels, so the ATen calls of their r
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, signature
@@ -24,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.core import QUESTIONS
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value
+from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from .symbols import SYMBOLIC, Abstraction
@@ -80,7 +81,10 @@ class Trace(Level):
         self.abstraction = Abstraction() if dynamic else None
         self.mode = LevelMode(self)
 
-    def wrap(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
+    def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
+        """The tensor of ``node``; without one a constant of the program."""
+        if node is None:
+            return self.constant(inner)
         v: TracedValue = faithful_shell(TracedValue, inner)
         v._level = self
         v._inner = inner
@@ -132,7 +136,7 @@ class Trace(Level):
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.split("::")[1]
         if name in QUESTIONS:
-            return QUESTIONS[name](_inner(args[0]))
+            return QUESTIONS[name](self.lowered(args[0]))
         table = self.decompositions.get(func)
         if table is not None:
             with self.mode:
@@ -147,11 +151,11 @@ class Trace(Level):
         if torch.Tag.data_dependent_output in func.tags:
             return self._read(func, name, args, kwargs)
         if func in (aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_numel.default):
-            return func(*self._map(args, _inner))
+            return func(*self.lowered_args(args))
         args, kwargs = self._map(args, self._own), self._map_dict(kwargs, self._own)
         with self.mode_of_inner():
-            out = func(*self._map(args, _inner), **self._map_dict(kwargs, _inner))
-        node = self.graph.call_function(func, tuple(self._map(args, self._lowered)), self._map_dict(kwargs, self._lowered))
+            out = func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
+        node = self.graph.call_function(func, tuple(self._map(args, self._in_graph)), self._map_dict(kwargs, self._in_graph))
         return self._results(func, node, out, args, kwargs)
 
     def _read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -170,10 +174,7 @@ class Trace(Level):
             v = self.wrap(out, node)
             v._literal = self._literal_of(func, args, kwargs, v)
             return v
-        if isinstance(out, (tuple, list)):
-            items = [self.wrap(o, _item(node, i, o)) if isinstance(o, torch.Tensor) else o for i, o in enumerate(out)]
-            return type(out)(items) if type(out) in (tuple, list) else tuple(items)
-        return out
+        return rewrapped(out, lambda t, i: self.wrap(t, _item(node, i, t)))
 
     def _literal_of(self, func: Any, args: Any, kwargs: Any, v: TracedValue) -> torch.Tensor | None:
         """The value of ``v`` if it is a number that follows from the text of the program alone."""
@@ -199,16 +200,14 @@ class Trace(Level):
             flat[0]._node = node
             node.meta["val"] = out
             return flat[0]
-        if isinstance(out, (tuple, list)):
-            same = {id(t._inner): t for t in flat}
-            return type(out)(same.get(id(o)) or self.wrap(o, _item(node, i, o)) for i, o in enumerate(out))
-        return out
+        same = {id(t._inner): t for t in flat}
+        return rewrapped(out, lambda t, i: same[id(t)] if id(t) in same else self.wrap(t, _item(node, i, t)))
 
     def _own(self, a: Any) -> Any:
         """Any tensor that is not of this level becomes a constant of the graph."""
         return self.constant(a) if isinstance(a, torch.Tensor) and not (isinstance(a, TracedValue) and a._level is self) else a
 
-    def _lowered(self, a: Any) -> Any:
+    def _in_graph(self, a: Any) -> Any:
         if isinstance(a, TracedValue):
             return a._node
         if isinstance(a, SYMBOLIC):
@@ -225,7 +224,7 @@ class Trace(Level):
 
     def lower_output(self, v: Any) -> Any:
         """What a result of the program is in the graph: a node, or a Python value as it is."""
-        return self._lowered(self._own(v))
+        return self._in_graph(self._own(v))
 
 
 class _Nothing:
@@ -239,17 +238,14 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def _inner(a: Any) -> Any:
-    return a._inner if isinstance(a, TracedValue) else a
-
-
 def _literal(a: Any) -> Any:
     return a._literal if isinstance(a, TracedValue) else a
 
 
-def _item(node: fx.Node, i: int, value: Any) -> fx.Node:
-    import operator
-
+def _item(node: fx.Node, i: int | None, value: Any) -> fx.Node:
+    """The node of result ``i`` of the call at ``node``; of its only result, ``node`` itself."""
+    if i is None:
+        return node
     got = node.graph.call_function(operator.getitem, (node, i))
     got.meta["val"] = value
     return got

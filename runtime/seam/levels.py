@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -52,22 +52,40 @@ class Level:
         name = func._schema.name.partition("::")[2]
         if name in GEOMETRY:
             return change_geometry(getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname), args[0], args[1:], kwargs)
-        inner, options = unwrap_args(self, args), unwrap_kwargs(self, kwargs)
+        inner, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
         if not func._schema.is_mutable:
             return self.valued(func(*inner, **options))
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))  # the dispatcher counts the write on the value
 
-    def value(self, inner: torch.Tensor) -> Any:
-        """A value of this level that holds ``inner``, a tensor of the outer levels."""
+    def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
+        """A value of this level that holds ``inner``, a tensor of the outer levels. ``history``: what the level knows of it beside that, an
+        edge of the tape, a tangent, a node of a graph; None if nothing."""
         v = same_shape(self.values, inner)
         v._level = self
         return v
 
     def valued(self, result: Any) -> Any:
-        """What an op returned, a tensor or several, as values; anything else as it is."""
-        if isinstance(result, torch.Tensor):
-            return self.value(result)
-        return type(result)(map(self.valued, result)) if type(result) in (list, tuple) else result
+        """What an op returned, a tensor or several, as values without a history; anything else as it is. Asked for each of several."""
+        return self.wrap(result) if isinstance(result, torch.Tensor) else rewrapped(result, lambda t, _: self.valued(t))
+
+    def lowered(self, a: Any) -> Any:
+        """What ``a`` is to the outer levels: what it holds, if it is a value of this level, else ``a``."""
+        return a._inner if type(a) in VALUES and a._level is self else a
+
+    def lowered_args(self, args: Iterable[Any]) -> list[Any]:
+        """The arguments of an ATen call as they are to the outer levels; lists are entered, nothing else is."""
+        out = list(args)
+        for i, a in enumerate(out):
+            kind = type(a)
+            if kind in VALUES:
+                if a._level is self:
+                    out[i] = a._inner
+            elif kind is list or kind is tuple:
+                out[i] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]  # `lowered`, without its frame
+        return out
+
+    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True)) if kwargs else kwargs
 
     def written(self, func: torch._ops.OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
         """What an op that writes to arguments returns: those very arguments, and values of what else ``result`` has."""
@@ -270,7 +288,7 @@ def lifted(result: Any, number: int) -> Any:
         if result.is_floating_point() or result.is_complex():
             for level in SCOPE.levels:
                 if level.number > number:
-                    result = level.wrap(result, None)
+                    result = level.wrap(result)
         return result
     if type(result) is tuple or type(result) is list:
         return type(result)(lifted(r, number) for r in result)
@@ -368,20 +386,14 @@ def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
     return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
 
 
-def unwrap_args(level: Level, args: Any) -> list[Any]:
-    """``args`` with values of ``level`` replaced by what they hold; lists are entered, nothing else is."""
-    out = list(args)
-    for i, a in enumerate(out):
-        kind = type(a)
-        if kind in VALUES:
-            if a._level is level:
-                out[i] = a._inner
-        elif kind is list or kind is tuple:
-            out[i] = [b._inner if type(b) in VALUES and b._level is level else b for b in a]
-    return out
+def rewrapped(result: Any, wrap: Callable[[torch.Tensor, int | None], Any]) -> Any:
+    """What an op returned, with ``wrap(tensor, number)`` in place of each tensor; the number is None for a single result.
 
-
-def unwrap_kwargs(level: Level, kwargs: dict[str, Any]) -> dict[str, Any]:
-    if not kwargs:
-        return kwargs
-    return dict(zip(kwargs, unwrap_args(level, list(kwargs.values())), strict=True))
+    A list stays a list, and tuples with names become plain ones. What is no tensor stays as it is.
+    """
+    if isinstance(result, torch.Tensor):
+        return wrap(result, None)
+    if not isinstance(result, (tuple, list)):
+        return result
+    wrapped = [wrap(r, i) if isinstance(r, torch.Tensor) else r for i, r in enumerate(result)]
+    return wrapped if type(result) is list else tuple(wrapped)

@@ -25,7 +25,8 @@ GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_",
 
 def refit(v: Any, fresh: Any) -> None:
     """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class. ``v`` keeps its version counter."""
-    _set_data(v, fresh)
+    with torch._C._DisableTorchDispatch():  # ATen asks by an op whether the two are compatible, which no level need see
+        _set_data(v, fresh)
     v._geometry = fresh._geometry
 
 

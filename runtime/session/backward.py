@@ -152,7 +152,7 @@ def _run(
     roots = []
     for edge, g in zip(edges, cotangents, strict=True):
         if g is not None:
-            g = show(level, g) if on_values else g._inner if isinstance(g, Value) and g._level is level else g
+            g = show(level, g) if on_values else level.lowered(g)
         roots.append((edge, g))
     ends = None if captures is None else [_edge(t) for t in captures]
     if ends is not None and None in ends:

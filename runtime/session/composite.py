@@ -187,7 +187,7 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
                 wanted |= 1 << i
     outs = _LAYER_NORM.kernel(*inner)
     if not wanted:
-        return SESSION.wrap(outs[0], None)
+        return SESSION.wrap(outs[0])
     node = OpNode.of(_LAYER_NORM, SESSION, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None)
     node.keep(inner, NONE, outs)
     return SESSION.wrap(outs[0], (node, 0))

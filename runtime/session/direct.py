@@ -217,7 +217,7 @@ def _comparing(native: Any) -> Callable[..., Any]:
             plain = [a._inner if type(a) is Tensor else a for a in args]
             if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
                 out = native(self._inner, *plain)
-                return SESSION.wrap(out, None) if type(out) is torch.Tensor else out
+                return SESSION.wrap(out) if type(out) is torch.Tensor else out
         return native(self, *args, **kwargs)
 
     return compare

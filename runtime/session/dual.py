@@ -159,7 +159,7 @@ class DualSession:
         """``a`` with its history and without its tangent; lists are entered."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
-                return self.session.wrap(a.detach(), None)
+                return self.session.wrap(a.detach())
             return self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
         if type(a) is list or type(a) is tuple:
             return type(a)(map(self.bare, a))

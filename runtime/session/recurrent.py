@@ -166,7 +166,7 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
     if not any(edge is not None for _, edge in parts):
         held = [s for s, _ in parts[1 : 1 + len(states)]]
         outs = native(inner, held if cell is _lstm_cell else held[0], [t for w in given for t, _ in w], *options)
-        return tuple(SESSION.wrap(o, None) for o in outs)
+        return tuple(SESSION.wrap(o) for o in outs)
     contiguous = (inner.transpose(0, 1) if batch_first else inner).is_contiguous()
     if not contiguous and (of_x is not None or any(w[0][1] is None for w in given[:directions])):
         return None  # ATen copies the input in its own way
@@ -202,7 +202,7 @@ def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) 
     if not any(edge is not None for _, edge in parts):
         inner = [s for s, _ in held]
         outs = native(parts[0][0], inner if cell is _lstm_cell else inner[0], *(w for w, _ in given))
-        return tuple(SESSION.wrap(o, None) for o in outs) if cell is _lstm_cell else SESSION.wrap(outs, None)
+        return tuple(SESSION.wrap(o) for o in outs) if cell is _lstm_cell else SESSION.wrap(outs)
     out = cell(parts[0], tuple(held) if cell is _lstm_cell else held[0], given, False)
     return tuple(SESSION.wrap(*s) for s in out) if cell is _lstm_cell else SESSION.wrap(*out)
 

@@ -35,7 +35,7 @@ class Session(GradLevel):
         self.class_of: Callable[[type[torch.Tensor]], type[Value]] = lambda kind: value_class
         value_class._level = value_class._home = self
 
-    def wrap(self, inner: Any, edge: Edge | None) -> Any:
+    def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
         v: Any
         kind = type(inner)
         if kind is torch.Tensor:  # as same_shape, without its frame

@@ -163,7 +163,7 @@ class Tensor(GradValue):
 
     @property
     def data(self) -> Any:
-        return SESSION.wrap(self._inner.data, None)
+        return SESSION.wrap(self._inner.data)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -180,7 +180,7 @@ class Tensor(GradValue):
         if other_sizes or new.dtype is not self.dtype:
             self._accumulator = None  # the next one knows the new shape and dtype
         self._inner.data = unwrap(new)
-        refit(self, SESSION.wrap(self._inner, None))
+        refit(self, SESSION.wrap(self._inner))
 
     @data.deleter
     def data(self) -> None:
@@ -280,7 +280,7 @@ class Tensor(GradValue):
 
     def _copied(self, inner: torch.Tensor, state: Any) -> Tensor:
         """A leaf of the class and the flag of this one, which holds ``inner`` and has the attributes ``state``."""
-        new = as_kind(SESSION.wrap(inner, None), type(self))
+        new = as_kind(SESSION.wrap(inner), type(self))
         new._req = self.requires_grad
         return torch._utils._set_obj_state(new, state)  # type: ignore[no-any-return]
 
@@ -347,7 +347,7 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
         kind = type(t)
         if t.requires_grad or kind is not torch.Tensor:
             t = _without_history(t)
-        t = SESSION.wrap(t, None)
+        t = SESSION.wrap(t)
         if kind is not torch.Tensor:
             t = as_kind(t, kind)
     return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
@@ -375,7 +375,7 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
         return v  # type: ignore[return-value]
     if type(v._inner) is not torch.Tensor or dispatches(kind):
         with torch._C.DisableTorchFunctionSubclass():
-            new = SESSION.wrap(v._inner.as_subclass(kind), None)
+            new = SESSION.wrap(v._inner.as_subclass(kind))
     else:
         new = make_subclass(cls, v._inner)
     new.__dict__.update({**v.__dict__, "_inner": new.__dict__.get("_inner", v._inner)})
@@ -389,4 +389,4 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, r
 
 def unwrap(t: torch.Tensor) -> torch.Tensor:
     """The plain tensor under a runtime tensor of level zero; anything else as it is."""
-    return t._inner if isinstance(t, Value) and t._level is SESSION else t
+    return SESSION.lowered(t)  # type: ignore[no-any-return]

@@ -99,11 +99,11 @@ def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_gr
             if mine and g._base is not None:
                 mine = _alone(g)
                 g = g.data if mine else g  # no longer a view
-            variable._grad = level.wrap(g if mine else _laid_out(g, variable), None)
+            variable._grad = level.wrap(g if mine else _laid_out(g, variable))
         else:
             inner = old._inner if old._level is level else old
             if inner.is_sparse and not g.is_sparse:
-                variable._grad = level.wrap(g + inner, None)
+                variable._grad = level.wrap(g + inner)
             else:
                 inner.add_(g)
         if variable._post_accumulate:

@@ -31,14 +31,14 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
 
 def show(level: Any, g: Any) -> Any:
     """``g`` as a value of ``level``, unless it belongs to it or to an inner level (a batch of cotangents) already."""
-    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g, None)
+    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g)
 
 
 def hide(level: Any, g: Any, create_graph: bool) -> Any:
     """Back to what the engine computes with: values of the level when it records, else what they hold."""
     if create_graph:
         return show(level, g)
-    return g._inner if isinstance(g, Value) and g._level is level else g
+    return level.lowered(g)
 
 
 def run_tensor_hooks(level: Any, node: Any, grads: list[Any], create_graph: bool) -> None:

@@ -13,7 +13,7 @@ from ..errors import InplaceError
 from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, Op
 from ..seam.keys import uncounted
-from ..seam.levels import Value, unwrap_kwargs
+from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner, refit
 from . import hooks
@@ -65,9 +65,9 @@ def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     if shares_counter:
         if inner[0].is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError(_INFERENCE)  # the kernel that would refuse is the one switched off below
-        uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))  # the shell shares its version counter
+        uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))  # the shell shares its version counter
     else:
-        level.outward(op, inner, unwrap_kwargs(level, kwargs))
+        level.outward(op, inner, level.lowered_kwargs(kwargs))
     if node is None:
         unrecorded(target)
         return target
@@ -117,7 +117,7 @@ def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     inner, edges, *_ = level.collect(op, args)
     if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
         return run(level, op, [lift_in_place(level, args[0], op.func), *args[1:]], kwargs)
-    level.outward(op, inner, unwrap_kwargs(level, kwargs))
+    level.outward(op, inner, level.lowered_kwargs(kwargs))
     return args[0]
 
 
@@ -127,7 +127,7 @@ def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
     if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
         foreach.run(op, args, kwargs)
     else:
-        level.outward(op, inner, unwrap_kwargs(level, kwargs))
+        level.outward(op, inner, level.lowered_kwargs(kwargs))
         for t in args[0]:
             if isinstance(t, Value) and t._level is level:
                 unrecorded(t)
@@ -154,7 +154,7 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
 def follow_inner(v: Any) -> None:
     """After a change of the inner tensor's sizes, strides or storage: the value shows the same."""
     v._reshaped += 1
-    refit(v, v._level.wrap(v._inner, None))
+    refit(v, v._level.wrap(v._inner))
 
 
 def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
@@ -186,7 +186,7 @@ def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -
 
 
 def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
-    uncounted(level.outward, op, inner, unwrap_kwargs(level, kwargs))
+    uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     follow_inner(target)
     target._accumulator = None  # what arrives from now on has another shape
     return target

@@ -66,7 +66,7 @@ def _renew_counter(base: Any, t: Any) -> None:
 
 def _become_value(level: Any, t: Any) -> None:
     """The object ``t`` becomes a value of ``level``, whose inner tensor is a new object with what ``t`` was."""
-    value = level.wrap(t, None)
+    value = level.wrap(t)
     if type(t) is torch.Tensor:
         setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
     exchange(t, value)

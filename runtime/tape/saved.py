@@ -14,7 +14,6 @@ import torch
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
-from ..seam.levels import Value
 from .node_names import op_name
 
 FREED = (
@@ -124,7 +123,7 @@ def restore(level: Any, s: Saved | Packed, edge: Any) -> torch.Tensor:
     t = s.unpack(s.payload)
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}")
-    return t._inner if isinstance(t, Value) and t._level is level else t
+    return level.lowered(t)  # type: ignore[no-any-return]
 
 
 def present(level: Any, t: torch.Tensor, edge: Any) -> Any:

@@ -95,7 +95,7 @@ class GradValue(Value):
 
     @property
     def data(self) -> Any:
-        return self._level.wrap(self._inner.data, None)
+        return self._level.wrap(self._inner.data)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

@@ -1,0 +1,103 @@
+"""What values, nodes and writes know of the level that records them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..rules.ops import DIFFERENTIABLE, Op
+from ..seam.levels import Level
+from ..seam.shells import VALUES, make_subclass, same_shape
+from .nodes import Edge, Input
+from .values import GradValue, edge_of
+
+_grad_enabled = torch.is_grad_enabled
+_set_grad_enabled = torch._C._set_grad_enabled
+
+
+class Tape(Level):
+    """A level whose values have a history: how it makes them, what of a call it passes on, and how it runs the rest outside.
+
+    ``outer_mode``: the grad mode of the outer levels.
+    """
+
+    __slots__ = ("outer_mode",)
+    what = "grad, vjp or jacrev"
+    keeps_history = True
+    wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # of results that become values even without a history
+    packs = False  # whether hooks on saved tensors see what its nodes save
+    shows_values = False  # whether a user's backward is given values of it where nothing is recorded
+    restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer_mode = _grad_enabled()
+
+    def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
+        v: Any
+        if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
+            v = make_subclass(GradValue, inner)
+            v._inner = inner
+        elif type(inner) in VALUES and inner._level is self:  # a rule that runs in a backward pass made a constant of this level
+            return self.wrap(inner._inner, edge)
+        else:
+            v = same_shape(GradValue, inner)
+        v._level = self
+        v._edge = edge
+        return v
+
+    def input(self, outer: torch.Tensor) -> Any:
+        """An input of the transform: a value that requires grad, with an end of its own."""
+        return self.wrap(outer, (Input(self, outer), 0))
+
+    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Run on what the values hold, in the grad mode of the outer levels."""
+        if self.outer_mode or not _grad_enabled():  # no_grad in the function holds for the outer levels, too
+            return op.run(inner, kwargs)
+        _set_grad_enabled(False)
+        try:
+            return op.run(inner, kwargs)
+        finally:
+            _set_grad_enabled(True)
+
+    def is_constant(self, v: Any) -> bool:
+        return edge_of(v) is None
+
+    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+        """A copy of what a value holds, made before a write because the node of the write wants the value from before."""
+        return inner.clone()
+
+    def collect(self, op: Op, args: Any) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
+        """The arguments as they are to the outer levels (:meth:`lowered_args`, without its frame), and of those that require grad: the
+        edges, in order; a bit for the position of each; the lengths of those that are lists."""
+        inner = list(args)
+        edges: tuple[Edge | None, ...] = ()
+        spans: dict[int, int] | None = None
+        wanted = 0
+        n = len(inner)
+        for i in op.tensor_args:
+            if i >= n:
+                break
+            a: Any = inner[i]
+            kind = type(a)
+            if kind in VALUES:
+                if a._level is self:
+                    inner[i] = a._inner
+                    e = a._edge
+                    if e is None or a._view is not None:
+                        e = edge_of(a)
+                    if e is not None:
+                        wanted |= 1 << i
+                        edges += (e,)
+            elif kind is list or kind is tuple:
+                mine = [type(b) in VALUES and b._level is self for b in a]
+                if not any(mine):
+                    continue
+                es = [edge_of(b) if m else None for b, m in zip(a, mine, strict=True)]
+                inner[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                if any(e is not None for e in es):
+                    wanted |= 1 << i
+                    spans = {**(spans or {}), i: len(es)}
+                    edges += tuple(es)
+        return inner, edges, wanted, spans
