@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -131,6 +132,8 @@ class GraphTask:
                 adding.into_leaf(level, leaf, outs, i, False)
 
     def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+        """From the roots to the leaves. One turn of the loop runs one node and adds what it gives to the buffers of the following ones. All
+        of it is one frame, as every node pays for it."""
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = profiling.enabled()
@@ -142,64 +145,27 @@ class GraphTask:
                 return
         self.start = [node for (node, _), _ in roots]
         self.plan()
-        count, should_run, ends = self.count, self.should_run, self.ends
-        buffers: dict[Node, list[Any]] = {}
-        heap: list[tuple[int, int, Node]] = []
-        tickets = itertools.count()
-        for i, ((node, index), g) in enumerate(roots):
-            if g is not None:
-                meta = node.metas[index]
-                if g.dtype is not meta[1] or g.shape != meta[0]:
-                    g = conform(g, meta, None, i)
-            if node not in buffers:
-                buffers[node] = [None] * len(node.metas)
-                if count[node] == 0:
-                    heappush(heap, (-node.seq, next(tickets), node))
-            if g is not None:
-                adding.add(buffers[node], index, g, create_graph)
+        count, should_run, asked = self.count, self.should_run, self.ends or ()
+        buffers, heap, tickets = self._seed(roots)
         while heap:
             node = heappop(heap)[2]
             grads = buffers.pop(node, None) or [None] * len(node.metas)
-            if should_run is not None and node not in should_run and node not in ends:  # type: ignore[operator]
+            if should_run is not None and node not in should_run:
+                self._arrived(node, grads)
                 continue
+            if node.tensor_hooks or node.retained or node in asked:
+                self._arrived(node, grads)
             self.node = node
-            if node.tensor_hooks or node.retained:
-                hooks.run_tensor_hooks(level, node, grads, create_graph)
-            if should_run is not None:
-                for index, position in ends.get(node, ()):  # type: ignore[union-attr]
-                    self.results[position] = grads[index]
-                if node not in should_run:
-                    continue
             if node.pre_hooks:
                 grads = hooks.run_prehooks(level, node, grads, create_graph)
             if type(node) is AccumulateGrad:
-                seen = list(grads) if node.post_hooks else ()
-                if grads[0] is not None and self.accumulate:
-                    if profiled:
-                        with profiling.reported(node):
-                            adding.into_leaf(level, node.variable, grads, 0, create_graph, bool(node.post_hooks))
-                    else:
-                        adding.into_leaf(level, node.variable, grads, 0, create_graph, bool(node.post_hooks))
-                if node.post_hooks:
-                    hooks.run_posthooks(level, node, (), seen, create_graph)
+                self._accumulate(node, grads, profiled)
                 continue
             if type(node) is Input:
                 continue
             edges = node.edges
-            mask: list[bool] | None = None
-            if should_run is not None and not self.needs_all:
-                for e in edges:
-                    if e is not None and e[0] not in should_run and e[0] not in ends:  # type: ignore[operator]
-                        mask = [e is not None and (e[0] in should_run or e[0] in ends) for e in edges]  # type: ignore[operator]
-                        break
-            outs: Sequence[Any]
-            if grads[0] is None and isinstance(node, OpNode) and not any(g is not None for g in grads):
-                outs = (None,) * len(edges)
-            elif profiled:
-                with profiling.reported(node):
-                    outs = node.apply(grads, mask, create_graph)
-            else:
-                outs = node.apply(grads, mask, create_graph)
+            mask = None if should_run is None or self.needs_all else self._mask(edges)
+            outs: Any = self._apply(grads, mask) if profiled or grads[0] is None else node.apply(grads, mask, create_graph)
             if not keep_graph:
                 node.release()
             if check_nan:
@@ -239,6 +205,60 @@ class GraphTask:
                     heappush(heap, (-following.seq, next(tickets), following))
             g = None
             del outs
+
+    def _seed(self, roots: Sequence[tuple[Edge, Any]]) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
+        """What the pass begins with: the cotangents of the roots, by node; the heap of the nodes that are ready, newest first; tickets that
+        keep nodes of one age in order."""
+        buffers: dict[Node, list[Any]] = {}
+        heap: list[tuple[int, int, Node]] = []
+        tickets = itertools.count()
+        for i, ((node, index), g) in enumerate(roots):
+            if g is not None:
+                meta = node.metas[index]
+                if g.dtype is not meta[1] or g.shape != meta[0]:
+                    g = conform(g, meta, None, i)
+            if node not in buffers:
+                buffers[node] = [None] * len(node.metas)
+                if self.count[node] == 0:
+                    heappush(heap, (-node.seq, next(tickets), node))
+            if g is not None:
+                adding.add(buffers[node], index, g, self.create_graph)
+        return buffers, heap, tickets
+
+    def _arrived(self, node: Node, grads: list[Any]) -> None:
+        """All cotangents of ``node`` are there. If it is on a path: run the hooks of its tensors, and note what is asked for."""
+        wanted = () if self.ends is None else self.ends.get(node, ())
+        if self.should_run is not None and node not in self.should_run and not wanted:
+            return
+        self.node = node
+        if node.tensor_hooks or node.retained:
+            hooks.run_tensor_hooks(self.level, node, grads, self.create_graph)
+        for index, position in wanted:
+            self.results[position] = grads[index]
+
+    def _accumulate(self, node: AccumulateGrad, grads: list[Any], profiled: bool) -> None:
+        """The turn of a leaf."""
+        watched = bool(node.post_hooks)
+        seen = list(grads) if watched else ()
+        if grads[0] is not None and self.accumulate:
+            with profiling.reported(node) if profiled else nullcontext():
+                adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, watched)
+        if watched:
+            hooks.run_posthooks(self.level, node, (), seen, self.create_graph)
+
+    def _mask(self, edges: Sequence[Edge | None]) -> list[bool] | None:
+        """Which edges lead to nodes that are to run or are asked for; None if all do."""
+        goals: tuple[Any, Any] = self.should_run, self.ends
+        mask = [e is not None and (e[0] in goals[0] or e[0] in goals[1]) for e in edges]
+        return None if all(e is None or m for e, m in zip(edges, mask, strict=True)) else mask
+
+    def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
+        """Run the present node where that needs a closer look: a profiler asks, or the first output has no cotangent."""
+        node: Any = self.node
+        if isinstance(node, OpNode) and all(g is None for g in grads):
+            return (None,) * len(node.edges)
+        with profiling.reported(node) if profiling.enabled() else nullcontext():
+            return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
 
 
 def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
