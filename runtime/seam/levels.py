@@ -39,6 +39,7 @@ class Level:
     values: type[Value]
     hidden = 0  # how many leading dimensions of what a value holds it does not show
     keeps_history = False  # whether its values have a history beside what they hold
+    packs = False  # whether hooks on saved tensors see what it saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
 
     def __init__(self) -> None:
@@ -114,7 +115,7 @@ class Level:
         """``formula(*args, batched)`` as :func:`run_batchwise` says; this level is the innermost among ``args``."""
         return formula(*args, (False,) * len(args))
 
-    def is_constant(self, v: Any) -> bool:
+    def is_constant(self, v: Value) -> bool:
         """Whether a value of this level is no more than what it holds: the transform keeps histories, and it has none."""
         return False
 
@@ -248,13 +249,13 @@ class Scope(Ambient):
     call was made, as in torch. The rules of a level are not code of its function: while one runs, only the levels further out are here.
     """
 
-    levels: tuple[Any, ...] = ()
+    levels: tuple[Level, ...] = ()
 
 
 SCOPE = Scope()
 
 
-def hand_over(level: Any, func: Any, args: Any, kwargs: Any) -> Any:
+def hand_over(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     """``level.call`` for code in the scope of transforms, of which ``level`` itself need not be one."""
     around = SCOPE.levels
     number, innermost_number = level.number, around[-1].number
@@ -298,7 +299,7 @@ def lifted(result: Any, number: int) -> Any:
 _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as torch does
 
 
-def _is_fresh(func: Any) -> bool:
+def _is_fresh(func: torch._ops.OpOverload) -> bool:
     """Whether what an overload returns is memory of its own rather than a view of an argument or an argument."""
     known = _fresh.get(id(func))
     if known is None:
@@ -309,7 +310,7 @@ def _is_fresh(func: Any) -> bool:
 VALUES.add(Value)
 
 
-def _is_outlived(v: Any) -> bool:
+def _is_outlived(v: Value) -> bool:
     """Whether the transform of ``v`` has returned and never gave it a history: it is no more than what it holds."""
     level = v._level
     return not level.alive and level.is_constant(v)
@@ -322,7 +323,7 @@ def constant_of(t: Any) -> Any:
     return t
 
 
-def outlived(level: Level, func: Any, args: Any, kwargs: Any) -> Any:
+def outlived(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     """A call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
 
     A constant that a transformed function made and stored, such as a table of positions, serves afterwards, as in torch.
@@ -340,14 +341,14 @@ def outlived(level: Level, func: Any, args: Any, kwargs: Any) -> Any:
     return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # what was written to
 
 
-def escaped(level: Level, func: Any) -> EscapedValue:
+def escaped(level: Level, func: torch._ops.OpOverload) -> EscapedValue:
     return EscapedValue(
         f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
         "Return values from the transformed function instead of storing them, or detach them inside it."
     )
 
 
-def innermost(args: Any, kwargs: Any) -> Any:
+def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
     """The level with the largest number among the values in an ATen call's arguments (lists included)."""
     best: Any = None
     number = -1

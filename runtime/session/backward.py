@@ -82,7 +82,7 @@ def _device(node: Node) -> torch.device:
     while stack:
         node = stack.pop()
         if isinstance(node, AccumulateGrad):
-            return node.variable.device  # type: ignore[no-any-return]
+            return node.variable.device
         new = [e[0] for e in node.edges if e is not None and e[0] not in seen]
         seen.update(new)
         stack += new

@@ -82,7 +82,7 @@ class Session(GradLevel):
     def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return f(*args, **kwargs)  # the session is no transform, in whose scope code would run
 
-    def is_constant(self, v: Any) -> bool:
+    def is_constant(self, v: Value) -> bool:
         return False
 
     def on_close(self, finalize: Callable[[], None]) -> None:

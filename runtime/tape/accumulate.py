@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from ..rules.sparse import in_layout
-from ..seam.levels import run_elementwise
+from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
 from . import hooks
+from .leaf import Leaf
 
 _LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
 _use_count = torch._C._storage_Use_Count
@@ -71,7 +72,7 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def into_leaf(level: Any, variable: Any, grads: list[Any], index: int, create_graph: bool, held: bool = False) -> None:
+def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create_graph: bool, held: bool = False) -> None:
     """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time. The gradient is taken out of the list, so that its
     memory may be kept if nobody else holds it (``held``: but the engine once more, for hooks after the node); it gets the strides of the
     leaf if that is dense, else it becomes contiguous."""

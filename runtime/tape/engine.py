@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from ..seam.ambient import continued
-from ..seam.levels import scope_outside
+from ..seam.levels import Level, scope_outside
 from . import accumulate as adding
 from . import anomaly, hooks, profiling
 from .conform import conform
+from .leaf import Leaf
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 
@@ -46,7 +47,9 @@ class GraphTask:
         "start",
     )
 
-    def __init__(self, level: Any, captures: Sequence[Edge | None] | None, create_graph: bool, keep_graph: bool, accumulate: bool) -> None:
+    def __init__(
+        self, level: Level, captures: Sequence[Edge | None] | None, create_graph: bool, keep_graph: bool, accumulate: bool
+    ) -> None:
         self.id = next(_ids)
         self.level = level
         self.create_graph = create_graph
@@ -107,7 +110,7 @@ class GraphTask:
                     self.should_run.add(node)
                     stack.append(node)
 
-    def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Any]) -> None:
+    def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Leaf]) -> None:
         """A pass through one node, whose results are the gradients of ``leaves``."""
         node, index = edge
         meta = node.metas[index]
@@ -266,7 +269,7 @@ def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
 
 
 def execute(
-    level: Any,
+    level: Level,
     roots: Sequence[tuple[Edge, Any]],
     captures: Sequence[Edge | None] | None,
     *,

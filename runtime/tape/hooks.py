@@ -16,8 +16,9 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..rules.record import extent
-from ..seam.levels import Value
+from ..seam.levels import Level, Value
 from .conform import conform
+from .leaf import Leaf
 
 Hook = Callable[..., Any]
 Hooks = OrderedDict[int, Hook]  # removal handles hold it weakly, which a plain dict does not allow
@@ -29,19 +30,19 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
     return handle
 
 
-def show(level: Any, g: Any) -> Any:
+def show(level: Level, g: Any) -> Any:
     """``g`` as a value of ``level``, unless it belongs to it or to an inner level (a batch of cotangents) already."""
     return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g)
 
 
-def hide(level: Any, g: Any, create_graph: bool) -> Any:
+def hide(level: Level, g: Any, create_graph: bool) -> Any:
     """Back to what the engine computes with: values of the level when it records, else what they hold."""
     if create_graph:
         return show(level, g)
     return level.lowered(g)
 
 
-def run_tensor_hooks(level: Any, node: Any, grads: list[Any], create_graph: bool) -> None:
+def run_tensor_hooks(level: Level, node: Any, grads: list[Any], create_graph: bool) -> None:
     """Hooks of the tensors that ``node`` made (called with None where no gradient arrived), then what they asked to retain."""
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
@@ -60,7 +61,7 @@ def run_tensor_hooks(level: Any, node: Any, grads: list[Any], create_graph: bool
                     variable._grad = variable._grad + show(level, g)
 
 
-def run_prehooks(level: Any, node: Any, grads: list[Any], create_graph: bool) -> list[Any]:
+def run_prehooks(level: Level, node: Any, grads: list[Any], create_graph: bool) -> list[Any]:
     """Hooks before ``node``: each gets, and may replace, the cotangents of its outputs."""
     for hook in list(node.pre_hooks.values()):
         new = hook(tuple(show(level, g) for g in grads))
@@ -69,7 +70,7 @@ def run_prehooks(level: Any, node: Any, grads: list[Any], create_graph: bool) ->
     return grads
 
 
-def run_posthooks(level: Any, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
+def run_posthooks(level: Level, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
     """Hooks after ``node``: each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs, and may replace the
     former."""
     outs = list(outs)
@@ -90,13 +91,13 @@ def run_posthooks(level: Any, node: Any, outs: Sequence[Any], grads: Sequence[An
     return outs
 
 
-def run_post_accumulate(variable: Any) -> None:
-    for hook in list(variable._post_accumulate.values()):
+def run_post_accumulate(variable: Leaf) -> None:
+    for hook in list((variable._post_accumulate or {}).values()):
         if hook(variable) is not None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 
-def _checked_tuple(level: Any, old: Sequence[Any], new: Any, hook: Hook, create_graph: bool) -> list[Any]:
+def _checked_tuple(level: Level, old: Sequence[Any], new: Any, hook: Hook, create_graph: bool) -> list[Any]:
     if not isinstance(new, tuple):
         raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
     if len(new) != len(old):
@@ -104,7 +105,7 @@ def _checked_tuple(level: Any, old: Sequence[Any], new: Any, hook: Hook, create_
     return [_checked(level, a, b, hook, create_graph) for a, b in zip(old, new, strict=True)]
 
 
-def _checked(level: Any, old: Any, new: Any, hook: Hook, create_graph: bool) -> Any:
+def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -> Any:
     """A hook's replacement for one gradient: a tensor of the same type and size, or None."""
     if new is None:
         return None

@@ -21,6 +21,7 @@ from .lift import lift_in_place
 from .metas import meta_of
 from .nodes import Edge, OpNode
 from .saved import HOOKS, Saved
+from .tape import Tape
 from .values import edge_of
 from .view_history import CopySlices, aliases, base_edge, check_write, refuse_stale_target
 
@@ -28,7 +29,7 @@ _grad_enabled = torch.is_grad_enabled
 _INFERENCE = "Inplace update to inference tensor outside InferenceMode is not allowed. Write to a clone of it."
 
 
-def run(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+def run(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
     """An in-place op: mutate the inner tensor, then give the target its new history."""
     target: Any = args[0]
     if type(target) is list or type(target) is tuple:
@@ -86,7 +87,7 @@ def unrecorded(target: Any) -> None:
     written._generation += 1
 
 
-def rebase(level: Any, target: Any, edge: Edge, self_edge: int | None) -> None:
+def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
     """A write gave ``target`` the history ``edge``, whose node has the target's former history at edge ``self_edge``."""
     view = target._view
     rewritten = target if view is None else view.base
@@ -112,7 +113,7 @@ def _save_rising(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tenso
             s.version += 1
 
 
-def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+def _write_to_foreign(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
     """A write into a tensor that is no value of ``level``: it takes what has no history as it is, and becomes one for what has some."""
     inner, edges, *_ = level.collect(op, args)
     if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
@@ -121,7 +122,7 @@ def _write_to_foreign(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
-def _foreach(level: Any, op: Op, args: Any, kwargs: Any) -> None:
+def _foreach(level: Tape, op: Op, args: Any, kwargs: Any) -> None:
     """``_foreach_add_`` and its like: without history straight, with it as single ops."""
     inner, edges, *_ = level.collect(op, args)
     if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
@@ -157,7 +158,7 @@ def follow_inner(v: Any) -> None:
     refit(v, v._level.wrap(v._inner))
 
 
-def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
     """Views of ``target`` keep the history that they have."""
     if target._view is not None:
         raise RuntimeError(
@@ -170,14 +171,14 @@ def _detach_(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
     return target
 
 
-def _resize(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+def _resize(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
     """``resize_`` and ``resize_as_``, refused without grad mode as well, but not in inference mode."""
     if target.requires_grad and not torch.is_inference_mode_enabled():
         raise RuntimeError("cannot resize variables that require grad")
     return _replace(level, op, target, inner, kwargs)
 
 
-def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
     """``set_``: other memory, which has no history that the target could take over."""
     if edges and _grad_enabled():
         check_write(target, edge_of(target), True)
@@ -185,7 +186,7 @@ def _set(level: Any, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -
     return _replace(level, op, target, inner, kwargs)
 
 
-def _replace(level: Any, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
+def _replace(level: Tape, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
     uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     follow_inner(target)
     target._accumulator = None  # what arrives from now on has another shape

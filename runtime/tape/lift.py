@@ -22,7 +22,7 @@ _as_strided = torch.ops.aten.as_strided.default
 _SHELLS = "_lifted_by"  # on a lifted tensor: how many levels have made a value of it, each of which uses the storage once
 
 
-def lift_in_place(level: Any, t: Any, what: Any) -> Any:
+def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     """``t``, and what it is a view of, as values of ``level``. ``what`` writes to it. ``InplaceError`` where that cannot be."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
     known: list[Any] = [t] if base is None else [base, t]
@@ -64,7 +64,7 @@ def _renew_counter(base: Any, t: Any) -> None:
         exchange(t, base.as_strided(*place))
 
 
-def _become_value(level: Any, t: Any) -> None:
+def _become_value(level: Level, t: Any) -> None:
     """The object ``t`` becomes a value of ``level``, whose inner tensor is a new object with what ``t`` was."""
     value = level.wrap(t)
     if type(t) is torch.Tensor:

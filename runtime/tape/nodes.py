@@ -23,6 +23,7 @@ from ..rules.record import NestedMeta, parameters
 from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
 from . import anomaly, hooks
+from .leaf import Leaf
 from .metas import meta_of
 from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
@@ -57,7 +58,7 @@ class Node:
         """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
         raise NotImplementedError
 
-    def leaves(self) -> Sequence[Any] | None:
+    def leaves(self) -> Sequence[Leaf] | None:
         """The leaves that the edges lead to, one each, where a pass from here may give them their gradients without their ends."""
         return None
 
@@ -143,7 +144,7 @@ class AccumulateGrad(Node):
     namespace = "torch::autograd::"
     __slots__ = ("variable",)
 
-    def __init__(self, level: Level, variable: Any) -> None:
+    def __init__(self, level: Level, variable: Leaf) -> None:
         Node.__init__(self, level, (), (meta_of(variable._inner, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable

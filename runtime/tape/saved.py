@@ -14,6 +14,7 @@ import torch
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
+from ..seam.levels import Level
 from .node_names import op_name
 
 FREED = (
@@ -108,14 +109,14 @@ def _type_name(t: torch.Tensor) -> str:
     return t.type()
 
 
-def save(level: Any, t: torch.Tensor, edge: Any) -> Saved | Packed:
+def save(level: Level, t: torch.Tensor, edge: Any) -> Saved | Packed:
     """Keep inner tensor ``t`` of history ``edge``: packed by the default hooks, if there are some and ``level`` is the eager session."""
     if HOOKS.stack and level.packs:
         return pack(level, t, edge, *HOOKS.stack[-1])
     return Saved(t)
 
 
-def restore(level: Any, s: Saved | Packed, edge: Any) -> torch.Tensor:
+def restore(level: Level, s: Saved | Packed, edge: Any) -> torch.Tensor:
     """The inner tensor that was saved. Raises if it was written to since, or if the unpack hook gives anything but a tensor."""
     if type(s) is Saved:
         return s.check(edge)
@@ -126,7 +127,7 @@ def restore(level: Any, s: Saved | Packed, edge: Any) -> torch.Tensor:
     return level.lowered(t)  # type: ignore[no-any-return]
 
 
-def present(level: Any, t: torch.Tensor, edge: Any) -> Any:
+def present(level: Level, t: torch.Tensor, edge: Any) -> Any:
     """Inner tensor ``t`` as users may see it: a value of ``level`` with history ``edge``, or the leaf itself that it came from.
 
     An integer has no history, though it is an output of the node that it came from: ops would record themselves for its sake.
@@ -140,7 +141,7 @@ def present(level: Any, t: torch.Tensor, edge: Any) -> Any:
     return level.wrap(t, edge)
 
 
-def pack(level: Any, t: torch.Tensor, edge: Any, hook: Pack, unpack: Unpack) -> Packed:
+def pack(level: Level, t: torch.Tensor, edge: Any, hook: Pack, unpack: Unpack) -> Packed:
     version = t._version
     with torch.no_grad():
         payload = hook(present(level, t, edge))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..rules.ops import DIFFERENTIABLE, Op
-from ..seam.levels import Level
+from ..seam.levels import Level, Value
 from ..seam.shells import VALUES, make_subclass, same_shape
 from .nodes import Edge, Input
 from .values import GradValue, edge_of
@@ -26,7 +26,6 @@ class Tape(Level):
     what = "grad, vjp or jacrev"
     keeps_history = True
     wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # of results that become values even without a history
-    packs = False  # whether hooks on saved tensors see what its nodes save
     shows_values = False  # whether a user's backward is given values of it where nothing is recorded
     restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
 
@@ -61,7 +60,7 @@ class Tape(Level):
         finally:
             _set_grad_enabled(True)
 
-    def is_constant(self, v: Any) -> bool:
+    def is_constant(self, v: Value) -> bool:
         return edge_of(v) is None
 
     def kept(self, inner: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
-from ..seam.levels import Value
+from ..seam.levels import Level, Value
 from ..seam.shells import VALUES
 from . import hooks
 from .accumulate import dense
@@ -217,7 +217,7 @@ class CopySlices(Node):
     namespace = AccumulateGrad.namespace
     __slots__ = ("chain", "geometry", "inner_node", "others", "self_edge")
 
-    def __init__(self, level: Any, of_base: Any, target: Any, node: Node, self_edge: int | None) -> None:
+    def __init__(self, level: Level, of_base: Any, target: Any, node: Node, self_edge: int | None) -> None:
         base = target._view.base
         n = len(node.edges)
         self.others = tuple(range(n)) if self_edge is None else (*range(self_edge), *range(self_edge + 1, n))

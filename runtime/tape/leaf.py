@@ -1,0 +1,26 @@
+"""What a backward pass knows of a tensor whose ``.grad`` it writes. The session's tensors are such (``session/tensor.py``)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Leaf(Protocol):
+    """``_req``: whether it requires grad still; ``_lock``: held while a pass adds to ``_grad``; ``_hooks`` see the gradient before it is
+    added, ``_post_accumulate`` the leaf afterwards."""
+
+    _inner: torch.Tensor
+    _req: bool
+    _grad: Any
+    _lock: Any
+    _hooks: OrderedDict[int, Callable[..., Any]] | None
+    _post_accumulate: OrderedDict[int, Callable[..., Any]] | None
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def dtype_of_grad(self) -> torch.dtype | None: ...
