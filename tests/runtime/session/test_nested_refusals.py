@@ -120,12 +120,30 @@ def test_gradcheck_takes_the_parts() -> None:
         lambda n: func.grad(lambda w: linear(n, w).values().sum())(torch.ones(3, 3)),
         lambda n: func.jvp(lambda w: linear(n, w), (torch.ones(3, 3),), (torch.ones(3, 3),)),
         lambda n: aot.make_fx(lambda w: linear(n, w))(torch.ones(3, 3)),
+        lambda n: func.functionalize(lambda w: n.values().sum() * w)(torch.ones(3)),
+        lambda n: func.vmap(lambda w: torch.einsum("bij,jk->bik", n, w))(torch.ones(2, 3, 3)),
+        lambda n: func.grad(lambda w: w.clone().__setitem__(0, n))(torch.ones(3, 3)),
     ],
-    ids=["vmap", "vmap of linear", "grad", "jvp", "make_fx"],
+    ids=["vmap", "vmap of linear", "grad", "jvp", "make_fx", "functionalize", "composed of others", "item assignment"],
 )
 def test_a_captured_nested_tensor_does_not_meet_the_values_of_a_transform(transform: Callable[[Any], Any]) -> None:
     with REFUSED:
         transform(nested())
+
+
+@cases(
+    "transform",
+    [
+        lambda n: func.grad(lambda w: (n * w).values().sum())(torch.ones(3)),
+        lambda n: func.vmap(lambda w: n * w)(torch.ones(2, 3)),
+        lambda n: func.vmap(lambda w: torch.cat([n, w]))(torch.ones(2, 3)),
+        lambda n: func.jvp(lambda w: n * w, (torch.ones(3),), (torch.ones(3),)),
+    ],
+    ids=["grad", "vmap", "vmap of a list", "jvp"],
+)
+def test_nor_does_one_of_torch_whose_kernel_would_speak_of_something_else(transform: Callable[[Any], Any]) -> None:
+    with REFUSED:
+        transform(plain())
 
 
 @cases(
