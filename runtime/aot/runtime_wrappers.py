@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -145,7 +145,7 @@ class _Compiled:
         if self.backward is not None:
             metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in self.tangents])
             if n_mutated:
-                ends = [edge_of(flat[i]) for i in self.joint.wanted]
+                ends = [cast(Edge, edge_of(flat[i])) for i in self.joint.wanted]
             node = CompiledBackward(ends, metas, self, saved, versions)
             for i, t in self.tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))

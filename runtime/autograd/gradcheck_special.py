@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -12,6 +12,7 @@ from ..func import vmap
 from ..func.draws import ERROR
 from ..session.backward import grad
 from ..tape.engine import execute
+from ..tape.nodes import Edge
 from ..tape.values import edge_of
 from . import analytical
 from .numerical import plain, zeros
@@ -58,7 +59,7 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
         try:
             found = execute(
                 group[0]._level,
-                [(edge_of(o), None) for o in group],
+                [(cast(Edge, edge_of(o)), None) for o in group],
                 [edge_of(x) for x in inputs],
                 create_graph=False,
                 keep_graph=True,

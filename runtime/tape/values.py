@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import Value
+from ..seam.levels import Level, Value
 from .nodes import AccumulateGrad, Edge, Input, Nowhere
 
 _grad_enabled = torch.is_grad_enabled
 
 
-def edge_of(v: Any) -> Any:
+def edge_of(v: Any) -> Edge | None:
     """Where the gradient of ``v`` goes, or None when it needs none."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
         view.refresh(v)
-    e = v._edge
+    e: Edge | None = v._edge
     if e is not None:
         return e
     if v._req:
@@ -51,7 +51,7 @@ class GradValue(Value):
     """
 
     _nested: bool = False
-    _level: Any
+    _level: Level
     _edge: Edge | None = None
     _req: bool = False
     _accumulator: Any = None
