@@ -256,7 +256,7 @@ def _per_sample(hook: Hook, op: str, only: Rule | None, rule: Callable[..., Any]
 def constant(value: Any) -> Any:
     """A value without history and tangents, at its own level and at those further out."""
     if isinstance(value, (GradValue, DualValue)):
-        return value._level.wrap(constant(value._inner), None)  # type: ignore[union-attr]
+        return value._level.wrap(constant(value._inner))
     if isinstance(value, BatchedValue):
         return value._level.wrap(constant(value._inner))
     return value
