@@ -60,7 +60,7 @@ def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:
     if record.unfilled:
         return ("mixed", "shared", "rolled", "transposed", "scaled")
     tensors = [argument for argument in func._schema.arguments if "Tensor" in str(argument.type)]
-    if record.draws == "shape" and len(tensors) == 1:
+    if record.draws == "shape" and len(tensors) <= 1:
         return ("mixed", "rolled", "transposed")
     return ()
 

@@ -294,7 +294,7 @@ def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_
 def test_what_nothing_defines_cannot_be_wrong(runtime: Auditable) -> None:
     harmless = {rule.name: set(KINDS[rule.part]) - set(rule.kinds) for rule in runtime.rules()}
     assert harmless["new_empty batch"] == ORDER | {"shared", "scaled"}
-    assert harmless["rand_like batch"] == harmless["bernoulli.p batch"] == ORDER
+    assert harmless["rand_like batch"] == harmless["bernoulli.p batch"] == harmless["rand batch"] == ORDER
     for name in ("bernoulli batch", "bernoulli.Tensor batch", "normal.Tensor_float batch", "uniform vjp self", "zeros_like batch"):
         assert not harmless[name], name
 
