@@ -17,9 +17,13 @@ from ..func import vmap
 from ..seam.levels import Value
 from ..session.backward import grad
 from ..session.leaf import as_leaf
+from ..session.tensor import Tensor
 from . import forward_ad
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+
+Given = torch.Tensor | tuple[torch.Tensor, ...] | None
+"""A tensor or several; None for a vector that may be left out."""
 
 _STRICT = "strict=True refuses that; without it the derivative is zero."
 _NO_GRAPH = "Output {} of the user-provided function does not require gradients. " + _STRICT
@@ -36,11 +40,12 @@ _JACOBIAN_INDEPENDENT = (
 _NEEDS_V = "The vector v can only be None if {} a single Tensor with a single element."
 
 
-def _value(t: torch.Tensor) -> Any:
-    return as_leaf(t)
+def _value(t: torch.Tensor) -> Tensor:
+    value: Tensor = as_leaf(t)  # type: ignore[assignment]
+    return value
 
 
-def _tensors(given: Any, what: str, function: str) -> tuple[Any, ...]:
+def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
     """``given`` as a tuple of tensors."""
     each = given if isinstance(given, tuple) else (given,)
     for i, t in enumerate(each):
@@ -50,7 +55,7 @@ def _tensors(given: Any, what: str, function: str) -> tuple[Any, ...]:
     return each
 
 
-def _opened(given: Any, what: str, function: str, create_graph: bool, track: bool = True) -> tuple[Any, ...]:
+def _opened(given: Given, what: str, function: str, create_graph: bool, track: bool = True) -> tuple[Any, ...]:
     """Tensors to differentiate by: views that keep their history if the result is to have one, else new leaves."""
     out = []
     for t in _tensors(given, what, function):
@@ -72,7 +77,7 @@ def _called(func: Callable[..., Any], inputs: Sequence[Any], function: str, stri
     return isinstance(result, tuple), outs
 
 
-def _tracked(t: Any) -> bool:
+def _tracked(t: object) -> bool:
     return isinstance(t, Value) and t.requires_grad
 
 
@@ -90,7 +95,7 @@ def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[.
     return checked
 
 
-def _direction(v: Any, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool) -> tuple[Any, ...]:
+def _direction(v: Given, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool) -> tuple[Any, ...]:
     """``v`` as a tuple of tensors of the shapes of ``like``."""
     vs = _opened(v, "v", function, create_graph, track=False)
     if is_tuple:
@@ -105,7 +110,7 @@ def _direction(v: Any, function: str, create_graph: bool, like: Sequence[Any], i
     return vs
 
 
-def _input_direction(v: Any, function: str, create_graph: bool, inputs: Any, opened: Sequence[Any]) -> tuple[Any, ...]:
+def _input_direction(v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[Any]) -> tuple[Any, ...]:
     if v is not None:
         return _direction(v, function, create_graph, opened, isinstance(inputs, tuple))
     if len(opened) != 1 or opened[0].numel() != 1:
@@ -150,7 +155,7 @@ def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any
     return each if is_tuple else each[0]
 
 
-def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def vjp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs.
 
     ``v`` may be left out for one output of one element. With ``create_graph`` both results have a history. ``strict`` makes it an error
@@ -170,7 +175,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     return _returned(outs, is_tuple, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
 
 
-def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def jvp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.jvp``: (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs.
 
     ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
@@ -183,7 +188,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     return _returned(outs, is_tuple, create_graph), _returned(pushed, is_tuple, create_graph)
 
 
-def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def vhp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.vhp``: (output, ``v`` times the Hessian) of a function with one output of one element."""
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "vhp", create_graph)
@@ -195,7 +200,7 @@ def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     return _returned((out,), False, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
 
 
-def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def hvp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.hvp``: (output, the Hessian times ``v``). Where the Hessian is symmetric, ``vhp`` is faster."""
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "hvp", create_graph)
@@ -226,7 +231,7 @@ def _one_hot(t: Any) -> Any:
 
 def jacobian(
     func: Callable[..., Any],
-    inputs: Any,
+    inputs: Given,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -285,7 +290,7 @@ def _rows_at_once(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, s
     ]
 
 
-def _columns(func: Callable[..., Any], inputs: Any, strict: bool, vectorize: bool) -> Any:
+def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: bool) -> Any:
     """The Jacobian in forward mode: a dual level whose tangents are a batch, one per element of the inputs."""
     if strict:
         raise RuntimeError(
@@ -322,7 +327,7 @@ def _columns(func: Callable[..., Any], inputs: Any, strict: bool, vectorize: boo
 
 def hessian(
     func: Callable[..., Any],
-    inputs: Any,
+    inputs: Given,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,

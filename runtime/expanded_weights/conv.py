@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +14,15 @@ import torch.nn.functional as F
 from .layer import Gradients, layer, need_batch
 from .utils import sum_over_all_but_batch_and_last_n
 
+Sizes = int | Sequence[int]  # of each spatial dimension
+
 
 def _each(value: int | Sequence[int], n: int) -> list[int]:
     values = [value] if isinstance(value, int) else list(value)
     return values * n if len(values) == 1 else values
 
 
-def _margins(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
+def _margins(padding: Sizes | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
     """What is added before and after each spatial dimension; ``"same"`` puts the odd one after."""
     n = len(kernel)
     if padding == "valid":
@@ -29,6 +30,7 @@ def _margins(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> li
     if padding == "same":
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return [(t // 2, t - t // 2) for t in totals]
+    assert not isinstance(padding, str)
     return [(p, p) for p in _each(padding, n)]
 
 
@@ -43,7 +45,13 @@ def windows(x: torch.Tensor, out: Sequence[int], kernel: Sequence[int], stride: 
 
 def _rule(n: int) -> Callable[..., Gradients]:
     def conv(
-        input: torch.Tensor, weight: torch.Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
     ) -> Gradients:
         need_batch(f"conv{n}d", input, n + 2)
         kernel = list(weight.shape[2:])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
@@ -15,7 +13,7 @@ def embedding(
     input: torch.Tensor,
     weight: torch.Tensor,
     padding_idx: int | None = None,
-    max_norm: Any = None,
+    max_norm: float | None = None,
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,

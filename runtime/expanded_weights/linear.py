@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
@@ -12,7 +10,7 @@ from .utils import sum_over_all_but_batch_and_last_n
 
 
 @layer(F.linear, ops="mm addmm")
-def linear(input: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> Gradients:
+def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Gradients:
     need_batch("linear", input, 2)
     x = input.conj()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,13 @@ aten = torch.ops.aten
 
 
 @layer(F.layer_norm, ops="native_layer_norm")
-def layer_norm(input: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Gradients:
+def layer_norm(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> Gradients:
     n = len(normalized_shape)
     need_batch("layer_norm", input, n + 1)
     normalized, mean, rstd = torch.native_layer_norm(input, normalized_shape, None, None, eps)
@@ -32,7 +37,7 @@ def _by_channel(t: torch.Tensor) -> torch.Tensor:
     return t.flatten(2).sum(2) if t.dim() > 2 else t
 
 
-def _grouped(x: torch.Tensor, groups: int, weight: Any, eps: float) -> Gradients:
+def _grouped(x: torch.Tensor, groups: int, weight: torch.Tensor | None, eps: float) -> Gradients:
     n, c = x.shape[:2]
     x = x.contiguous()
     size = math.prod(x.shape[2:])
@@ -47,7 +52,9 @@ def _grouped(x: torch.Tensor, groups: int, weight: Any, eps: float) -> Gradients
 
 
 @layer(F.group_norm, ops="native_group_norm")
-def group_norm(input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Gradients:
+def group_norm(
+    input: torch.Tensor, num_groups: int, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5
+) -> Gradients:
     need_batch("group_norm", input, 2)
     return _grouped(input, num_groups, weight, eps)
 
@@ -55,10 +62,10 @@ def group_norm(input: torch.Tensor, num_groups: int, weight: Any = None, bias: A
 @layer(F.instance_norm, ops="native_batch_norm")
 def instance_norm(
     input: torch.Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
@@ -67,7 +74,9 @@ def instance_norm(
     if use_input_stats:
         return _grouped(input, input.shape[1], weight, eps)  # one group per channel
     channel = (1, -1, *(1,) * (input.dim() - 2))
-    rstd = (running_var + eps).rsqrt().view(channel)
+    if running_mean is None or running_var is None:
+        raise RuntimeError("instance_norm needs running_mean and running_var where use_input_stats is False")
+    rstd: torch.Tensor = (running_var + eps).rsqrt().view(channel)
     normalized = (input - running_mean.view(channel)) * rstd
     return {
         "input": lambda g: g * rstd if weight is None else g * (rstd * weight.view(channel)),

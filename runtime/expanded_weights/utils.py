@@ -30,7 +30,7 @@ def forward_helper(func: Callable[..., Any], expanded_args: Sequence[Any], expan
     return func(*map(plain, expanded_args), **{k: plain(a) for k, a in expanded_kwargs.items()})
 
 
-def check_input(func: Callable[..., Any], x: Any) -> None:
+def check_input(func: Callable[..., Any], x: object) -> None:
     """The first argument of a layer is the batch."""
     name = getattr(func, "__name__", repr(func))
     if isinstance(x, ExpandedWeight):
@@ -66,7 +66,7 @@ def plain(a: Any) -> Any:
     return a.detach() if isinstance(a, torch.Tensor) else a
 
 
-def set_grad_sample_if_exists(maybe_expanded_weight: Any, per_sample_grad_fn: Callable[[Any], torch.Tensor]) -> None:
+def set_grad_sample_if_exists(maybe_expanded_weight: object, per_sample_grad_fn: Callable[[Any], torch.Tensor]) -> None:
     """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to the ``grad_sample`` of an ExpandedWeight's original.
 
     For the mean of the samples' losses the gradients are multiplied by the batch size: they are those of each sample's own loss.
@@ -85,7 +85,7 @@ def set_grad_sample_if_exists(maybe_expanded_weight: Any, per_sample_grad_fn: Ca
     weight.grad_sample = grad if old is None else old + grad
 
 
-def unpack_expanded_weight_or_tensor(maybe_expanded_weight: Any, func: Callable[[Any], Any] = lambda x: x) -> Any:
+def unpack_expanded_weight_or_tensor(maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x) -> Any:
     """``func`` of the original of an ExpandedWeight or of a tensor that needs no grad; None for anything but a tensor."""
     if isinstance(maybe_expanded_weight, ExpandedWeight):
         return func(maybe_expanded_weight.orig_weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +11,8 @@ from ..seam.levels import Value
 
 Rule = TypeVar("Rule")
 HANDLED: dict[Callable[..., Any], Any] = {}
+Fallback = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+"""``fallback(func, args, kwargs)`` runs a function that has no rule."""
 
 
 class UnhandledFunction(RuntimeError):
@@ -42,9 +44,11 @@ class ExpandedWeight(torch.Tensor):
     loss_reduction: str
     allow_smaller_batches: bool
     batch_first: bool
-    fallback: Any
+    fallback: Fallback | None
 
-    def __new__(cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Any = None) -> ExpandedWeight:
+    def __new__(
+        cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Fallback | None = None
+    ) -> ExpandedWeight:
         if not isinstance(orig_weight, torch.Tensor):
             raise RuntimeError(f"Can only make Expanded Weights of Tensors, got {type(orig_weight).__name__}")
         if not orig_weight.requires_grad:
@@ -54,7 +58,9 @@ class ExpandedWeight(torch.Tensor):
         data = orig_weight._inner if isinstance(orig_weight, Value) else orig_weight.detach()
         return torch.Tensor._make_subclass(cls, data)
 
-    def __init__(self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Any = None) -> None:
+    def __init__(
+        self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Fallback | None = None
+    ) -> None:
         self.orig_weight = orig_weight
         self.batch_size = batch_size
         self.loss_reduction = loss_reduction
@@ -63,7 +69,9 @@ class ExpandedWeight(torch.Tensor):
         self.fallback = fallback
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func in HANDLED:
             return HANDLED[func].apply(tuple(kwargs), func, *args, *kwargs.values())
@@ -72,8 +80,9 @@ class ExpandedWeight(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*(_original(a) for a in args), **kwargs)
         weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
-        if weights and all(w.fallback is not None for w in weights):
-            return weights[0].fallback(func, args, kwargs)
+        fallbacks = [w.fallback for w in weights if w.fallback is not None]
+        if fallbacks and len(fallbacks) == len(weights):
+            return fallbacks[0](func, args, kwargs)
         raise UnhandledFunction(
             f"Expanded Weights encountered but cannot handle function {name}. Give it a rule (docs/expanded_weights.md shows how), or ask "
             "for the slower general way with call_for_per_sample_grads(..., fallback=True)."

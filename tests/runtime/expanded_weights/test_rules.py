@@ -219,3 +219,9 @@ def test_one_sample_without_a_batch_is_an_error() -> None:
     w = ExpandedWeight(torch.randn(3, 4, requires_grad=True), 1, "sum")
     with pytest.raises(RuntimeError, match="Expanded Weights need a batch dimension: linear"):
         F.linear(torch.randn(4), w)
+
+
+def test_normalization_by_running_statistics_needs_them() -> None:
+    w = ExpandedWeight(torch.ones(3, requires_grad=True), 2)
+    with pytest.raises(RuntimeError, match="needs running_mean and running_var"):
+        torch.nn.functional.instance_norm(torch.ones(2, 3, 4), weight=w, use_input_stats=False)
