@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..seam.levels import SCOPE, Value, lifted
 from ..seam.shells import VALUES
 from ..session.tensor import Tensor, unwrap, wrap
+from ..tape.values import GradValue
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _torch_tensor = torch.tensor
@@ -61,6 +62,13 @@ def adopted(result: Any, requires_grad: bool = False) -> Any:
     return lifted(result, result._level.number) if SCOPE.levels else result
 
 
+def _with_one_counter(t: Any) -> Any:
+    """torch gives what ``ones_like`` and its like return a version counter apart from that of what the value holds, where saved tensors are
+    checked. So the value is made anew."""
+    kind = type(t)
+    return t._level.wrap(t._inner, None) if kind is Tensor or kind is GradValue else t
+
+
 def _without_values(data: Any) -> Any:
     """``data`` for ``torch.tensor``, which reads memory. Nested lists that hold values of a transform become one constant tensor."""
     if isinstance(data, Value):
@@ -87,13 +95,16 @@ _READERS = {_torch_tensor: _tensor, _torch_nested_tensor: _nested_tensor}
 
 
 def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+    alike = factory.__name__.endswith("_like")
+
     @wraps(factory)
     def made(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
         if inside_dispatch():
             if requires_grad:
                 kwargs["requires_grad"] = True
             return factory(*args, **kwargs)
-        return adopted(factory(*args, **kwargs), requires_grad)
+        result = factory(*args, **kwargs)
+        return adopted(_with_one_counter(result) if alike else result, requires_grad)
 
     del made.__wrapped__  # a built-in function has no source to show
     return made

@@ -278,3 +278,25 @@ def test_files_are_read_as_plain_tensors_once_the_drop_in_is_gone() -> None:
         file.seek(0)
         loaded = torch.load(file)
         assert [type(t) for t in loaded.values()] == [nn.Parameter, torch.Tensor]
+
+
+@pytest.mark.parametrize("factory", ["ones_like", "zeros_like", "empty_like", "rand_like", "randn_like"])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_write_to_what_a_factory_made_alike_is_counted(factory: str, transformed: bool) -> None:
+    """The recorded write and the view's come after the product has saved the tensor."""
+
+    def f(x: Any, write: Any) -> Any:
+        made = getattr(torch, factory)(x)
+        product = (x * made).sum()
+        write(made, x)
+        assert made._version == 1
+        return product
+
+    with dropin.installed():
+        for write in (lambda t, x: t.mul_(x), lambda t, x: t[0].mul_(x[0]), lambda t, x: t.zero_()):
+            x = torch.ones(2, requires_grad=True)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                if transformed:
+                    torch.func.grad(lambda y, write=write: f(y, write))(x)
+                else:
+                    f(x, write).backward()
