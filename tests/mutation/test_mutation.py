@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import draw, identity, main, nearest_first, stages, within_budget
+from tests.mutation.__main__ import EQUIVALENT, SOURCES, _of_folder, _reasons, draw, identity, main, nearest_first, stages, within_budget
 from tests.mutation.lines import Map
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.trial import Copy
@@ -262,3 +262,9 @@ def test_a_map_follows_lines_that_move_and_forgets_test_files_that_change(projec
 def test_the_mutants_are_listed_without_running_anything(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runtime/func/trees.py", "--list", "--mutants", "3"]) == 0
     assert capsys.readouterr().out.count("runtime/func/trees.py:") == 3
+
+
+def test_every_equivalent_mutant_is_one_that_could_be_drawn() -> None:
+    """An entry whose line has changed or moved says nothing any more: write it as the line is now, or take it out."""
+    drawable = {identity(mutant) for source in SOURCES for mutant in _of_folder(source)}
+    assert [mutant for mutant in _reasons(EQUIVALENT) if mutant not in drawable] == []
