@@ -59,7 +59,8 @@ def tangent_of(v: Any) -> torch.Tensor | None:
             )
         view.generation = view.base._generation
         base = view.base._tangent
-        v._tangent = None if base is None else view.replay(base)
+        with torch.enable_grad():  # whoever asks first, under no_grad perhaps
+            v._tangent = None if base is None else view.replay(base)
     tangent: torch.Tensor | None = v._tangent
     return tangent
 

@@ -454,3 +454,16 @@ def test_a_write_under_no_grad_leaves_the_history_of_the_tangent(write: Callable
         if lib is torch.func:
             expected = found
     torch.testing.assert_close(found, expected)
+
+
+def test_a_tangent_that_is_read_first_under_no_grad_has_its_history() -> None:
+    def f(x: Any) -> Any:
+        b = x.clone().unsqueeze(0)
+        part = b[0]
+        b.sin_()
+        with torch.no_grad():
+            part * 2
+        return (part * x).sum()
+
+    expected, found = (lib.grad(lambda x, lib=lib: lib.jvp(f, (x,), (x,))[1])(X) for lib in (torch.func, runtime.func))
+    torch.testing.assert_close(found, expected)
