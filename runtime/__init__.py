@@ -4,8 +4,8 @@ from . import rules as rules
 from .session import Tensor, tensor, unwrap, wrap
 
 from . import autograd, func  # isort: skip
-from .dropin.meeting import meet  # isort: skip
+from .dropin.intercept import intercept_torch_autograd  # isort: skip
 
-meet()
+intercept_torch_autograd()
 
 __all__ = ["Tensor", "autograd", "func", "tensor", "unwrap", "wrap"]

@@ -1,4 +1,4 @@
-"""torch's own autograd met with runtime tensors, without the drop-in: it dispatches to the runtime or refuses, and is never silent."""
+"""Runtime tensors given to torch's own autograd, without the drop-in: the call is forwarded or refused, and is never silently wrong."""
 
 from __future__ import annotations
 

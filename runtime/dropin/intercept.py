@@ -1,11 +1,13 @@
-"""Calls of torch's own autograd with tensors of this package, while the drop-in is not installed.
+"""Intercepts calls of torch's own autograd with tensors of this package, while the drop-in is not installed.
 
     class Square(torch.autograd.Function): ...
     runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
 
-Torch's C++ would run ``forward`` and record nothing, as its engine knows nothing of our tapes, so gradients would silently be zero.
-``import runtime`` therefore replaces two functions of torch. ``Function.apply`` hands a call with values among its arguments to
-:mod:`runtime.autograd.function`. A backward pass of torch's engine from a value or to one is refused.
+Torch's engine does not know our tapes. Its C++ would run ``forward`` and record nothing, so gradients would silently be zero.
+``import runtime`` therefore replaces two functions of torch:
+
+- ``Function.apply`` forwards a call that has our values among its arguments to :mod:`runtime.autograd.function`.
+- The entry of the engine refuses a backward pass whose outputs or inputs are our values.
 """
 
 from __future__ import annotations
@@ -49,9 +51,8 @@ def _backward(outputs: Any, gradients: Any, keep_graph: Any, create_graph: Any, 
 def _refuse(t: Any) -> NoReturn:
     where = "of the session" if isinstance(t, Tensor) else f"a value of {t._level.what}"
     raise RuntimeError(
-        f"torch's engine was asked for gradients of a runtime tensor ({where}), whose history it does not know. Call "
-        "runtime.autograd.backward or runtime.autograd.grad, or run the program under runtime.dropin, where torch.autograd's functions are "
-        "those."
+        f"torch's engine was asked for gradients of a runtime tensor ({where}). It does not know the tensor's history. Call "
+        "runtime.autograd.backward or runtime.autograd.grad, or run the program under runtime.dropin."
     )
 
 
@@ -60,8 +61,8 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
         setattr(module, name, new)
 
 
-def meet() -> None:
-    """Called once, by ``import runtime``."""
+def intercept_torch_autograd() -> None:
+    """Replace ``Function.apply`` and the entry of torch's engine. ``import runtime`` calls this once."""
     function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function work as ours do
     _Function.apply = classmethod(_apply)
     for name in ("torch.autograd", "torch.autograd.graph"):
