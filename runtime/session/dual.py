@@ -80,7 +80,8 @@ class Tangents:
         held = getattr(view.base._inner, "_dual", None)
         if held is None or held[0] is not self or held[1] is None:
             return None
-        tangent = view.replay(held[1])
+        with torch.enable_grad():  # whoever asks first, under no_grad perhaps
+            tangent = view.replay(held[1])
         self.put(v._inner, tangent)
         return tangent
 

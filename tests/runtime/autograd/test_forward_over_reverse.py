@@ -255,3 +255,23 @@ def test_the_gradient_of_a_tangent_is_right(f: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("f", SMOOTH)
 def test_the_tangent_of_a_gradient_is_right(f: Callable[..., Any]) -> None:
     assert runtime.autograd.gradgradcheck(f, wrap(rand(3, 3), True), check_fwd_over_rev=True)
+
+
+def test_a_view_whose_tangent_is_read_first_under_no_grad_has_its_history() -> None:
+    """torch keeps the tangent that it made under no_grad, and its gradient is lost: the same program that reads nothing is the oracle."""
+    found = []
+    for read in (False, True):
+        x = runtime.tensor([0.5, 2.0], requires_grad=True)
+        with fw.dual_level():
+            d = fw.make_dual(x, x * 2)
+            b = x.new_zeros(2, 2)
+            part = b[0]
+            b.copy_(d * d)
+            if read:
+                with torch.no_grad():
+                    part * 2
+            tangent = fw.unpack_dual((part * d).sum()).tangent
+            assert tangent is not None
+            found.append(grad(tangent, x)[0])
+    torch.testing.assert_close(*map(unwrap, found))
+    torch.testing.assert_close(unwrap(found[0]), torch.tensor([4.5, 72.0]))  # of 6·x³
