@@ -14,7 +14,7 @@ from .aot.partition import Partition
 from .errors import BatchingError, EscapedValue, MissingRule
 from .expanded_weights.layer import layer, need_batch
 from .func.batch import fallback_policy
-from .func.own_level import transform
+from .func.level_transform import transform
 from .rules import Record, register
 from .rules import derive_batch as batch_rules
 from .rules.derive import conj, diagonal, elementwise, flat, linear, multilinear, nondifferentiable, pointwise, random, view

@@ -1,6 +1,6 @@
 """Composable function transforms, with the names and signatures of ``torch.func``."""
 
-from . import pulled_back as pulled_back
+from . import grid_sampler_backward as grid_sampler_backward
 from .debug import debug_unwrap
 from .functional_call import functional_call, replace_all_batch_norm_modules_, stack_module_state
 from .functionalize import functionalize

@@ -1,4 +1,4 @@
-"""The batch level: a value stands for a whole batch, its batch dimension hidden."""
+"""The batch level of ``vmap``. A value holds a whole batch and hides the batch dimension."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..seam.levels import Level, Value, run_elementwise
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
-from . import draws, elements, trees
+from . import draws, element_check, trees
 
-fallbacks: Counter[str] = Counter()  # how often each op was run as a Python loop over the batch, in any thread
+fallbacks: Counter[str] = Counter()  # per op, in all threads: how many calls ran as a Python loop over the batch
 _warned: set[str] = set()
 
 
@@ -40,7 +40,10 @@ def current_fallback_policy() -> str:
 
 
 def set_fallback_policy(policy: str) -> None:
-    """What this thread does when an op has no batch rule: ``"warn"`` (once per op) and loop, ``"silent"``, or ``"raise"``."""
+    """Set what this thread does when an op has no batch rule.
+
+    ``"warn"``: warn once per op, then loop over the batch. ``"silent"``: loop. ``"raise"``: raise ``MissingRule``.
+    """
     if policy not in ("warn", "silent", "raise"):
         raise ValueError(f"fallback policy must be 'warn', 'silent' or 'raise', got {policy!r}")
     _FALLBACK.policy = policy
@@ -48,7 +51,7 @@ def set_fallback_policy(policy: str) -> None:
 
 @contextmanager
 def fallback_policy(policy: str) -> Iterator[None]:
-    """``with fallback_policy("raise"):`` is :func:`set_fallback_policy` for the block."""
+    """Call :func:`set_fallback_policy` for the block of a ``with``, and restore the previous policy after it."""
     before = _FALLBACK.policy
     set_fallback_policy(policy)
     try:
@@ -58,13 +61,13 @@ def fallback_policy(policy: str) -> Iterator[None]:
 
 
 class BatchedValue(Value):
-    """A batch of tensors. ``_inner`` holds them along dimension 0; this value looks like one of them."""
+    """A batch of tensors, which has the shape of one of them. ``_inner`` holds the batch along dimension 0."""
 
     _level: BatchLevel
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
-            return super().__bool__()  # torch's error about the number of values
+            return super().__bool__()  # raises torch's error about the number of values
         return bool(agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked"))
 
     def tolist(self) -> Any:
@@ -102,7 +105,7 @@ class BatchLevel(Level):
         super().__init__()
         self.size = size
         self.randomness = randomness
-        set_excluded(BATCHED, True)  # in this thread, for good: functorch includes the key again where it runs its own vmap
+        set_excluded(BATCHED, True)  # never undone: functorch includes the key again where it runs its own vmap
 
     def wrap(self, inner: torch.Tensor, history: None = None, /) -> Any:
         v = shell(BatchedValue, inner, 1)
@@ -119,7 +122,7 @@ class BatchLevel(Level):
             if not rule:
                 return self._decide(op, args, kwargs)
             if op.accepted is not None:
-                elements.check(op, args, kwargs)
+                element_check.check(op, args, kwargs)
             if kwargs:
                 named, flags = self.physical(kwargs.values())
                 kwargs = dict(zip(kwargs, named, strict=True))
@@ -135,13 +138,13 @@ class BatchLevel(Level):
         except OWN_ERRORS:
             raise
         except Exception:
-            refusal = elements.refusal(op, args, kwargs)
-            if refusal is None:
+            error = element_check.first_error(op, args, kwargs)
+            if error is None:
                 raise
-            raise refusal from None  # in terms of logical shapes
+            raise error from None  # it names logical shapes
 
     def _decide(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """A call of an op that has more to it than a batch rule."""
+        """Run an op whose call needs more than a batch rule."""
         func = op.func
         record = op.record
         if record is None and op.composite and op.kind is not OUT:
@@ -154,14 +157,17 @@ class BatchLevel(Level):
         if record is None or record.batch is None:
             decomposed = decomposition_of(op, "batch")
             if decomposed is not None:
-                if op.decomposed:  # else the author of the op answers for it
-                    elements.check(op, args, kwargs)
+                if op.decomposed:  # a decomposition of a record checks its own arguments
+                    element_check.check(op, args, kwargs)
                 return decomposed(*args, **kwargs)
             return self.valued(self._loop(op, args, kwargs))
         return draws.draw(self, op, args, kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        """Arguments with batched values as their physical tensors, and which those are (a tuple of flags for a list)."""
+        """The arguments with the physical tensor in place of each batched value, and a flag per argument: whether it was batched.
+
+        A list has a tuple of flags, one per entry.
+        """
         out = list(args)
         flags: list[Any] = [False] * len(out)
         for i, a in enumerate(out):
@@ -178,9 +184,11 @@ class BatchLevel(Level):
         return out, tuple(flags)
 
     def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
-        """Physical arguments that broadcast as they are, and the rank of the batched ones: all have the same, and no other tensor has
-        more dimensions than an element. ``None`` where that is not so, and where the elements are 0-d and other tensors take part:
-        two 0-d tensors promote each other, a vector and a 0-d tensor do not."""
+        """The physical arguments and the rank of the batched ones, if the arguments broadcast as they are. Else ``None`` and a rank.
+
+        They broadcast as they are if all batched tensors have the same rank and every other tensor has fewer dimensions. A batch of 0-d
+        tensors beside another tensor is left out: two 0-d tensors promote each other, but a vector and a 0-d tensor do not.
+        """
         out = []
         rank = widest = -1
         for a in args:
@@ -203,7 +211,7 @@ class BatchLevel(Level):
         physical, rank = self.line_up(args)
         if physical is None:
             return formula(*args)
-        result = run_elementwise(formula, physical)  # of lower rank: it does not depend on what is batched
+        result = run_elementwise(formula, physical)  # a result of lower rank depends on no batched argument
         if isinstance(result, tuple):
             return tuple(self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r for r in result)
         return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result
@@ -213,7 +221,7 @@ class BatchLevel(Level):
         return self.wrap(formula(*physical, batched))
 
     def _agreed(self, op: Op, answers: list[Any]) -> Any:
-        """The answer in Python, not a tensor, that an op gives for every element."""
+        """The answer of an op that returns no tensor. Raise unless all elements give the same answer."""
         if any(a != answers[0] for a in answers):
             raise BatchingError(f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}")
         return answers[0]
@@ -243,7 +251,7 @@ class BatchLevel(Level):
         record = op.record
         in_place = record is not None and record.in_place
         if not in_place or any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args):
-            elements.check(op, args, kwargs)
+            element_check.check(op, args, kwargs)
         physical, batched = self.physical(args)
         kwargs = self.lowered_kwargs(kwargs)
         if record is not None and record.batch is not None:
@@ -269,7 +277,7 @@ class BatchLevel(Level):
         ]
 
     def _announce(self, op: Op) -> None:
-        """Count a loop over the batch, and warn of it or refuse it as the policy says."""
+        """Count a loop over the batch. Warn of it or refuse it, as the policy says."""
         name = str(op.func)
         if op.kind is VIEW or _FALLBACK.policy == "raise":
             raise MissingRule(name, "batch")
@@ -283,7 +291,7 @@ class BatchLevel(Level):
             )
 
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """The last resort: run the op once per element and stack."""
+        """Run the op once per element and stack the results. This is the last resort."""
         if torch.Tag.dynamic_output_shape in op.func.tags:
             raise BatchingError(
                 f"vmap: {op.func} returns a result whose shape depends on the data, which differs between the elements of a "
@@ -311,7 +319,11 @@ class BatchLevel(Level):
 
 
 class EmptyBatch(BatchLevel):
-    """A batch of no elements. Where a kernel takes no empty tensors, or ``-1`` could be any size, one element of zeros tells the shapes."""
+    """A batch without elements.
+
+    Some kernels refuse empty tensors, and a size of ``-1`` is ambiguous for them. Then the op runs on one element of zeros, whose result
+    has the right shape.
+    """
 
     __slots__ = ()
 
@@ -334,7 +346,7 @@ class EmptyBatch(BatchLevel):
         return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
 
     def _zeros(self, args: Any) -> list[Any]:
-        """``args`` with an element of zeros in the place of each batch."""
+        """``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
         one = [a.new_zeros((1, *a.shape[1:])) if f is True else a for a, f in zip(physical, batched, strict=True)]
         one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x, g in zip(a, f, strict=True)] if type(f) is tuple else a
@@ -343,7 +355,7 @@ class EmptyBatch(BatchLevel):
 
 
 def _straight(op: Op) -> Any:
-    """The batch rule of an op that needs nothing else; ``False`` where :meth:`BatchLevel.call` has more to decide."""
+    """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if :meth:`BatchLevel._decide` has to decide."""
     record = op.record
     if op.kind in (INPLACE, OUT) or record is None or record.batch is None or record.draws:
         return False

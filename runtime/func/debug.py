@@ -1,4 +1,4 @@
-"""Looking at a value from a debugger."""
+"""``debug_unwrap``: the tensor that a value of a transform holds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from .functionalize import FunctionalValue
 
 
 def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
-    """As ``torch.func.debug_unwrap``: what a value of a running transform holds; all transforms' values off it, or (``recurse=False``) one.
+    """The tensor that a value of a running transform holds, as ``torch.func.debug_unwrap``.
 
-    A tensor of the eager session is no transform's value and stays as it is. For debugging: what a transformed function computes from the
-    result passes the transform by.
+    ``recurse=True`` removes the values of all transforms, ``recurse=False`` only the innermost one. A tensor of the eager session belongs
+    to no transform and is returned as it is. Use this for debugging only: the transforms do not see what a function computes from the
+    result.
     """
     while isinstance(tensor, Value) and tensor._level.number:
         tensor = tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner

@@ -1,4 +1,4 @@
-"""What ``vmap(..., randomness=...)`` means for random ops: an error, one draw for all elements of the batch, or one for each."""
+"""How ``vmap(..., randomness=...)`` runs random ops: it raises an error, draws once for all elements, or draws once per element."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import RECORDS
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
 from ..seam.levels import SCOPE, hand_over, innermost
-from . import elements
+from . import element_check
 
 ERROR = (
     "vmap: called random operation while in randomness error mode. Say with randomness='same' or 'different' whether the elements of the "
@@ -21,7 +21,7 @@ ERROR = (
 
 
 def is_random(op: Op, args: Any, kwargs: Any) -> bool:
-    """Whether this call draws; an op with a ``training`` flag does so only in training."""
+    """Whether this call draws random numbers. An op with a ``training`` flag draws only in training."""
     if torch.Tag.nondeterministic_seeded not in op.func.tags and (op.record is None or not op.record.draws):
         return False
     at = op.positions.get("training", op.positions.get("train"))
@@ -36,12 +36,12 @@ def _refuse_same(op: Op) -> None:
 
 
 def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
-    """A random op on batched values: a draw per element, or one draw for all, as the caller of vmap chose."""
+    """Run a random op on batched values, with one draw per element or one draw for all, as ``randomness`` says."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
     by_shape = op.record.draws == "shape"  # type: ignore[union-attr]
     if not by_shape:
-        elements.check(op, args, kwargs)
+        element_check.check(op, args, kwargs)
     physical, batched = level.physical(args)
     kwargs = level.lowered_kwargs(kwargs)
     if level.randomness == "same":
@@ -52,7 +52,7 @@ def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
 
 
 def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
-    """``x.bernoulli_(p)`` and its like: what ``x`` held does not matter, what it is filled with is drawn as the caller of vmap chose."""
+    """Run a random op that overwrites its first argument, as ``x.bernoulli_(p)`` does. ``randomness`` decides how often it draws."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
     target, *parameters = args
@@ -68,7 +68,7 @@ def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
 
 
 def alike(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
-    """The op once per element (arguments, options), each time from the same state of the generator."""
+    """Run the op once per element, each time from the same state of the generator. ``calls``: (arguments, options) of each element."""
     generator = calls[0][1].get("generator") or torch.default_generator
     state = generator.get_state()
     results = []
@@ -83,7 +83,7 @@ _VMAP_MODE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
 
 
 def _refuse(op: Op) -> None:
-    """Make an op of ATen's raise under the dispatcher's key for vmap, as ATen itself makes most that draw."""
+    """Make an ATen op raise under the dispatcher's key ``VmapMode``. ATen itself does so for most ops that draw."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if is_random(op, args, kwargs):
@@ -100,9 +100,9 @@ for _func, _record in RECORDS.items():
 
 
 class Randomness:
-    """Random ops without a batched argument, which no level sees.
+    """Handles random ops without a batched argument. No level sees such a call.
 
-    "error": the dispatcher's own vmap key makes them raise, at no cost to other ops. "different": a mode draws one per element.
+    "error": the dispatcher's own vmap key makes these ops raise and costs other ops nothing. "different": a mode draws once per element.
     """
 
     def __init__(self, level: Any) -> None:
@@ -125,7 +125,7 @@ class Randomness:
 
 
 class DrawPerElement(TorchDispatchMode):
-    """Gives a random op without batched arguments (``torch.rand(3)``) under ``randomness="different"`` a batch of draws."""
+    """Makes a random op without batched arguments (``torch.rand(3)``) return a batch of draws. Used under ``randomness="different"``."""
 
     def __init__(self, level: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -133,16 +133,16 @@ class DrawPerElement(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         reopen_keys(func)
-        set_excluded(VIEWS, True)  # a write to a plain tensor was counted on the way here
+        set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
         kwargs = kwargs or {}
         level = self.level
         found = innermost(args, None)
         op = op_of(func)
         record = op.record
-        # A buffer that is not filled yet is each element's own: the draws of composite ops (dropout) fill one.
+        # A buffer that is not filled yet must differ per element, since the draws of composite ops (dropout) may fill it.
         draws = torch.Tag.nondeterministic_seeded in func.tags or (record is not None and (record.unfilled or bool(record.draws)))
         if found is not None and found.number > level.number and (draws or op.composite):
-            with self:  # an inner level's rule may draw from tensors that the elements of this batch share
+            with self:  # a rule of an inner level may draw from tensors that all elements share
                 return hand_over(found, func, args, kwargs) if SCOPE.levels else found.call(func, args, kwargs)
         if not draws or (found is not None and found.number == level.number):
             return func(*args, **kwargs)
@@ -152,8 +152,8 @@ class DrawPerElement(TorchDispatchMode):
                 "batch share. Make it from a batched tensor, with empty_like or new_empty, or use the out-of-place form."
             )
         if not any(isinstance(a, torch.Tensor) for a in args):
-            if record is not None and record.batch is not None:  # a factory: the batch goes in front of its size
+            if record is not None and record.batch is not None:  # a factory: the batch dimension goes before its size
                 return level.wrap(record.batch(func, level.size, (False,) * len(args), args, kwargs))
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))  # randperm, normal(0.0, 1.0, size)
-        # no argument is batched, so no level would see it (``torch.bernoulli(p)`` of a closed-over p)
+        # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level would see the call.
         return func(*(level.wrap(a.expand(level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)

@@ -20,14 +20,15 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """Call ``module`` with tensors given by name in place of its parameters and buffers, as ``torch.func.functional_call``.
+    """Call ``module`` with the given tensors in place of its parameters and buffers of these names, as ``torch.func.functional_call``.
 
     >>> functional_call(torch.nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, torch.ones(2))
     tensor([2.])
 
-    The module has its own tensors back afterwards, also after an exception, and a tensor that it put in place of a given one is put into
-    the dict that gave it. ``args`` that is no tuple is one argument. ``tie_weights``: what is given for one name of a shared tensor is used
-    under its other names too; different tensors for them are a ``ValueError``. ``strict``: missing and unexpected names are errors.
+    The module gets its own tensors back afterwards, also after an exception. If the module replaces a given tensor during the call, the new
+    one is stored in the dict that gave the old one. ``args``: a tuple, or one argument that is no tuple. ``tie_weights``: a tensor given
+    for one name of a shared tensor is used under its other names too; different tensors for them are a ``ValueError``. ``strict``: missing
+    and unexpected names are errors.
     """
     if isinstance(parameter_and_buffer_dicts, Mapping):
         given: Sequence[Mapping[str, torch.Tensor]] = (parameter_and_buffer_dicts,)
@@ -57,12 +58,12 @@ def functional_call(
 
 
 def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers, shared ones under each of their names."""
+    """All parameters and buffers by name. A shared tensor appears under each of its names."""
     return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
 
 
 def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``tensors`` under every name that the module has for the same tensor."""
+    """``tensors``, with each tensor under every name of the module's tensor that it replaces."""
     groups: dict[int, list[str]] = {}
     for name, t in _named_tensors(module).items():
         groups.setdefault(id(t), []).append(name)
@@ -91,10 +92,10 @@ def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
 
 
 class _Swapped:
-    """While entered, ``module`` has ``tensors`` in the places of its own. ``given``: the dicts that they came from."""
+    """A context in which ``module`` has ``tensors`` in place of its own. ``given``: the dicts from which they came."""
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, torch.Tensor], given: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        self.places = {name: _place(module, name) for name in tensors}  # raises before anything is changed
+        self.places = {name: _place(module, name) for name in tensors}  # raises before the module is changed
         for name, t in tensors.items():
             if t is not None and not isinstance(t, torch.Tensor):
                 raise TypeError(f"{name}: {t} is not an instance of torch.Tensor")
@@ -118,7 +119,7 @@ class _Swapped:
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule and the attribute that ``name`` stands for."""
+    """The submodule and the attribute name for the dotted ``name``."""
     if not name:
         raise KeyError('tensor name can\'t be empty string ""')
     *path, attribute = name.split(".")
@@ -136,14 +137,17 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 class _Hidden:
-    """The class of a module, one of whose properties (a parametrized weight) a given tensor hides."""
+    """The original class of a module. While a given tensor replaces a property (a parametrized weight), the module has another class."""
 
     def __init__(self, cls: type[nn.Module]) -> None:
         self.cls = cls
 
 
 def _exchange(module: nn.Module, name: str, new: Any) -> Any:
-    """Put ``new`` under ``name`` (``_ABSENT``: nothing) and return what was there. Past ``__setattr__``: a parameter may be any tensor."""
+    """Store ``new`` under ``name`` and return what was there. ``_ABSENT`` means nothing.
+
+    This bypasses ``__setattr__``, which accepts only an ``nn.Parameter`` in place of a parameter.
+    """
     if isinstance(new, _Hidden):
         old = vars(type(module))[name]
         module.__class__ = new.cls
@@ -160,7 +164,7 @@ def _exchange(module: nn.Module, name: str, new: Any) -> Any:
 
 
 def stack_module_state(models: Sequence[nn.Module] | nn.ModuleList) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As ``torch.func.stack_module_state``: the parameters of ``models`` by name, stacked along a new first dimension, and the buffers.
+    """Stack the parameters of ``models`` by name along a new first dimension, and the buffers. As ``torch.func.stack_module_state``.
 
     The stacked parameters are new leaves. Models of different classes, modes or shapes are a ``RuntimeError``.
     """
@@ -186,9 +190,9 @@ def _stacked(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:
-    """As ``torch.func.replace_all_batch_norm_modules_``: batch norms in ``root`` stop tracking running statistics.
+    """Make the batch norms in ``root`` stop tracking running statistics, as ``torch.func.replace_all_batch_norm_modules_``.
 
-    (A vmap cannot update statistics that its elements share.) In place; returns ``root``.
+    A vmap cannot update statistics that its elements share. Works in place and returns ``root``.
     """
     for module in root.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):

@@ -25,7 +25,7 @@ _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
 def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> trees.Tree:
-    """``func(*args, **kwargs)`` as the function of ``level``, with grad mode on; ``torch.enable_grad`` costs six times as much."""
+    """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would cost six times as much."""
     before = torch.is_grad_enabled()
     _set_grad_enabled(True)
     try:
@@ -35,7 +35,7 @@ def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], k
 
 
 def _opened(level: GradLevel, tree: trees.Tree) -> trees.Tree:
-    """``tree`` with every leaf as an input of ``level``."""
+    """``tree`` with an input of ``level`` in place of each leaf."""
     if isinstance(tree, torch.Tensor):
         return _input(level, tree)
     leaves, spec = trees.flatten(tree)
@@ -54,7 +54,7 @@ def _input(level: GradLevel, x: object) -> GradValue:
 
 
 def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
-    """``tree`` with the values of ``level`` replaced by what they hold."""
+    """``tree`` with the tensors that the values of ``level`` hold, in place of these values."""
     return trees.map_tensors(level.lowered, tree)
 
 
@@ -70,10 +70,10 @@ def _pull(
     ends: Sequence[Edge | None],
     keep: bool,
 ) -> list[torch.Tensor]:
-    """Cotangents of ``inputs``, whose edges are ``ends``; zeros where none arrives. ``outs``: the edges of the outputs."""
+    """The cotangents of ``inputs``, whose edges are ``ends``. Zeros where none arrives. ``outs``: the edges of the outputs."""
     roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None]
     before = _is_excluded(_AUTOGRAD)
-    set_excluded(_AUTOGRAD, True)  # the pass meets plain parameters that the program closed over: torch shall not record it for them
+    set_excluded(_AUTOGRAD, True)  # torch must not record this pass for plain parameters that the program closed over
     try:
         found = execute(level, roots, ends, create_graph=False, keep_graph=keep, accumulate=False)
     finally:
@@ -82,14 +82,14 @@ def _pull(
 
 
 def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
-    """The (output, aux) that a function returned, of which ``has_aux=True`` says that it returns both."""
+    """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires. Raise ``RuntimeError`` if it is not."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise RuntimeError(f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True")
     return result
 
 
 def check_outputs(what: str, flat: list[Any]) -> None:
-    """The outputs of a function that is differentiated must be tensors, at least one."""
+    """Raise ``RuntimeError`` unless ``flat``, the outputs of a differentiated function, has at least one entry and only tensors."""
     if not flat or (len(flat) == 1 and flat[0] is None):
         raise RuntimeError(f"{what}: Expected f to be a function that has non-empty output (got output = {flat})")
     for o in flat:
@@ -98,16 +98,16 @@ def check_outputs(what: str, flat: list[Any]) -> None:
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """``func(*primals)``, and a function from cotangents of the outputs to those of ``primals``, as ``torch.func.vjp``.
+    """``func(*primals)``, and a function that maps cotangents of the outputs to cotangents of ``primals``. As ``torch.func.vjp``.
 
     >>> output, pullback = vjp(torch.sin, torch.zeros(2))
     >>> pullback(torch.ones(2))
     (tensor([1., 1.]),)
 
-    ``primals`` and outputs are pytrees of real or complex tensors. A cotangent has the shape and dtype of its output; None means zero.
-    The pullback returns a tuple with one pytree per primal, zeros where an output does not depend on it. It can be called again.
-    ``has_aux``: ``func`` returns (outputs, aux), and this returns (outputs, pullback, aux). ``RuntimeError`` for outputs that are no
-    floating-point or complex tensors, and for cotangents of another structure or shape.
+    ``primals`` and outputs are pytrees of real or complex tensors. A cotangent has the shape and dtype of its output; None means zero. The
+    pullback returns a tuple with one pytree per primal, with zeros where no output depends on it. It can be called again. ``has_aux``:
+    ``func`` returns (outputs, aux), and ``vjp`` returns (outputs, pullback, aux). ``RuntimeError`` for outputs that are not floating-point
+    or complex tensors, and for cotangents of another structure or shape.
     """
     level = GradLevel()
     try:
@@ -149,7 +149,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
-    """``g``, given as the cotangent of output number ``i``; None stands for zeros."""
+    """Raise unless ``g`` fits ``o``, which is output number ``i``. None stands for zeros and fits any output."""
     if g is None:
         return
     if not isinstance(g, torch.Tensor):
@@ -214,10 +214,11 @@ def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: 
     >>> grad(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
     tensor([2., 4.])
 
-    ``func`` returns one real tensor of shape (); with ``has_aux``, (that tensor, aux), and the result is (gradients, aux). ``argnums``: the
-    arguments to differentiate by, each a pytree of real or complex tensors. An int gives one gradient of the structure and shapes of that
-    argument, a tuple gives a tuple. The gradient by a complex argument is the conjugate Wirtinger derivative times two, as everywhere in
-    torch. ``RuntimeError`` for an output of another shape, integer arguments, and ``argnums`` out of range or repeated.
+    ``func`` returns one real tensor of shape (). With ``has_aux`` it returns (that tensor, aux), and the result is (gradients, aux).
+    ``argnums``: which arguments to differentiate by. Each is a pytree of real or complex tensors. An int gives one gradient, with the
+    structure and shapes of that argument. A tuple gives a tuple of gradients. The gradient by a complex argument is the conjugate Wirtinger
+    derivative times two, as everywhere in torch. ``RuntimeError`` for an output of another shape, integer arguments, and ``argnums`` out of
+    range or repeated.
     """
     both = grad_and_value(func, argnums, has_aux)
 
@@ -230,7 +231,7 @@ def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: 
 
 
 def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int, ...]:
-    """Non-negative argument numbers; out-of-range and repeated ones are errors."""
+    """``argnums`` as non-negative numbers. Raise if one is out of range or repeated."""
     if type(argnums) is int and 0 <= argnums < n:
         return argnums
     each: tuple[Any, ...] = argnums if isinstance(argnums, tuple) else (argnums,)

@@ -17,7 +17,7 @@ _TENSOR = object()
 
 
 def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One-hot tensors for every element of ``tensors`` together: for each a tensor (total elements, *shape)."""
+    """A one-hot tensor for every element of all ``tensors`` together, split by tensor: one of shape (total elements, *shape) for each."""
     sizes = [t.numel() for t in tensors]
     total = sum(sizes)
     out, start = [], 0
@@ -30,14 +30,14 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _require_real(what: str, which: str, flat: list[Any]) -> None:
-    """A complex Jacobian has no one meaning: the derivative is linear over the reals only."""
+    """Raise for a complex tensor. Its derivative is linear over the reals only, so its Jacobian has more than one meaning."""
     for i, t in enumerate(flat):
         if isinstance(t, torch.Tensor) and t.is_complex():
             raise RuntimeError(f"{what}: Expected all {which} to be real but received complex tensor at flattened input idx: {i}")
 
 
 def _select(func: Callable[..., Any], args: tuple[Any, ...], argnums: Any) -> tuple[Callable[..., Any], Any]:
-    """``func`` as a function of the selected arguments alone, and those."""
+    """``func`` as a function of the selected arguments alone, and these arguments."""
     which = normalize_argnums(argnums, len(args))
     each = which if isinstance(which, tuple) else (which,)
 
@@ -58,15 +58,15 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``func``, a row per element of the output, as ``torch.func.jacrev``.
+    """A function that returns the Jacobian of ``func``, one row per element of the output. As ``torch.func.jacrev``.
 
     >>> jacrev(lambda x: x * x)(torch.tensor([1.0, 2.0]))
     tensor([[2., 0.],
             [0., 4.]])
 
-    An output of shape T and an argument of shape S give a block of shape (*T, *S), nested as the outputs, then as the arguments.
-    ``argnums``: as for :func:`~runtime.func.grad`. ``chunk_size``: rows at a time; None: all in one vmap; 1: a loop without vmap, for
-    functions that vmap cannot run. ``RuntimeError`` for complex inputs or outputs, whose Jacobian has no one meaning.
+    An output of shape T and an argument of shape S give a block of shape (*T, *S). Blocks are nested first as the outputs, then as the
+    arguments. ``argnums``: as for :func:`~runtime.func.grad`. ``chunk_size``: rows computed at a time. None computes all in one vmap; 1 is
+    a loop without vmap, for functions that vmap cannot run. ``RuntimeError`` for complex inputs or outputs, whose Jacobian is ambiguous.
     """
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")
@@ -87,7 +87,7 @@ def jacrev(
 
 
 def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``vmap(pull)`` gives, one row after the other."""
+    """The result of ``vmap(pull)``, computed one row at a time."""
 
     def rows(*basis: torch.Tensor) -> Any:
         if not len(basis[0]):
@@ -99,7 +99,7 @@ def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _blocks_by_output(rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Spec, many: bool) -> trees.Tree:
-    """Rows of all outputs together, per input -> per output, per input: (*output shape, *input shape)."""
+    """From rows of all outputs together, per input, to blocks per output and input, of shape (*output shape, *input shape)."""
     flat, in_spec = trees.flatten(rows)
     sizes = [o.numel() for o in outs]
     split = [r.split(sizes) for r in flat]
@@ -119,13 +119,13 @@ def jacfwd(
     randomness: str = "error",
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``func``, a column per element of the input, as ``torch.func.jacfwd``.
+    """A function that returns the Jacobian of ``func``, one column per element of the input. As ``torch.func.jacfwd``.
 
     >>> jacfwd(lambda x: x.sum() * x)(torch.tensor([1.0, 2.0]))
     tensor([[4., 1.],
             [2., 5.]])
 
-    Shapes, ``argnums`` and errors are those of :func:`jacrev`. It is the cheaper one where outputs are larger than inputs.
+    Shapes, ``argnums`` and errors are those of :func:`jacrev`. It costs less than :func:`jacrev` if outputs are larger than inputs.
     ``randomness`` and ``chunk_size``: as for :func:`~runtime.func.vmap`, which runs over the columns.
     """
 
@@ -136,7 +136,7 @@ def jacfwd(
         _require_real("jacfwd", "inputs", flat)
 
         aux_spec: trees.Spec = None
-        constants: list[Any] = []  # the leaves of aux, ``_TENSOR`` in the places of tensors
+        constants: list[Any] = []  # the leaves of aux, with ``_TENSOR`` in place of each tensor
 
         def push(*tangents: Any) -> Any:
             nonlocal aux_spec, constants
@@ -145,7 +145,7 @@ def jacfwd(
             constants = [_TENSOR if isinstance(x, torch.Tensor) else x for x in leaves]
             return out_t, outs, [x for x in leaves if isinstance(x, torch.Tensor)]
 
-        # outputs and aux do not depend on the batch of tangents; batched or not, the first element is right
+        # Outputs and aux do not depend on the batch of tangents, so the first element is right.
         columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
         flat_c, out_spec = trees.flatten(columns)
         _require_real("jacfwd", "outputs", flat_c)
@@ -165,7 +165,7 @@ def jacfwd(
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that returns the second derivatives of ``func``, forward over reverse mode, as ``torch.func.hessian``.
+    """A function that returns the second derivatives of ``func``, by forward over reverse mode. As ``torch.func.hessian``.
 
     >>> hessian(lambda x: x.prod())(torch.tensor([2.0, 3.0]))
     tensor([[0., 1.],

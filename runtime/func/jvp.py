@@ -19,8 +19,11 @@ from .tangent_rules import fit
 
 
 def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
-    """``t``, the tangent of ``result``, or a copy where writing to it would change a tangent that the caller has ``given``, or where its
-    elements share memory though those of ``result`` do not."""
+    """``t``, the tangent of ``result``, or a copy of it that is safe to write to.
+
+    It is copied if it shares memory with a tangent of the caller (``given``), or if its elements share memory and those of ``result`` do
+    not.
+    """
     expanded = any(a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True))
     return t.clone(memory_format=torch.contiguous_format) if expanded else t.clone() if any(aliases(t, g) for g in given) else t
 
@@ -31,9 +34,9 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
     >>> jvp(torch.sin, (torch.zeros(2),), (torch.tensor([1.0, 2.0]),))
     (tensor([0., 0.]), tensor([1., 2.]))
 
-    ``primals``: a tuple of arguments, pytrees of real or complex tensors. ``tangents``: the same structure and shapes. Each output gets a
-    tangent of its own shape and dtype, zeros where it does not depend on the primals; with ``strict`` that is a ``RuntimeError``.
-    ``has_aux``: ``func`` returns (outputs, aux), and this returns (outputs, tangents, aux).
+    ``primals``: a tuple of arguments, each a pytree of real or complex tensors. ``tangents``: the same structure and shapes. Each output
+    gets a tangent of its own shape and dtype. An output that does not depend on the primals gets zeros, or with ``strict`` a
+    ``RuntimeError``. ``has_aux``: ``func`` returns (outputs, aux), and ``jvp`` returns (outputs, tangents, aux).
     """
     flat, flat_t, spec = _checked(primals, tangents)
     level = DualLevel()
@@ -62,7 +65,7 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
 
 
 def _checked(primals: trees.Tree, tangents: trees.Tree) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
-    """The leaves of both, and their structure."""
+    """The leaves of primals and tangents, and their common structure. Raise if they do not fit each other."""
     if not isinstance(primals, tuple):
         raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")
     flat, spec = trees.flatten(primals)

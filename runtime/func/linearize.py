@@ -18,16 +18,16 @@ from .pushforward import DualLevel, tangent_of
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """``func(*primals)``, and its derivative there as a function of tangents, as ``torch.func.linearize``.
+    """``func(*primals)``, and its derivative at ``primals`` as a function of tangents. As ``torch.func.linearize``.
 
     >>> output, push = linearize(torch.sin, torch.zeros(2))
     >>> push(torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
 
-    ``primals`` and outputs are pytrees of tensors. A tangent has the shape and dtype of its primal. ``func`` runs once, here. The returned
-    function holds the intermediate tensors that the derivative needs. It can be called any number of times and transformed in turn:
-    ``vmap(push)`` takes many tangents. It raises ``RuntimeError`` for tangents of another structure, shape or dtype, and when a tensor
-    that it holds was written to since.
+    ``primals`` and outputs are pytrees of tensors. A tangent has the shape and dtype of its primal. ``func`` runs once, when ``linearize``
+    is called. The returned function holds the intermediate tensors that the derivative needs. It can be called any number of times and can
+    be transformed: ``vmap(push)`` takes many tangents. It raises ``RuntimeError`` for tangents of another structure, shape or dtype, and if
+    a tensor that it holds was written to in the meantime.
     """
     flat, spec = pytree.tree_flatten(primals)
     for p in flat:
@@ -35,7 +35,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             raise RuntimeError(f"linearize(f, *primals): Expected all primals to be Tensors, got {type(p)}")
     try:
         output, push = _linearized(func, flat, spec, copying=False)
-    except _Overwritten:  # the program writes to what its derivative needs
+    except _Overwritten:  # the program writes to a tensor that its derivative needs
         output, push = _linearized(func, flat, spec, copying=True)
 
     def jvp_fn(*tangents: Any) -> Any:
@@ -56,16 +56,16 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
 
 
 class _Overwritten(Exception):
-    """A tensor that the recorded derivative uses was written to after it was recorded."""
+    """Raised if a tensor of the recorded derivative was written to after it was recorded."""
 
 
 def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool) -> tuple[Any, Callable[..., Any]]:
-    """Run ``func`` at a dual level whose tangents, and they alone, are values of a trace.
+    """Run ``func`` at a dual level whose tangents are the only values of a trace.
 
-    A rule's work on primals meets no value of the trace and is simply done; what it does with a tangent is written into the graph, with
-    the primals as constants. So the graph is the linear part of the program, nothing has to be separated afterwards, and as the constants
-    are tensors of outer levels, they keep their derivatives. (Replaying the jvp rules themselves would do without a graph, but
-    would need views, in-place writes and custom Functions a second time.)
+    A rule computes with primals and tangents. Its calls on primals run at once, since no primal is a value of the trace. Its calls on
+    tangents are written to the graph, with primals as constants. So the graph is the linear part of the program. Its constants are tensors
+    of outer levels and so still have derivatives there. (Replaying the jvp rules would need no graph, but a second implementation of views,
+    in-place writes and custom Functions.)
     """
     trace = _linear_part()(copying)
     level = DualLevel()
@@ -105,10 +105,10 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
 
 @cache
 def _linear_part() -> Any:
-    from .trace import Trace  # here, since its symbols need sympy and Dynamo, which take longer to import than all of this package
+    from .trace import Trace  # a late import: sympy and Dynamo take longer to import than all of this package
 
     class LinearPart(Trace):
-        """A trace whose constants become arguments, each with the version that it had when it was first used: that is what it means."""
+        """A trace whose constants become arguments. Each constant is stored with the version that it had at its first use."""
 
         def __init__(self, copying: bool) -> None:
             super().__init__()
@@ -123,15 +123,16 @@ def _linear_part() -> Any:
             return known
 
         def take_constants(self) -> list[Saved]:
-            """The constants that the finished graph uses, in the order of the placeholders that they now are.
+            """The constants that the finished graph uses, in the order of their new placeholders.
 
-            A graph and its nodes are cyclic garbage one day; from here on they hold no tensors that would wait for that.
+            A graph and its nodes form reference cycles, which are freed late. So all tables are cleared here: no tensor waits for the
+            collector.
             """
             for node in self.graph.nodes:
                 node.meta.clear()
             self.graph.eliminate_dead_code()
             taken = []
-            last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)  # None: there are no primals
+            last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)  # None if there are no primals
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
                     taken.append(self.kept[str(node.target)])
@@ -148,5 +149,5 @@ def _linear_part() -> Any:
 
 
 def _detached(t: torch.Tensor) -> torch.Tensor:
-    """A plain parameter as a plain tensor: torch's own autograd has no part in this."""
+    """A plain parameter as a plain tensor, so that torch's own autograd does not record."""
     return t.detach() if t.requires_grad and not isinstance(t, Value) else t

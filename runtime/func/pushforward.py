@@ -1,4 +1,4 @@
-"""Forward mode: the dual level carries a tangent beside each primal. ``jvp``, ``jacfwd`` and ``linearize`` are written on it."""
+"""Forward mode: the dual level stores a tangent beside each primal. ``jvp``, ``jacfwd`` and ``linearize`` use it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .tangent_rules import fit, tangent_rule
 
 
 class DualValue(Value):
-    """A primal (``_inner``) with its tangent (``_tangent``, a tensor one level out, or None for zero)."""
+    """A primal (``_inner``) and its tangent (``_tangent``): a tensor of the outer levels, or None for zero."""
 
     _tangent: torch.Tensor | None = None
     _generation: int = 0
-    _detached: int = 0  # the generation in which it was detached in place, which its views were not
+    _detached: int = 0  # the generation of its last ``detach_``; a view of an earlier generation has lost its tangent
 
     def tolist(self) -> Any:
         return self._inner.tolist()
@@ -47,7 +47,7 @@ class DualValue(Value):
 
 
 def tangent_of(v: Any) -> torch.Tensor | None:
-    """The tangent of a dual value; a view takes its part of its base's when that has changed since."""
+    """The tangent of a dual value. A view takes it from its base anew if the tangent of the base has changed."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
         if view.creation == "function":
@@ -86,7 +86,7 @@ class DualLevel(Level):
             op = op_of(func)
             if op.record is None and op.composite and op.kind is not INPLACE:
                 return self.run_inside(func.decompose, args, kwargs)
-            if op.kind is not VIEW and not computes_tangents(self.number):  # a view shows what its base does
+            if op.kind is not VIEW and not computes_tangents(self.number):  # a view has the tangent of its base
                 return self._constant(op, args, kwargs)
             if op.kind is OUT:
                 return self._out(op, args, kwargs)
@@ -114,7 +114,7 @@ class DualLevel(Level):
             raise
 
     def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """A call while forward mode is off: its results have no tangents, and what it writes to has those from before."""
+        """Run a call while forward mode is off. Its results have no tangent. A tensor that it writes to keeps its old tangent."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
             return self._inplace(op, args, kwargs)
         result = op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
@@ -150,7 +150,7 @@ class DualLevel(Level):
         return primals, tangents, found
 
     def _wrap(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any) -> Any:
-        """Results with their tangents, one or a list. What has none by its dtype stays a tensor of the outer levels."""
+        """The results with their tangents. A result of integer or Boolean dtype stays a tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
         def wrapped(r: torch.Tensor, i: int | None) -> Any:
@@ -192,7 +192,7 @@ class DualLevel(Level):
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
-        if functional.nondiff:  # draws, comparisons: what is written does not move
+        if functional.nondiff:  # draws, comparisons: what is written has no tangent
             op.func(*primals, **kwargs)
             self._set_tangent(v, None)
             return target
@@ -207,12 +207,12 @@ class DualLevel(Level):
             raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
         v._tangent = None
         v._detached = v._generation
-        if isinstance(v._inner, Value):  # and it has no history at outer levels
+        if isinstance(v._inner, Value):  # it loses its history at outer levels as well
             detach_inner(v)
         return v
 
     def _replace(self, op: Op, v: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool) -> DualValue:
-        """``set_``, ``resize_`` and ``resize_as_``: other memory or another shape, for which there is no tangent."""
+        """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another shape. A tangent is an error."""
         if found:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
         op.func(*primals, **kwargs)
@@ -220,7 +220,7 @@ class DualLevel(Level):
         return v
 
     def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """A write into a tensor that is no value of this level: it takes what has no tangent as it is, and becomes one for what has."""
+        """Write to a tensor that is no value of this level. If an argument has a tangent, the tensor first becomes a value in place."""
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
@@ -228,9 +228,10 @@ class DualLevel(Level):
         return args[0]
 
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
-        """Give a mutated value its new tangent. Out of place: rules may hand the same tangent to several values.
+        """Give a mutated value its new tangent. It is set out of place, because a rule may give the same tangent to several values.
 
-        A write under no_grad leaves the history of what it writes to alone, of the tangent too (cosine_similarity clamps norms so).
+        A write under ``no_grad`` must not remove the history of the value or of its tangent (``cosine_similarity`` clamps norms in this
+        way). So the new tangent is then copied into a copy of the old one.
         """
         view = v._view
         if view is not None and view.creation == "function":
@@ -246,7 +247,7 @@ class DualLevel(Level):
                 if t is None:
                     new = old.clone()  # type: ignore[union-attr]  # one of the two is a tensor
                 else:
-                    new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched where t is
+                    new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched if t is
                     new = new if old is None else new + old
             part = new if view is None else view.replay(new)
             part.zero_() if t is None else part.copy_(t)

@@ -1,4 +1,4 @@
-"""How the tangents of an op's results follow from those of its arguments: the ``jvp`` of its record, or the transpose of its ``vjp``."""
+"""Computes tangents of an op's results from tangents of its arguments: by the ``jvp`` of its record, or by transposing its ``vjp``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TangentRule = Callable[[Op, list[Any], list[Any], dict[str, Any], Any], Any]
 
 
 def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
-    """A tangent of the result's shape and dtype."""
+    """The tangent ``t`` with the shape and dtype of ``result``."""
     if t is None:
         return None
     if t.shape != result.shape:
@@ -34,7 +34,7 @@ def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
 
 
 def tangent_rule(op: Op) -> TangentRule:
-    """The rule of an op, compiled from its record once."""
+    """The tangent rule of an op. It is compiled from the record once."""
     if op.jvp is None:
         op.jvp = _complete(op, *_compiled(op, op.record.jvp))  # type: ignore[union-attr]
     rule: TangentRule = op.jvp
@@ -42,7 +42,7 @@ def tangent_rule(op: Op) -> TangentRule:
 
 
 def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
-    """The rule that the ``jvp`` of a record means, and the positions of the arguments whose tangents it knows."""
+    """The rule for the field ``jvp`` of a record, and the positions of the arguments whose tangents it uses."""
     if jvp == "linear":
         return _linear, op.vjp_args
     if jvp == "multilinear":
@@ -57,7 +57,7 @@ def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
 
 
 def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
-    """``rule``, which has formulas for the ``known`` arguments, with an error for a tangent of any other: it would be dropped."""
+    """``rule``, with a ``MissingRule`` for tangents of arguments that are not ``known``. The rule alone would ignore such a tangent."""
     unknown = [i for i in op.tensor_args if i not in known]
     if not unknown:
         return rule
@@ -110,7 +110,7 @@ def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, A
     like = next(t for t in flat if t is not None)
 
     def zeros(p: Any, t: Any) -> Any:
-        """Zeros made from a tangent, so that they are batched where it is."""
+        """Zeros in place of a missing tangent. They are made from another tangent, so that they are batched if that one is."""
         return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
 
     actual = list(primals)
@@ -131,7 +131,7 @@ def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[s
 
 
 def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
-    """A jvp from a vjp alone: the vjp is linear in its cotangent u, and its transpose by u, applied to the tangents, is the jvp."""
+    """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose by u, applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
         with torch.enable_grad():
@@ -145,7 +145,7 @@ def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: di
 
 
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
-    """Inputs of ``level`` that stand for the cotangents of a call's results; None for a result without derivative."""
+    """An input of ``level`` for the cotangent of each result of a call. None for a result without derivative."""
     outs = [result] if isinstance(result, torch.Tensor) else list(result)
     return [
         level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
@@ -156,8 +156,10 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
 def _pulled_back(
     op: Op, level: GradLevel, us: list[GradValue | None], primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
 ) -> list[tuple[Edge, torch.Tensor]]:
-    """The vjp of the call as a function of ``us``, recorded at ``level``: for each argument where its gradient comes from, with the
-    argument's tangent, which is the cotangent of that gradient."""
+    """The vjp of the call as a function of ``us``, recorded at ``level``: an edge for each gradient, with the tangent of the same argument.
+
+    The tangent serves as the cotangent of that gradient in the second transpose.
+    """
     wanted = [i for i, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
     ts = [t for i in wanted for t in (tangents[i] if i in spans else [tangents[i]])]

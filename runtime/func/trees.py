@@ -1,7 +1,7 @@
-"""Pytrees, as ``torch.utils._pytree``, ten times as fast for what nearly every call passes: one leaf, or a flat tuple of leaves.
+"""Pytrees, as ``torch.utils._pytree``. They are ten times as fast for the common cases: one leaf, or a flat tuple of leaves.
 
-A *spec* is ``None`` for a leaf, the length of a flat tuple, and torch's ``TreeSpec`` for every other structure; each structure has one
-spec only, so that equal specs mean equal structures.
+A *spec* describes a structure: ``None`` for a leaf, the length for a flat tuple, and torch's ``TreeSpec`` for any other. Each structure has
+only one spec, so equal specs mean equal structures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_leaf(tree: Tree) -> bool:
 
 
 def flatten(tree: Tree) -> tuple[list[Any], Spec]:
-    """The leaves of ``tree`` and its structure. As in torch, ``None`` is a leaf."""
+    """The leaves and the spec of ``tree``. As in torch, ``None`` is a leaf."""
     if type(tree) is tuple:
         for item in tree:
             if not is_leaf(item):
@@ -40,7 +40,7 @@ def unflatten(leaves: list[Any], spec: Spec) -> Tree:
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
-    """``tree`` with ``function`` of every tensor in the place of it."""
+    """``tree`` with ``function(tensor)`` in place of every tensor."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     leaves, spec = flatten(tree)
@@ -48,7 +48,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
 
 
 def torch_spec(spec: Spec) -> pytree.TreeSpec:
-    """The same structure as torch names it, for messages."""
+    """The spec as torch's ``TreeSpec``, for messages."""
     return pytree.tree_structure(0 if spec is None else (0,) * spec) if spec is None or isinstance(spec, int) else spec
 
 
@@ -57,7 +57,7 @@ def structure(tree: Tree) -> pytree.TreeSpec:
 
 
 def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
-    """One entry of ``prefix`` for every leaf of a tree that it is a prefix of; ``None`` where it is not."""
+    """The entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no prefix of the tree."""
     if type(prefix) is int or prefix is None:
         return [prefix] * len(leaves)
     if type(spec) is int and type(prefix) is tuple and len(prefix) == spec and all(type(p) in _PLAIN for p in prefix):

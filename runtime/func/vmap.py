@@ -1,4 +1,4 @@
-"""``vmap``: what it takes as in_dims, gives as out_dims, and runs in chunks. The work is the level's, in ``batch.py``."""
+"""``vmap``: its in_dims, out_dims and chunks. The batch level in ``batch.py`` runs the function."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from .batch import BatchLevel, EmptyBatch
 def vmap(
     func: Callable[..., Any], in_dims: trees.Tree = 0, out_dims: trees.Tree = 0, randomness: str = "error", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
-    """``func`` over every element of a batch at once, as ``torch.func.vmap``.
+    """A function that runs ``func`` on all elements of a batch at once, as ``torch.func.vmap``.
 
     >>> vmap(torch.dot)(torch.ones(3, 2), torch.ones(3, 2))
     tensor([2., 2., 2.])
 
-    ``in_dims``: the batch dimension of each argument, an int for all of them or a pytree of ints; None: every element gets the same tensor.
-    ``out_dims``: where each output has its batch; None: an output that does not depend on the element is returned as it is.
+    ``in_dims``: the batch dimension of each argument, an int for all of them or a pytree of ints. None: every element gets the same tensor.
+    ``out_dims``: the batch dimension of each output. None: an output that does not depend on the element is returned as it is.
     ``randomness``: ``"error"``, ``"same"`` (one draw for all elements) or ``"different"``. ``chunk_size``: elements at a time; None: all.
 
-    With an argument of shape (B, *S) and ``in_dims=0``, ``func`` sees the shape S; an output of shape T comes back as (B, *T).
+    If an argument has shape (B, *S) and ``in_dims=0``, ``func`` sees the shape S. An output of shape T is returned as (B, *T).
     ``ValueError`` for dims that fit no argument or output and for batches of different sizes. ``RuntimeError`` for draws under ``"error"``,
-    and where ``func`` needs the value of an element (``if``, ``.item()``). What an element refuses raises as it does alone.
+    and where ``func`` needs the value of an element (``if``, ``.item()``). If an element alone would raise an error, vmap raises that
+    error.
     """
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
@@ -40,9 +41,9 @@ def vmap(
 def chunk_vmap(
     func: Callable[..., Any], in_dims: trees.Tree = 0, out_dims: trees.Tree = 0, randomness: str = "error", chunks: int = 2
 ) -> Callable[..., Any]:
-    """As ``functorch.experimental.chunk_vmap``: ``vmap`` of ``chunks`` parts of the batch, one after the other.
+    """``vmap`` over the batch in ``chunks`` parts, one after the other. As ``functorch.experimental.chunk_vmap``.
 
-    The parts are of one size but the last, which may be smaller: 5 elements in 2 chunks are 3 and 2.
+    All parts have the same size, but the last one may be smaller: 5 elements in 2 chunks are 3 and 2.
     """
     if not (isinstance(chunks, int) and chunks > 0):
         raise ValueError(f"chunk_vmap: chunks should be a number greater than 0, got {chunks!r}")
@@ -52,7 +53,7 @@ def chunk_vmap(
 def _mapped(
     func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str, piece_of: Callable[[int], int | None]
 ) -> Callable[..., Any]:
-    """``vmap``, of ``piece_of(batch size)`` elements at a time; None: of all."""
+    """``vmap`` of ``piece_of(batch size)`` elements at a time. None: all elements at once."""
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
     mapping = _Mapping(func, in_dims, out_dims, randomness)
@@ -69,9 +70,10 @@ def _mapped(
 
 
 class _Mapping:
-    """A function, where its inputs and outputs have the batch, and how it draws.
+    """A function with its ``in_dims``, ``out_dims`` and ``randomness``.
 
-    ``leaves``, ``dims``, ``spec`` of its methods: the leaves of the arguments, the batch dimension of each or None, and their structure.
+    The methods take ``leaves``, ``dims`` and ``spec``: the leaves of the arguments, the batch dimension of each (or None), and their
+    structure.
     """
 
     __slots__ = ("func", "in_dims", "out_dims", "randomness")
@@ -81,7 +83,7 @@ class _Mapping:
 
     @property
     def name(self) -> str:
-        """How messages call the function."""
+        """The name of the function in messages."""
         return getattr(self.func, "__name__", None) or repr(self.func)
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[list[Any], list[int | None], trees.Spec, int]:
@@ -119,7 +121,7 @@ class _Mapping:
         return f"vmap({self.name}, in_dims={self.in_dims}, ...)(<inputs>)"
 
     def _dim(self, x: Any, d: Any) -> int:
-        """The dimension that the in_dim ``d`` of the leaf ``x`` means."""
+        """The batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not fit."""
         if not isinstance(d, int):
             raise ValueError(f"{self._call()}: Got in_dim={d} for an input but in_dim must be either an integer dimension or None.")
         if not isinstance(x, torch.Tensor):
@@ -137,7 +139,7 @@ class _Mapping:
         return d % x.dim()
 
     def run(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, kwargs: dict[str, Any]) -> Any:
-        """The function on the whole batch."""
+        """Run the function on the whole batch."""
         level = BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
         try:
             inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else x) for x, d in zip(leaves, dims, strict=True)]
@@ -149,7 +151,7 @@ class _Mapping:
             level.close()
 
     def in_pieces(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, piece: int, kwargs: dict[str, Any]) -> Any:
-        """The function on ``piece`` elements at a time."""
+        """Run the function on ``piece`` elements at a time."""
         parts = []
         state = torch.get_rng_state() if self.randomness == "same" else None
         for start in range(0, size, piece):
@@ -170,7 +172,7 @@ class _Mapping:
         return trees.spread(self.out_dims, flat, spec)
 
     def _outputs(self, level: BatchLevel, outs: trees.Tree) -> trees.Tree:
-        """The outputs with their batch where ``out_dims`` wants it."""
+        """The outputs, with the batch dimension where ``out_dims`` asks for it."""
         flat, spec = trees.flatten(outs)
         dims = self._out_dims(flat, spec)
         if dims is None:

@@ -1,4 +1,4 @@
-"""What is known of each op: one module per family, one record per op."""
+"""One record per op, and one module per family of ops."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ _HELPERS = {"record", "ops"}
 
 
 def _load() -> None:
-    """Import every family module of this package: each enters its records as it is imported."""
+    """Import every module of this package. Each module registers its records when it is imported."""
     for module in pkgutil.iter_modules(__path__):
         if module.name not in _HELPERS and not module.name.startswith("derive"):
             importlib.import_module(f"{__name__}.{module.name}")

@@ -1,8 +1,8 @@
-"""Batch rules that whole families share.
+"""Batch rules that many families share.
 
-A rule is ``rule(func, size, batched, args, kwargs) -> result`` (or a tuple or list of results). A batched argument is the *physical*
-tensor, whose batch dimension of length ``size`` is always dimension 0; ``batched`` says which positional arguments are batched
-(for a list argument, a tuple of bools). Every result is physical, its batch dimension 0 as well.
+A rule is ``rule(func, size, batched, args, kwargs) -> result`` (or a tuple or list of results). ``batched`` says which positional arguments
+are batched (for a list argument, a tuple of bools). A batched argument is the *physical* tensor: its dimension 0 is the batch dimension, of
+length ``size``. Every result is physical as well, with the batch dimension at 0.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ BatchRule = Callable[..., Any]
 
 
 def exact(rule: BatchRule) -> BatchRule:
-    """Marks a rule that refuses, by what it does, whatever one element would refuse. Before any other rule an element is asked first
-    (``runtime.func.elements``)."""
+    """Mark a rule that refuses every call that one element would refuse.
+
+    For any other rule, an element is checked first (``runtime.func.element_check``).
+    """
     rule.exact = True  # type: ignore[attr-defined]
     return rule
 
 
 def expand(t: Any, batched: Any, size: int) -> Any:
-    """A physical tensor for an argument that may not be batched: a view, without copy."""
+    """The physical tensor of an argument. An unbatched one is expanded to the batch without a copy."""
     return t if batched or t is None else t.unsqueeze(0).expand(size, *t.shape)
 
 
@@ -32,14 +34,14 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
-    """Marks a rule that takes ``named`` as well: for each keyword argument, if there are any, whether it is batched."""
+    """Mark a rule that also takes ``named`` if the call has keyword arguments: for each of them, whether it is batched."""
     rule.takes_flags_of_keywords = True  # type: ignore[attr-defined]
     return rule
 
 
 @exact
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Broadcasting ops: line the batch dimensions up in front of the widest argument."""
+    """Batch rule of broadcasting ops. It reshapes batched arguments so that all batch dimensions stand before the widest argument."""
     if len(args) == 1:
         return func(args[0], **kwargs)
     ranks = [a.dim() - (b is True) for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)]
@@ -61,7 +63,10 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 
 def _as_vectors(args: Any, batched: Any) -> list[Any]:
-    """0-d tensors promote each other, but a batch of them would not be promoted by one: an unbatched one becomes a vector, too."""
+    """The arguments, with each unbatched 0-d tensor as a vector.
+
+    Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d tensor would not promote.
+    """
     device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
     return [
         a.reshape(1) if b is False and isinstance(a, torch.Tensor) and a.device == device else a for a, b in zip(args, batched, strict=True)
@@ -69,13 +74,16 @@ def _as_vectors(args: Any, batched: Any) -> list[Any]:
 
 
 def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Elementwise kernels that neither broadcast nor take overlapping memory (oneDNN's): every tensor gets the batch, contiguous."""
+    """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping memory: expanded, contiguous arguments."""
     actual = [expand(a, b, size).contiguous() if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
     return func(*actual, **kwargs)
 
 
 def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
-    """A logical 0-d tensor does not promote one with dimensions of the same category, but physically it has a dimension."""
+    """``a``, a batch of 0-d tensors, cast to the dtype that type promotion gives beside a wider tensor of the same category.
+
+    A logical 0-d tensor does not promote that tensor. Physically ``a`` has a dimension and would promote it.
+    """
     for other, b in zip(args, batched, strict=True):
         wider = isinstance(other, torch.Tensor) and other.dim() - bool(b) > 0 and other.dtype is not a.dtype
         if wider and _category(a.dtype) == _category(other.dtype):
@@ -84,7 +92,7 @@ def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
 
 
 def shift(dim: int, rank: int) -> int:
-    """A logical dimension as the physical one. ``rank`` is the logical rank."""
+    """The physical dimension for a logical one. ``rank`` is the logical rank."""
     if rank == 0:
         rank = 1
     if not -rank <= dim < rank:
@@ -93,9 +101,9 @@ def shift(dim: int, rank: int) -> int:
 
 
 def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
-    """Ops on one batched tensor (argument 0) with dimension arguments at ``positions``: an int, a list of ints, or None for all.
+    """Batch rule of ops on one batched tensor (argument 0), with dimensions at ``positions``: an int, a list of ints, or None for all.
 
-    A logical 0-d tensor, for which ATen allows dimension 0, gets a dimension of one element for the call.
+    ATen allows dimension 0 of a 0-d tensor. So a logical 0-d tensor gets a dimension of one element for the call.
     """
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -126,13 +134,13 @@ def _each(out: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Ops that take any number of leading dimensions on every tensor (``bmm``-like after broadcasting): expand the unbatched ones."""
+    """Batch rule of ops that take any number of leading dimensions on every tensor (``bmm``, ``linalg_inv``). It expands unbatched tensors."""
     actual = [expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
     return func(*actual, **kwargs)
 
 
 def sizes(position: int) -> BatchRule:
-    """Ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``): put the batch in front of it."""
+    """Batch rule of ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``). It puts the batch size in front."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         actual = list(args)
@@ -143,7 +151,7 @@ def sizes(position: int) -> BatchRule:
 
 
 def shaped_by_one(rule: BatchRule) -> BatchRule:
-    """``rule`` for ops whose kernels cannot tell the result's shape from no elements: an empty batch has the shapes of a batch of one."""
+    """``rule`` for kernels that cannot compute the shape of a result from an empty batch. It runs them on one element of zeros instead."""
 
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if size:

@@ -1,7 +1,4 @@
-"""Batch rules for ops of a fixed layout, and the small pieces that they share.
-
-See ``derive_batch.py`` for what a rule is; these are the ones that need to know more of an op than that it broadcasts.
-"""
+"""Batch rules for ops with a fixed layout, and small helpers that they share. ``derive_batch.py`` explains what a rule is."""
 
 from __future__ import annotations
 
@@ -14,20 +11,21 @@ from .derive_batch import BatchRule, expand, shift
 
 
 def filled(func: Any, args: Any) -> list[Any]:
-    """Positional arguments of a call with the schema's defaults for those that the dispatcher left out."""
+    """The positional arguments of a call, with the schema's defaults for those that the dispatcher left out."""
     rest = func._schema.arguments[len(args) :]
     return [*args, *(a.default_value for a in rest if not a.kwarg_only)]
 
 
 def same(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Ops on one tensor that only look at trailing dimensions: the batch is one more leading dimension."""
+    """Batch rule of ops on one tensor that use only trailing dimensions. The batch is one more leading dimension."""
     return func(*args, **kwargs)
 
 
 def dims(*positions: int, extra: int = 0) -> BatchRule:
-    """Ops on tensors of one rank (all expanded to the batch) with dimension arguments at ``positions``, defaults included.
+    """Batch rule of ops on tensors of equal rank, all expanded to the batch, with dimension arguments (or their defaults) at ``positions``.
 
-    An int or a list of ints, an empty list staying empty. ``extra``: dimensions that the result, which the argument counts, has more.
+    A dimension argument is an int or a list of ints. An empty list stays empty. ``extra``: how many more dimensions the result has than
+    argument 0, if the dimension arguments count those of the result.
     """
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -47,9 +45,10 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
 
 
 def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
-    """Ops on ``(N, C, *spatial)`` that may also go without N: the batch becomes, or is multiplied into, N.
+    """Batch rule of ops on ``(N, C, *spatial)`` or ``(C, *spatial)``. It folds the batch into N, or makes it N.
 
-    ``ranks``: of the tensor arguments with N, the last repeated; ``size_at``: an argument that is the full size of a result.
+    ``ranks``: the ranks of the tensor arguments with N; the last one holds for all further tensors. ``size_at``: the position of an
+    argument that gives the full size of a result.
     """
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -62,7 +61,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
             rank = ranks[min(seen, len(ranks) - 1)]
             seen += 1
             a = expand(a, b, size)
-            if not b or not a.is_floating_point():  # some kernels read indices through a raw pointer
+            if not b or not a.is_floating_point():  # some kernels read indices by raw pointer, without strides
                 a = a.contiguous()
             if a.dim() == rank + 1:
                 inner = a.shape[1]
@@ -77,19 +76,19 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
 
 
 def broadcast_shape(*shapes: Any) -> torch.Size:
-    """``torch.broadcast_shapes``, typed."""
+    """``torch.broadcast_shapes`` with a type annotation."""
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return]
 
 
 def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
-    """``f`` of a result or of all of several; ones that the op was told to leave out stay ``None``."""
+    """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was told to leave out, stays ``None``."""
     if isinstance(out, (tuple, list)):
         return type(out)(o if o is None else f(o) for o in out) if type(out) in (tuple, list) else tuple(each(list(out), f))
     return f(out)
 
 
 def back_to(part: torch.Tensor, shape: Any) -> torch.Tensor:
-    """``part``, which fills a leading corner of ``shape``, with zeros in the rest."""
+    """``part`` padded with zeros at the end of each dimension to ``shape``."""
     if part.shape == shape:
         return part
     pad: list[int] = []

@@ -1,4 +1,4 @@
-"""Batch rules for indexing: a batch of indices becomes one index more, or rows of a folded tensor."""
+"""Batch rules for indexing. A batch of indices becomes one more index, or indices into the rows of all elements together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .derive_fold import broadcast_shape
 
 
 def pointed(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank; a number counts as a vector of one element."""
+    """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank. A 0-d tensor counts as a vector."""
     actual = list(args)
     scalar = args[0].dim() - (batched[0] is True) == 0
     result_scalar = (args[2] if func._schema.name == "aten::gather" else args[0]).dim() - (
@@ -34,16 +34,18 @@ def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
-    """Indices (B, …) into ``n`` rows of each element as indices into the rows of all. One that is out of range stays so, and does not
-    become a row of the next element: the kernel is to refuse it."""
+    """Indices (B, …) into ``n`` rows of each element, as indices into the rows of all elements together.
+
+    An index that is out of range for its element gets a number that is out of range for all, so that the kernel refuses it.
+    """
     start = torch.arange(size, device=index.device, dtype=index.dtype).reshape(size, *[1] * (index.dim() - 1)) * n
     return torch.where((index >= 0) & (index < n), index + start, size * n)
 
 
 def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``: ``(self, dim, index, source or value, …)``.
+    """Batch rule of ``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``: ``(self, dim, index, source or value, …)``.
 
-    With a batch of indices, the indexed dimension of all elements of the batch is laid out as one.
+    For a batch of indices, the batch dimension is folded into the indexed one.
     """
     x, dim, index, *rest = args
     scalar = x.dim() - batched[0] == 0
@@ -72,7 +74,7 @@ def _names(func: Any) -> set[str]:
 
 
 def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """``index_select``: one selection for all, or one for each."""
+    """Batch rule of ``index_select``: one selection for all elements, or one for each."""
     x, dim, index = args
     scalar = x.dim() - batched[0] == 0
     if scalar:
@@ -92,7 +94,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
-    """Indices as integers: an unbatched mask becomes one index per dimension. With flags, and the rank of what they select."""
+    """Integer indices, their flags, and the rank of the selection. An unbatched mask becomes one index per dimension of the mask."""
     out: list[Any] = []
     which: list[bool] = []
     flags = flags or (False,) * len(indices)
@@ -114,17 +116,17 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
 
 
 def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
-    """Batched indices with the batch dimension in front of ``rank`` others."""
+    """The indices, with each batched one reshaped to the batch dimension followed by ``rank`` others."""
     return [
         t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t for t, b in zip(indices, flags, strict=True) if t is not None
     ]
 
 
 def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
-    """Which logical dimensions are indexed, where the selected ones stand in the result, and whether the indexed dimensions lie apart.
+    """The indexed dimensions, the position of the selected dimensions in the result, and whether the indexed dimensions lie apart.
 
-    Selected dimensions stand in the place of the indexed ones if these are adjacent, else in front. A number of a batch counts as a
-    number does: ``x[i, :, [0, 1]]`` is ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
+    Adjacent indexed dimensions are replaced in place by the selected ones. Otherwise the selected ones come first. A batched 0-d index
+    counts as a number: ``x[i, :, [0, 1]]`` is ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
     at = [i for i, t in enumerate(indices) if t is not None]
     proper = [i for i in at if not (flags[i] and indices[i].dim() == 1) and not is_batched_number(indices[i])]
@@ -136,7 +138,7 @@ def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool
 
 
 def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """``index``: the batch dimension gets an index of its own, the positions in the batch, when the other indices have a batch."""
+    """Batch rule of ``index``. If the other indices have a batch, the batch dimension is indexed too, by the positions in the batch."""
     x = args[0]
     indices, flags, rank = _listed(args[1], batched[1])
     at, place, apart = _places(indices, flags)
@@ -154,7 +156,7 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
-    """``x[mask] = values`` for a mask over the first dimensions and values that are the same at every true element."""
+    """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are the same at every true element."""
     rest = x.dim() - mask.dim()
     mask = mask.reshape(*mask.shape, *[1] * rest)
     if flags:
@@ -164,7 +166,7 @@ def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulat
 
 
 def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """``index_put``: indexed dimensions moved to the front, the batch before them with the positions in the batch as its index."""
+    """Batch rule of ``index_put``. Indexed dimensions move to the front, and the batch before them. The positions in the batch index it."""
     x, _, values, *rest = args
     x = expand(x, batched[0], size)
     given = args[1]
@@ -192,8 +194,8 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 
 def _indexed_by_batched_numbers(args: Any) -> bool:
-    """Whether an index is a number of each element's own. A loop would select by it, where ATen's op gathers."""
+    """Whether an index is a batched 0-d tensor. One element alone would select by it (``x[i]``), so the op has another shape there."""
     return any(i is not None and is_batched_number(i) for i in args[1])
 
 
-index_put.differs = _indexed_by_batched_numbers  # type: ignore[attr-defined]  # see `runtime.func.elements`
+index_put.differs = _indexed_by_batched_numbers  # type: ignore[attr-defined]  # see `runtime.func.element_check`

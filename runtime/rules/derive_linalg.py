@@ -11,7 +11,7 @@ from .derive_batch import BatchRule, expand, trailing
 
 
 def leading(*cores: int) -> BatchRule:
-    """Ops that broadcast the leading dimensions of several stacks: ``cores[i]`` is the rank of one item of argument ``i``."""
+    """Batch rule of ops that broadcast the leading dimensions of several stacks. ``cores[i]``: the rank of one item of argument ``i``."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         return func(*lined_up(cores, size, batched, args), *args[len(cores) :], **kwargs)
@@ -20,7 +20,7 @@ def leading(*cores: int) -> BatchRule:
 
 
 def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[torch.Tensor]:
-    """The first ``len(cores)`` arguments with the batch dimension in front of all leading dimensions, so that they broadcast."""
+    """The first ``len(cores)`` arguments, reshaped so that the batch stands before all leading dimensions and they broadcast."""
     extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
     widest = max(extra)
     return [
@@ -30,8 +30,10 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
 
 
 def plainly_strided(matrices: torch.Tensor) -> torch.Tensor:
-    """Stacks with a dimension of size 1 get the strides of a contiguous tensor: ``linalg.lu_solve`` of torch 2.13 reads factors in column
-    order wrongly where such a dimension has another stride (docs/findings.md, F23)."""
+    """``matrices`` with the strides of a contiguous tensor, if a leading dimension has size 1.
+
+    If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in column order wrongly (docs/findings.md, F23).
+    """
     return matrices.clone(memory_format=torch.contiguous_format) if 1 in matrices.shape[:-2] else matrices
 
 
@@ -42,13 +44,15 @@ def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any
 
 
 def is_vector_rhs(matrix_shape: Sequence[int], rhs_shape: Sequence[int]) -> bool:
-    """Whether ``linalg.solve`` and ``lstsq`` take a right-hand side for a (stack of) vectors: one vector, or one per matrix."""
+    """Whether ``linalg.solve`` and ``lstsq`` treat a right-hand side of this shape as vectors: one vector, or one per matrix."""
     return len(rhs_shape) == 1 or tuple(rhs_shape) == tuple(matrix_shape[:-1])
 
 
 def one_rhs_per_matrix(size: int, batched: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """Physical (matrix, right-hand side, whether it was a vector): the latter always as matrices, which the physical shapes
-    alone would not tell from vectors. Both have the batch in front and broadcast."""
+    """The physical matrix, the physical right-hand side as a matrix, and whether it was a vector. Both have the batch and broadcast.
+
+    The right-hand side becomes a matrix because its physical shape alone does not tell vectors from matrices.
+    """
     a, b = expand(args[0], batched[0], size), expand(args[1], batched[1], size)
     vector = is_vector_rhs(a.shape[1:], b.shape[1:])
     if vector:
@@ -58,7 +62,7 @@ def one_rhs_per_matrix(size: int, batched: Any, args: Any) -> tuple[torch.Tensor
 
 
 def columns(t: torch.Tensor, vector: bool) -> torch.Tensor:
-    """A vector as a matrix of one column."""
+    """``t``, or with ``vector`` each vector as a matrix of one column."""
     return t.unsqueeze(-1) if vector else t
 
 
@@ -67,12 +71,12 @@ def uncolumned(t: torch.Tensor, vector: bool) -> torch.Tensor:
 
 
 def triangle(t: torch.Tensor, upper: bool, unit: bool = False) -> torch.Tensor:
-    """The part of a matrix that a triangular op reads, zeros elsewhere; ``unit``: without the diagonal."""
+    """The triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``: without the diagonal."""
     return t.triu(int(unit)) if upper else t.tril(-int(unit))
 
 
 def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
-    """An identity of the dtype and device of ``t``, without leading dimensions."""
+    """An identity matrix with the dtype and device of ``t``, without leading dimensions."""
     return torch.eye(n, n if m is None else m, dtype=t.dtype, device=t.device)
 
 
@@ -95,7 +99,7 @@ def hermitian_part(t: torch.Tensor) -> torch.Tensor:
 
 
 def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
-    """The sum of the terms that are there."""
+    """The sum of the terms that are not None. None if all are."""
     total = None
     for t in terms:
         if t is not None:
@@ -104,6 +108,6 @@ def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def solve_triangular(a: torch.Tensor, b: torch.Tensor, upper: bool, left: bool = True, unit: bool = False) -> torch.Tensor:
-    """The solution of a triangular system for right-hand sides that are matrices."""
+    """The solution of a triangular system. The right-hand sides are matrices."""
     solution: torch.Tensor = torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
     return solution

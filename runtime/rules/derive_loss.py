@@ -1,4 +1,4 @@
-"""Losses: elementwise ones from their partial derivatives, with the reduction (none, mean, sum) dealt with once."""
+"""Elementwise losses: a record from their partial derivatives, for each reduction (none, mean, sum)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _broadcast_tensors: Any = torch.broadcast_tensors
 
 
 def scaled(g: torch.Tensor, reduction: int, n: int) -> torch.Tensor:
-    """The cotangent of each element's loss, given that of the reduced loss of ``n`` elements."""
+    """The cotangent of each element's loss for the cotangent ``g`` of the reduced loss of ``n`` elements."""
     return g / max(n, 1) if reduction == MEAN else g
 
 
@@ -25,14 +25,14 @@ def reduced(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 
 def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
-    """The same for a physical batch, row by row."""
+    """The reduced loss of each element of a physical batch."""
     if reduction == NONE or each.dim() == 1:
         return each
     return each.flatten(1).mean(1) if reduction == MEAN else each.flatten(1).sum(1)
 
 
 def aligned(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """The tensors among ``args`` broadcast to one physical shape; the others as they are."""
+    """``args`` with all tensors broadcast to one physical shape."""
     at = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
     shaped = [
@@ -45,7 +45,7 @@ def aligned(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]
 
 
 def elementwise_loss(name: str, **partials: Formula) -> Record:
-    """A real loss of ``self`` and ``target``, of one shape after broadcasting: ``NAME=d loss/d NAME`` for each element."""
+    """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for each element."""
     arguments = overload(name)._schema.arguments
     at = [a.name for a in arguments].index("reduction")
     defaults = [a.default_value for a in arguments]

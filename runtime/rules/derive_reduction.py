@@ -1,4 +1,4 @@
-"""Reductions: the geometry that their rules share, and the helpers that make a record of a partial derivative."""
+"""Reductions: shapes with and without the reduced dimensions, and helpers that make a record from a partial derivative."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Dims = int | Sequence[int] | None
 
 
 def dims_of(dim: Dims, rank: int) -> list[int]:
-    """The reduced dimensions, none of them negative. ``None`` and ``[]`` mean all; a 0-d tensor has none."""
+    """The reduced dimensions as non-negative numbers. ``None`` and ``[]`` mean all; a 0-d tensor has none."""
     if rank == 0:
         return []
     if dim is None:
@@ -26,7 +26,7 @@ def dims_of(dim: Dims, rank: int) -> list[int]:
 
 
 def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    """A result (or its cotangent) with the reduced dimensions back as dimensions of length one."""
+    """A result (or its cotangent) with each reduced dimension as a dimension of length one."""
     if not keepdim:
         for d in dims_of(dim, rank):
             t = t.unsqueeze(d)
@@ -34,7 +34,7 @@ def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> to
 
 
 def count_of(shape: Sequence[int], dim: Dims) -> int:
-    """How many elements go into each element of the result."""
+    """The number of elements that are reduced to each element of the result."""
     n = 1
     for d in dims_of(dim, len(shape)):
         n *= shape[d]
@@ -42,17 +42,18 @@ def count_of(shape: Sequence[int], dim: Dims) -> int:
 
 
 def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    """Sum over ``dim``; nothing happens to a 0-d tensor."""
+    """The sum over ``dim``. A 0-d tensor is returned as it is."""
     dims = dims_of(dim, t.dim())
     return t.sum(dims, keepdim=keepdim) if dims else t
 
 
 def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = True, cost: str = "low") -> Record:
-    """Reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``.
+    """Register reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``.
 
-    ``partial`` may ask for ``result``: it comes with the reduced dimensions restored. The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``.
-    Where the result of a complex argument is real (norms, variances) ``p`` is the conjugate of torch's gradient, and the jvp is the
-    real part of the sum, which the dual level takes. ``dim=False``: the op reduces everything and has no dimension arguments.
+    The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``. If ``partial`` asks for ``result``, it gets it with the reduced dimensions as dimensions
+    of length one. Some reductions of complex arguments have a real result (norms, variances). For these ``p`` is the conjugate of torch's
+    gradient, and the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no dimension arguments and
+    reduces everything.
     """
     asks = parameters(partial)
     at = asks.index("result") if "result" in asks else -1
@@ -86,8 +87,10 @@ def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = Tru
 
 
 def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True, cost: str = "low") -> None:
-    """Ops that pick elements along a dimension and return (values, indices): ``max``, ``kthvalue``, and ``sort`` with ``keepdim=False``
-    for ops whose results always keep the dimension."""
+    """Register ops that pick elements along a dimension and return (values, indices), such as ``max`` and ``kthvalue``.
+
+    ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension, as those of ``sort``.
+    """
 
     def pick(d: int, kept: bool, rank: int) -> list[int]:
         return [] if kept or rank == 0 else [d]
@@ -115,12 +118,12 @@ def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = Tr
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """A physical batch as (batch, elements)."""
+    """A physical batch with the shape (batch, elements)."""
     return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
 
 
 def whole(per_row: Callable[..., Any]) -> BatchRule:
-    """Batch rule of ops that reduce everything: ``per_row`` reduces dimension 1 of (batch, elements)."""
+    """Batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of (batch, elements)."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         return per_row(rows(args[0]), *args[1:], **kwargs)

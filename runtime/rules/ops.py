@@ -1,4 +1,4 @@
-"""What an ATen overload is, worked out once per overload: its kind, its functional form, its record, its compiled formulas."""
+"""Facts of an ATen overload, computed once per overload: its kind, its functional form, its record, its compiled formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..seam.levels import SCOPE, hand_over, innermost, outlived
 from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
-# dtypes of values that can have a gradient or a tangent
+# the dtypes that can have a gradient or a tangent
 DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 _active_modes = torch._C._len_torch_dispatch_stack
 
@@ -31,7 +31,7 @@ def _geometry(t: torch.Tensor) -> Any:
 
 @functools.cache
 def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``reader`` for a tensor, for each of a list of them, and for None in place of one."""
+    """``reader`` applied to a tensor, or to each tensor of a list. None stays None."""
 
     def fact(t: Any) -> Any:
         if t is None:
@@ -60,13 +60,13 @@ NO_PLAN: Any = object()
 
 
 class Plan:
-    """How to save for, and run, the formulas of one op for one set of wanted arguments.
+    """What to save for the formulas of one op, and how to run them, for one set of wanted arguments.
 
-    ``slots``: what to save, as (position, reader): the position of an argument, or of a result counted from the end, so that both index
-    ``[*arguments, *results]``; reader ``None`` saves what may be a tensor. ``reach``: how many arguments that takes, defaults included.
-    ``at``: which edge of a node belongs to each wanted argument, as long as none is a list.
-    ``steps``: (targets, formula, picker of its arguments, whether one of them is ``g``, whether it is for one target only). What is picked
-    from: the slots' values and after them ``needs`` (-3), ``gs`` (-2) and ``g`` (-1).
+    ``slots``: what to save, as (position, reader). A position counts arguments from the start and results from the end, so both index
+    ``[*arguments, *results]``. Without a reader the value itself is saved; it may be a tensor. ``reach``: how many arguments the slots
+    need, defaults included. ``at``: the edge of a node for each wanted argument, if none is a list. ``steps``: (targets, formula, picker of
+    its arguments, whether one of them is ``g``, whether it has a single target). The picker picks from the slots' values, followed by
+    ``needs`` (-3), ``gs`` (-2) and ``g`` (-1).
     """
 
     __slots__ = ("at", "elementwise", "names", "needs", "op", "reach", "slots", "steps")
@@ -106,7 +106,7 @@ class Plan:
         self.reach = 1 + max((at for at, _ in slots), default=-1)
 
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
-        """``at`` where some of the arguments are lists of ``spans`` tensors."""
+        """``at`` if some of the arguments are lists. ``spans``: the number of tensors of each list."""
         at, first = {}, 0
         for i in self.at:
             at[i] = first
@@ -115,7 +115,7 @@ class Plan:
 
 
 def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
-    """``values -> [values[i] for i in where]``, in C where that is possible: it runs for every formula of every node."""
+    """``values -> [values[i] for i in where]``. It runs for every formula of every node, so it is a C function where possible."""
     if len(where) > 1:
         return itemgetter(*where)
     if not where:
@@ -124,11 +124,12 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
 
 
 class Op:
-    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT; the last two point at ``functional``.
+    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT. ``functional`` is the functional form of an in-place op.
 
-    ``kernel``: what runs it, without a Python frame between; ``fills``: it writes to memory that is new or given as ``out``;
-    ``special``: a tape has to look closer than at an op all of whose results have a derivative by the record's formulas;
-    ``accepted``: signatures that an element of a batch has taken (see ``runtime.func.elements``), None where the batch rule checks them.
+    ``kernel``: the callable that runs it without a Python frame between. ``fills``: it writes to memory that is new or given as ``out``.
+    ``special``: some result has no derivative by the record's formulas, or the op writes to an argument, so a tape has more to check.
+    ``accepted``: signatures that an element of a batch has accepted (see ``runtime.func.element_check``). None if the batch rule checks
+    them.
     """
 
     __slots__ = (
@@ -167,10 +168,10 @@ class Op:
         self._conclude()
         self.plans: dict[int, Any] = {}
         self.node_class: Any = None
-        self.jvp: Any = None  # what `runtime.func.tangent_rules` and `runtime.func.batch` have worked out of the record
+        self.jvp: Any = None  # `runtime.func.tangent_rules` and `runtime.func.batch` store here what they derive from the record
         self.batch: Any = None
         self.accepted: set[Any] | None = set()
-        self.decomposed: Any = False if nested and not self.composite else None  # tables of decompositions speak of shapes
+        self.decomposed: Any = False if nested and not self.composite else None  # decompositions of torch's table read shapes
 
     def _read_schema(self) -> None:
         schema = self.func._schema
@@ -183,10 +184,10 @@ class Op:
         self.base_name = schema.name.split("::")[1]
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
-        self.fills_argument = bool(written and not returned and schema.returns)  # what it computes there is saved after the call
+        self.fills_argument = bool(written and not returned and schema.returns)  # the tape saves this argument after the call
         self.multi_view = False
         if self.fills_argument:
-            self.kind = FUNCTIONAL  # updates a buffer on the side, like running statistics; results are new tensors
+            self.kind = FUNCTIONAL  # it also updates a buffer, as running statistics; its results are new tensors
         elif written:
             self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE
         elif returned:
@@ -196,7 +197,7 @@ class Op:
             self.kind = FUNCTIONAL
 
     def _find_record(self, nested: bool) -> None:
-        """``record``, of an in-place op that of its functional form, and whether ATen composes the op of others."""
+        """Find the record (an in-place op has that of its functional form) and whether ATen composes the op of others."""
         func = self.func
         self.functional: Op | None = None
         self.record: Record | None = NESTED.get(func) if nested else RECORDS.get(func)
@@ -214,10 +215,10 @@ class Op:
             self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.NestedTensorCPU)
 
     def _conclude(self) -> None:
-        """What follows from schema and record together."""
+        """Compute what depends on the schema and the record together."""
         nondiff = self.record.nondiff if self.record else ()
         if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in self.func._schema.returns):
-            nondiff = True  # `item`, `equal`: what is no tensor has no derivative
+            nondiff = True  # `item`, `equal`: a result that is no tensor has no derivative
         self.nondiff: frozenset[int] = frozenset(range(max(self.n_results, 1))) if nondiff is True else frozenset(nondiff or ())
         self.vjp_args: frozenset[int] = frozenset()
         if self.record is not None and self.record.vjp is not None:
@@ -228,7 +229,7 @@ class Op:
         self.special = self.kind in (INPLACE, OUT) or self.record is None or self.record.vjp is None or bool(self.nondiff)
 
     def locate(self, name: str) -> tuple[int, Any]:
-        """Where a formula's parameter comes from: its slot, as :class:`Plan` has it."""
+        """The slot of a formula's parameter, as in :class:`Plan`."""
         at = self.positions.get(name)
         if at is not None:
             return at, None if "Tensor" in str(self.func._schema.arguments[at].type) else as_it_is
@@ -251,19 +252,19 @@ class Op:
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
 
     def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
-        """``[*arguments, *results]`` of a call, which slots index: with defaults for what is absent of the first ``reach`` arguments."""
+        """``[*arguments, *results]`` of a call, which slots index. The first ``reach`` arguments get their defaults if they are absent."""
         n = len(args)
         operands = [*args, *((self.argument(i, args, kwargs) for i in range(n, reach)) if kwargs else self.defaults[n:reach])]
         if self.n_results == 1:
             operands.append(outs)
-        else:  # an in-place op has one result where its functional form may have more
+        else:  # an in-place op has one result, but its functional form may have more
             operands.extend((outs,) * self.n_results if isinstance(outs, torch.Tensor) else outs)
         return operands
 
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
-        """``func(*args, **kwargs)`` for a level that passes a call on to the next one out.
+        """Run ``func(*args, **kwargs)`` for a level that passes a call on to the next outer level.
 
-        A functional op goes straight to that level; through the dispatcher, which has nothing to add, it takes twice the time.
+        A functional op goes straight to that level. The dispatcher would do the same in twice the time.
         """
         if self.kind is FUNCTIONAL:
             level = innermost(args, kwargs)
@@ -275,10 +276,12 @@ class Op:
                 return level.call(self.func, args, kwargs)
         if not self.fills:
             return self.kernel(*args, **kwargs)
-        return uncounted(self.kernel, *args, **kwargs)  # as below torch's tape; sparse kernels fill their results through views
+        return uncounted(
+            self.kernel, *args, **kwargs
+        )  # no versions are counted, as below torch's own autograd; sparse kernels fill their results through views
 
     def plan(self, wanted: int) -> Any:
-        """The plan for these arguments (a bit for each position), or ``NO_PLAN`` when one of them has no formula."""
+        """The plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one of them has no formula."""
         plan = self.plans.get(wanted)
         if plan is None:
             known = self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1)
@@ -297,14 +300,17 @@ def _takes_tensors(func: torch._ops.OpOverload) -> bool:
 
 
 def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """Torch's own Python binding by the name of ``func``, whose parser takes half the time that the operator's takes, if this overload is
-    the only one that a call of it with tensors could mean, or one of ``_BOUND``, which its arguments single out. A binding may have other
-    defaults than the operator (``mse_loss`` does not reduce), so for the rest there may be none."""
+    """Torch's own Python binding of this overload, or None. Its argument parser takes half the time of the operator's.
+
+    A call of the binding must mean this overload. That is certain if no other overload takes tensors, and for the overloads in ``_BOUND``,
+    which their arguments single out. Apart from ``_BOUND``, an op with default arguments has none, since a binding may have other defaults
+    (``mse_loss`` of the operator does not reduce).
+    """
     schema = func._schema
     if func.namespace != "aten" or schema.is_mutable or any(str(r.type) != "Tensor" for r in schema.returns):
         return None
     if len(schema.returns) > 1 and schema.returns[0].name:
-        return None  # which the binding would return by name
+        return None  # the binding would return a named tuple
     name = schema.name.removeprefix("aten::")
     others = (getattr(func.overloadpacket, o) for o in func.overloadpacket.overloads() if o != func._overloadname)
     if f"{name}.{func._overloadname}" not in _BOUND and (
@@ -339,12 +345,12 @@ def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload
 
 
 _NESTED_OPS: dict[int, Op] = {}
-_OPS: dict[int, Op] = {}  # by id of the overload, whose own hash is a Python function; an Op keeps its overload alive
-_listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes what was worked out stale
+_OPS: dict[int, Op] = {}  # by id of the overload, since its own hash is a Python function; an Op holds its overload, so the id stays valid
+_listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes these facts stale
 
 
 def op_of(func: Any) -> Op:
-    """The op of an overload; what has been looked up already stays what it is."""
+    """The op of an overload. An op is returned as it is."""
     op = _OPS.get(id(func))
     if op is None:
         if type(func) is Op:
@@ -354,19 +360,19 @@ def op_of(func: Any) -> Op:
 
 
 def nested_op_of(func: torch._ops.OpOverload) -> Op:
-    """The op of an overload that is called with a nested tensor, of which other records speak."""
+    """The op of an overload that is called with a nested tensor. Nested tensors have their own records."""
     op = _NESTED_OPS.get(id(func))
     if op is None:
         op = _NESTED_OPS[id(func)] = Op(func, nested=True)
     return op
 
 
-# Who else may know an op in terms of other ops: asked in order, with the rule that is missing ("vjp", "jvp" or "batch").
+# Further sources of decompositions, asked in order with the rule that is missing ("vjp", "jvp" or "batch").
 PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
 
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
-    """The op in terms of other ops: the record's, else ATen's composite kernel, else torch's decomposition table, else a provider's."""
+    """The op in terms of other ops: from its record, else ATen's composite kernel, else torch's decomposition table, else a provider."""
     return _decomposed(op) or next((found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None)
 
 
@@ -386,7 +392,7 @@ def _decomposed(op: Op) -> Callable[..., Any] | None:
 
 
 def written_out(op: Op, rule: str) -> Callable[..., Any]:
-    """The op in terms of other ops, for a call that derives by a keyword argument: formulas are for positional ones."""
+    """The op in terms of other ops, for a call whose derivative is by a keyword argument. Formulas exist for positional ones only."""
     found = decomposition_of(op, rule)
     if found is None:
         raise MissingRule(str(op.func), rule, case="for a keyword argument")

@@ -32,8 +32,11 @@ VjpTable = Mapping[str | tuple[str, ...], Formula]
 
 @dataclass(frozen=True, slots=True)
 class HiddenWrites:
-    """Writes that an op's schema does not mention. ``arguments``: what is written; ``functional``: the overload that returns the results of
-    the op and after them what would be written; ``when``: whether a call writes, by the arguments that this formula asks for."""
+    """Writes that an op's schema does not mention.
+
+    ``arguments``: the arguments that are written to. ``functional``: the overload that returns the results of the op and, after them, the
+    new values of these arguments. ``when``: a formula of the arguments that tells whether a call writes.
+    """
 
     arguments: tuple[str, ...]
     functional: str
@@ -91,17 +94,17 @@ class Record:
 
 _FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
-NESTED: dict[torch._ops.OpOverload, Record] = {}  # the same for calls with a nested tensor among their arguments
+NESTED: dict[torch._ops.OpOverload, Record] = {}  # the records for calls with a nested tensor among their arguments
 _listeners: list[Callable[[], None]] = []
-# What a formula may ask for of a tensor in place of it; words that are no arguments; what `jvp` may be as a word.
+# Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no arguments, and the words for `jvp`.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
 _WORDS = {"vjp": frozenset(("g", "gs", "needs")), "jvp": frozenset(), "inverse": frozenset(("base", "part", "which", "ops"))}
-_VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}  # what these fields may be
+_VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}  # the possible values of these fields
 _KINDS = ("linear", "multilinear")
 
 
 def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
-    """``"mul.Tensor"`` or ``"sin"`` or ``"mylib::op"`` -> the OpOverload."""
+    """The OpOverload for ``"mul.Tensor"``, ``"sin"`` or ``"mylib::op"``."""
     if "::" in name:
         namespace, name = name.split("::")
     packet, _, which = name.partition(".")
@@ -114,7 +117,7 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
 
 
 def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any) -> Record:
-    """Make a record for the overloads in ``names`` (one string, spaces between) and enter it; one op has one record per table."""
+    """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it. An overload has one record per table."""
     each = tuple(names.split()) if isinstance(names, str) else tuple(names)
     if unknown := sorted(rules.keys() - _FIELDS):
         raise ValueError(f"{' '.join(each)}: a record has no {', '.join(unknown)}; its parts are {_listed(_FIELDS)}")
@@ -134,7 +137,7 @@ def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Recor
 
 
 def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
-    """``ValueError`` if ``record`` does not fit its overloads: a misspelt argument would be a rule that no call ever finds."""
+    """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument would never run."""
     for what, table in (("vjp", record.vjp), ("jvp", record.jvp)):
         if isinstance(table, Mapping):
             _check_table(what, table, funcs)
@@ -215,7 +218,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 class _Kernels:
-    """``kernels.NAME`` is ``torch.ops.aten.NAME`` without the Python frames that every call of that passes through."""
+    """``kernels.NAME`` is ``torch.ops.aten.NAME`` without the Python frames of each call."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(torch.ops.aten, name)._op
@@ -235,23 +238,23 @@ def parameters(formula: Formula) -> tuple[str, ...]:
 
 
 def declare(formula: Formula, *names: str) -> Formula:
-    """As :func:`asking`, of a function that serves under one declaration only: without another call in between."""
+    """As :func:`asking`, for a function that has only one declaration. It sets the names on the function itself, without a wrapper."""
     formula.asks = names  # type: ignore[attr-defined]
     return formula
 
 
 def made_of(template: str, plain: Formula, formula: Formula) -> Formula:
-    """``formula`` with what the page of records shows of it: the author's formula ``plain`` in the place of ``{}``."""
+    """``formula``, marked with the text for the page of records: ``template`` with the author's formula ``plain`` in place of ``{}``."""
     formula.made_of = template, plain  # type: ignore[attr-defined]
     return formula
 
 
 def asking(*names: str) -> Callable[[Formula], Formula]:
-    """Declare what the parameters of a formula are, by position, where its own signature does not say so."""
+    """Declare the names of a formula's parameters, by position, if its own signature does not have them."""
 
     def mark(formula: Formula) -> Formula:
-        named = functools.partial(formula)  # another object: one formula may serve under several declarations
-        named.refuses = getattr(formula, "refuses", False)  # type: ignore[attr-defined]  # of a formula that only says that there is none
+        named = functools.partial(formula)  # another object, since one formula may have several declarations
+        named.refuses = getattr(formula, "refuses", False)  # type: ignore[attr-defined]  # set on a formula that only refuses
         return declare(named, *names)
 
     return mark
@@ -259,7 +262,7 @@ def asking(*names: str) -> Callable[[Formula], Formula]:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What is left of a tensor that was not saved."""
+    """Facts of a tensor that was not saved."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -273,9 +276,9 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NestedMeta:
-    """What is left of a nested tensor that was not saved. It stands for the shape where a dense tensor has one.
+    """Facts of a nested tensor that was not saved. They take the place of a shape.
 
-    ``sizes``: a row per component; ``dtype``: None where any will do.
+    ``sizes``: one row per component. ``dtype``: None if any dtype will do.
     """
 
     sizes: torch.Tensor
@@ -294,9 +297,9 @@ class NestedMeta:
         return [tuple(row) for row in self.sizes.tolist()]
 
     def view(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The nested tensor whose components are the elements of ``buffer``, one after the other."""
+        """The nested tensor whose components are consecutive parts of ``buffer``."""
         buffer = buffer.reshape(-1).contiguous()
-        if buffer.storage_offset():  # which ATen would pass over
+        if buffer.storage_offset():  # ATen would ignore the offset
             buffer = buffer.clone()
         lengths = self.sizes.prod(1)
         strides = self.sizes.flip(1).cumprod(1).flip(1).roll(-1, 1)
@@ -311,5 +314,5 @@ class NestedMeta:
 
 
 def extent(t: torch.Tensor) -> Any:
-    """The shape of a tensor, or what a nested one has instead."""
+    """The shape of a tensor, or the ``NestedMeta`` of a nested one."""
     return NestedMeta.of(t) if t.is_nested and t.layout is torch.strided else t.shape

@@ -108,7 +108,7 @@ def _grid_sampler(name: str, rank: int) -> None:
     register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), cost="high", family="resampling")
 
 
-# By name: the number of dimensions, and the sampling written out, of which `runtime.func.pulled_back` makes the backward.
+# By name: the number of dimensions, and the sampling written out, of which `runtime.func.grid_sampler_backward` makes the backward.
 GRID_SAMPLERS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
     "grid_sampler_2d": (4, _sampled_2d),
     "grid_sampler_3d": (5, _sampled_3d),

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from . import derive_batch as batch
-from .annihilating import recurrence, reversed_recurrence, running_product_jvp, running_product_vjp
 from .derive import conj, linear
+from .overflow_safe import recurrence, reversed_recurrence, running_product_jvp, running_product_vjp
 from .record import register
 
 

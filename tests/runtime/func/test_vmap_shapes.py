@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime import aot, func
-from runtime.func import elements, vmap
+from runtime.func import element_check, vmap
 from runtime.rules.ops import op_of
 
 ones = torch.ones
@@ -133,7 +133,7 @@ def test_a_call_that_was_accepted_speaks_for_no_other(accepted: Any, refused: An
 
 
 def test_only_so_many_accepted_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "REMEMBERED", 3)
+    monkeypatch.setattr(element_check, "REMEMBERED", 3)
     op = op_of(torch.ops.aten.cumsum.default)
     op.accepted = set()
     for n in range(1, 9):

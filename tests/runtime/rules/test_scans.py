@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from runtime import func
-from runtime.rules.annihilating import recurrence, reversed_recurrence
+from runtime.rules.overflow_safe import recurrence, reversed_recurrence
 
 from .agreement import Problem, check, check_problem
 

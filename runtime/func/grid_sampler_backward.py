@@ -1,6 +1,6 @@
-"""Backwards of grid samplers in terms of other ops: the pullback of the sampling written out, since their kernels have no derivative.
+"""Records of the backward ops of grid samplers. Their kernels have no derivative, so each decomposes into the pullback of plain ops.
 
-These records stand here because their decomposition takes a transform; all others are in ``runtime.rules``.
+The decomposition calls ``vjp``. That is why these records are not in ``runtime.rules``, which may not import transforms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What one element of a batch does with a call: whether it takes it at all, and in which words it refuses it.
+"""Checks an op on one element of a batch, so that vmap raises the error that the element raises.
 
-``vmap(torch.linalg.inv)(torch.ones(3, 3))`` must fail, because ``inv`` of a vector does, although the kernel would gladly take the whole
-batch for one matrix. So before a batch rule first runs on a signature (shapes, dtypes and all arguments that are no tensors), the op runs
-on the first element alone, as a loop would. What that raises, vmap raises, in terms of logical shapes. A signature that an element
-has accepted is remembered, so later calls pay for one look into a set.
+``vmap(torch.linalg.inv)(torch.ones(3, 3))`` must fail, because ``inv`` refuses a vector. But the kernel would accept the whole batch as one
+matrix. So the op runs on the first element alone before a batch rule first runs on a signature: shapes, dtypes and all arguments that are
+no tensors. If the element raises, vmap raises the same error, which names logical shapes. A signature that an element has accepted is
+remembered, so later calls cost one lookup in a set.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op
 from ..seam.shells import VALUES
 
-REMEMBERED = 4096  # signatures of one op; programs with more, say of ever new numbers among the arguments, start again
-SEARCHED = 1024  # elements that are tried for the words of an error
+REMEMBERED = 4096  # signatures per op; the set is cleared when it is full, since a program may pass a new number in every call
+SEARCHED = 1024  # elements that are tried to find the error
 
 _random = torch.Tag.nondeterministic_seeded
 
 
 def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise what the op raises on the first element, unless an element has accepted this signature before."""
+    """Raise the error that the op raises on the first element. Do nothing if an element has accepted this signature before."""
     accepted = op.accepted
     if accepted is None:
         return
@@ -46,7 +46,7 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     try:
         if key in accepted:
             return
-    except TypeError:  # symbolic sizes, of a trace with dynamic shapes, have no hash; asking them would specialize the trace
+    except TypeError:  # symbolic sizes of a dynamic trace have no hash; reading them would specialize the trace
         return
     run(op, args, kwargs)
     if len(accepted) >= REMEMBERED:
@@ -60,8 +60,8 @@ def _described(a: Any) -> Any:
     return tuple(map(_described, a)) if isinstance(a, (list, tuple)) else a
 
 
-def refusal(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
-    """The error of the first element that refuses the call; None where all accept it. Elements are asked about dense tensors alone."""
+def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
+    """The error of the first element that refuses the call. ``None`` if all accept it. For a nested tensor: ``NestedTensor``."""
     if any(isinstance(a, torch.Tensor) and a.is_nested for a in _leaves(args, kwargs)):
         return NestedTensor()
     sizes = _sizes(args, kwargs)
@@ -76,7 +76,7 @@ def refusal(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | 
 def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] | None = None) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
 
-    Of a batch without elements only the meta device can tell what it would be. A kernel that reads another one's workspace is not asked.
+    If a batch has no elements, the op runs on the meta device. A kernel that reads the workspace of another kernel is not run.
     """
     if op.record is not None:
         differs = getattr(op.record.batch, "differs", None)
@@ -91,7 +91,7 @@ def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] 
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))
         try:
             arguments, options = element(list(args)), {name: element(a) for name, a in kwargs.items()}
-        except (RuntimeError, NotImplementedError):  # a layout from which no element can be taken, as compressed sparse rows
+        except (RuntimeError, NotImplementedError):  # no element can be taken from some layouts, such as compressed sparse rows
             return
         try:
             op.func(*arguments, **options)
@@ -101,8 +101,11 @@ def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] 
 
 
 def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
-    """One element of values of any nesting. A value of a batch holds it along dimension 0, and the outermost vmap is reached last, so the
-    tensor at the bottom has that one's batch first."""
+    """One element of nested values, at the index ``at[number]`` of each batch level.
+
+    The loop meets the innermost level first, and each batch dimension is in front. So the dimensions of the tensor at the bottom begin with
+    the batch of the outermost level, and the indices are applied in reverse.
+    """
     if not isinstance(a, torch.Tensor):
         return [_element(b, at, empty, copied) for b in a] if isinstance(a, (list, tuple)) else a
     t: Any = a
@@ -124,7 +127,7 @@ def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
 
 
 def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:
-    """The batch levels among the arguments, by number, with their sizes."""
+    """The size of each batch level among the arguments, by level number."""
     sizes = {}
     for t in _leaves(args, kwargs):
         while type(t) in VALUES:

@@ -1,4 +1,4 @@
-"""A transform from a level of one's own. For :mod:`runtime.extend`."""
+"""``transform``: makes a function transform from a level class, for :mod:`runtime.extend`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Function = Callable[..., Any]
 
 
 def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]:
-    """The transform that runs a function on values of a level, made anew for each call.
+    """The transform that runs a function on values of a level. Each call makes a new level.
 
     Example::
 
         counting = transform(CountingLevel)
         counting(torch.sin)(x)  # CountingLevel.call sees the call of aten::sin
 
-    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.wrap`). The results are what its values hold.
-    The level is closed at the end, so a value that the function has stored raises ``EscapedValue`` when it is used.
+    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.wrap`). The results are the tensors that its
+    values hold. The level is closed at the end. A value that the function has stored raises ``EscapedValue`` when it is used later.
     """
 
     def of(f: Function) -> Function:
