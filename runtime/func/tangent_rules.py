@@ -131,7 +131,7 @@ def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[s
 
 
 def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
-    """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose by u, applied to the tangents, is the jvp."""
+    """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose, applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
         with torch.enable_grad():

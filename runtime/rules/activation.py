@@ -1,4 +1,4 @@
-"""Activation functions, elementwise. Their first derivatives use ATen's own backward kernels, each with a record in other ops."""
+"""Activation functions. First derivatives use ATen's backward kernels. Each of these kernels has a record too."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ aten = torch.ops.aten
 
 
 def kernel(name: str, decomposition: Callable[..., Any], batch: Callable[..., Any] = broadcast) -> None:
-    """An elementwise backward kernel of ATen: differentiated through ``decomposition``, batched as it is."""
+    """Register an elementwise backward kernel of ATen. ``decomposition`` gives its derivatives, ``batch`` is its batch rule."""
     register(name, decomposition=decomposition, batch=batch, family="kernel")
 
 
 def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Callable[..., Any] = broadcast) -> None:
-    """A backward kernel ``g·conj(slope(x))``, ``x`` being its argument ``at``: linear in ``g``, by the kernel itself; ``curvature`` is
-    the derivative of the slope, a function of ``x`` and the keyword-only arguments."""
+    """Register a backward kernel ``g·conj(slope(x))``. ``at`` is the name of the argument x.
+
+    The kernel is linear in ``g``, so it computes its own derivative by ``g``. ``curvature`` is the derivative of the slope, a function of
+    ``x`` and the keyword-only arguments.
+    """
     func = getattr(aten, name)
     options = tuple(a.name for a in func.default._schema.arguments if a.kwarg_only)
     asks = (at, *options)
@@ -114,9 +117,10 @@ slope_kernel("gelu_backward", "self", _gelu_curvature, aligned)
 
 
 def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
-    """An activation whose ATen backward kernel is ``NAME_backward(g, self, …)``; ``slope`` is the derivative, for the second ones.
+    """Register an activation with the ATen backward kernel ``NAME_backward(g, self, …)``. Second derivatives use ``slope``, its derivative.
 
-    The kernel itself is used so that NaN goes the same way as in torch: its vectorized and its scalar paths treat NaN differently.
+    First derivatives run on the kernel so that NaN gives the same gradient as in torch. Its vectorized and scalar paths treat NaN
+    differently.
     """
     backward = getattr(aten, f"{name}_backward")
     options = [a.name for a in getattr(aten, name).default._schema.arguments[1:]]
@@ -152,7 +156,7 @@ def _elu(g: torch.Tensor, self: torch.Tensor, alpha: Any, scale: Any, input_scal
 def _elu_decomposed(
     grad_output: torch.Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: torch.Tensor
 ) -> torch.Tensor:
-    """Only the form that takes ``self``: the one that takes the result belongs to the in-place op, which has the functional one's rule."""
+    """The backward of elu for the form with ``self``. The form with the result belongs to ``elu_``, which has the record of ``elu``."""
     assert not is_result
     bent = (alpha * scale * input_scale) * torch.exp(self_or_result.clamp(max=0) * input_scale)
     return grad_output * torch.where(self_or_result > 0, scale, bent)
@@ -208,8 +212,8 @@ register(
     family="activation",
 )
 
-# ``noise`` is written during the call and saved after it. The backward kernel is linear in its first argument, so it carries tangents too;
-# batches of both go by torch's decompositions.
+# The kernel writes ``noise`` during the call, so it is saved afterwards. The backward kernel is linear in its first argument and so
+# serves as jvp as well. Batches of both run by torch's decompositions.
 register(
     "rrelu_with_noise",
     vjp={

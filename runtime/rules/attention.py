@@ -1,7 +1,7 @@
-"""Fused attention. First derivatives run on ATen's fused kernels; everything else runs on attention written out.
+"""Fused attention. First derivatives run on ATen's fused kernels. All other transforms run attention in plain ops.
 
-The probabilities p = softmax(s), s = scale·q·kᵀ + mask, are never saved: the kernel returns the logarithms of their denominators.
-A mask that requires grad is a keyword argument, for which levels take the decomposition.
+The kernel does not save the probabilities p = softmax(s) of the scores s = scale·q·kᵀ + mask, only the logarithms of their denominators.
+The mask is a keyword argument. If it requires grad, levels run the decomposition.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ def _factor(query: Tensor, scale: float | None) -> float:
 
 
 def _wide(*tensors: Any) -> list[Any]:
-    """In single precision what is in less: the kernels round only their results to that."""
+    """The tensors in single precision if they have half precision. The kernels, too, round only their results to half precision."""
     return [t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors]
 
 
 def _for_each_query_head(query: Tensor, *shared: Tensor | None) -> list[Any]:
-    """Heads of keys and values (B, H, …), each repeated for the heads of the query that it serves: query head h reads head h // groups."""
+    """The heads of keys and values (B, H, …), repeated so that there is one per head of the query.
+
+    With n query heads per shared head, query head h reads shared head h // n.
+    """
     return [t if t is None or t.shape[-3] == query.shape[-3] else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in shared]
 
 
@@ -60,7 +63,7 @@ def _backward_written_out(
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any, dropout_p: float, is_causal: bool, *,
     attn_mask: Any = None, scale: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """``out`` and ``logsumexp`` are functions of the other arguments, and are computed again so that derivatives see it."""
+    """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments, so that derivatives go through them."""
     dtype = query.dtype
     grad_out, query, shared_key, shared_value, attn_mask = _wide(grad_out, query, key, value, attn_mask)
     key, value = _for_each_query_head(query, shared_key, shared_value)

@@ -1,4 +1,4 @@
-"""Ops of ATen's that are there to test registries of derivatives: theirs are by definition not those of what they compute."""
+"""ATen's ops for tests of derivative registries. By definition their derivatives are not those of the functions that they compute."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher orders see them; the running
-statistics are updated in place by the forward op and have no history."""
+"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher derivatives go through them.
+
+The forward op updates the running statistics in place. They have no history.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ Tensor = torch.Tensor
 
 
 def _channels(t: Any, rank: int) -> Any:
-    """A per-channel vector (C) against (N, C, …)."""
+    """A per-channel vector (C), reshaped to broadcast with (N, C, …)."""
     return None if t is None else t.reshape(1, -1, *(1,) * (rank - 2))
 
 
 def _others(rank: int) -> list[int]:
-    """All dimensions but the channels'."""
+    """All dimensions but the channel dimension."""
     return [0, *range(2, rank)]
 
 
 def _unit(input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float) -> tuple[Tensor, Tensor]:
-    """x̂ and the reciprocal standard deviation, by the batch's statistics or the running ones."""
+    """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or the running ones."""
     rank = input.dim()
     if training:
         centred = input - input.mean(_others(rank), keepdim=True)
@@ -68,7 +70,7 @@ def _jvp(
     running_var_t: Any,
 ) -> tuple[Any, None, None]:
     moving = [name for name, t in (("running_mean", running_mean_t), ("running_var", running_var_t)) if t is not None]
-    if moving and not training:  # the batch's own statistics do not depend on them
+    if moving and not training:  # in training the result does not depend on the running statistics
         raise MissingRule("aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias"))
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, training, eps)
@@ -102,7 +104,7 @@ def _backward(
 
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The batch joins the channels; weight and bias are applied afterwards."""
+    """Fold the batch into the channels. Weight and bias are applied afterwards."""
     x, weight, bias, running_mean, running_var, training, momentum, eps = args
     rank = x.dim() - batched[0]
     C = x.shape[1 + batched[0]]
@@ -121,7 +123,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     out, mean, invstd = func(x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps)
     for (t, flag), new in zip(stats, flat, strict=True):
         if training and t is not None and new is not None and not (flag and t.is_contiguous()):
-            # else the kernel has written to a view of it, which ATen does not count as a write either
+            # If they are batched and contiguous, the kernel has already written to a view of them, uncounted as in ATen.
             uncounted(t.copy_, new.reshape(t.shape) if flag else new[:C])
     out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
     return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)

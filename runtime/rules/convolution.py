@@ -1,7 +1,7 @@
-"""Convolutions. ``convolution(input, weight)`` is bilinear, and so is each output of its backward in the other two factors.
+"""Convolutions. ``convolution(input, weight)`` is bilinear. Each output of its backward is bilinear in the other two factors.
 
-All follows from the trilinear form ``⟨g, convolution(input, weight)⟩``: its three partial derivatives are the convolution and the two
-results of ``convolution_backward``, and derivatives of these are again among the three.
+All rules follow from the trilinear form ``⟨g, convolution(input, weight)⟩``. Its three partial derivatives are the convolution and the two
+results of ``convolution_backward``. The derivatives of these are again among the three.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
-    """A bias (after any leading dimensions) as it is added to an output with ``rank`` dimensions, channels second of them."""
+    """A bias, reshaped to broadcast with an output of ``rank`` dimensions, whose channels are dimension 1. Leading dimensions stay."""
     return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
 
 
@@ -44,7 +44,7 @@ def _by_weight(
 
 
 def _into_groups(t: torch.Tensor) -> torch.Tensor:
-    """``(B, N, C, …)`` as ``(N, B·C, …)``: each element of the batch has groups of channels of its own."""
+    """``(B, N, C, …)`` as ``(N, B·C, …)``. Each element of the batch gets its own groups of channels."""
     return t.movedim(0, 1).flatten(1, 2)
 
 
@@ -61,7 +61,7 @@ def _from_samples(t: torch.Tensor, size: int) -> Any:
 
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A batch of inputs is more samples; a batch of weights is more output channels, or more groups when inputs have a batch too."""
+    """A batch of inputs becomes more samples. A batch of weights becomes more output channels, or more groups if inputs are batched too."""
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(func, args)
     rest = (stride, padding, dilation, transposed, output_padding)
     late = bias if batched[1] or batched[2] else None
@@ -187,7 +187,7 @@ def _flags_dropped(
 
 
 def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
-    """Time, batch, channels; a weight of (width, in, out)."""
+    """A convolution of (time, batch, channels) with a weight of shape (width, in, out)."""
     return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
 
 

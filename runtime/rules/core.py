@@ -1,4 +1,4 @@
-"""Sums, factories and fills: the few ops that the transforms themselves run on."""
+"""Sums, factories and fills, the ops that the transforms themselves use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 
 
 def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:
-    """The cotangent of a sum, expanded back over the dimensions that were summed."""
+    """The cotangent of a sum, expanded over the dimensions that were summed."""
     rank = len(shape)
     if not keepdim and rank:
         for d in sorted(
@@ -95,7 +95,7 @@ register("_sample_dirichlet binomial native_dropout rrelu_with_noise_functional"
 
 
 def _undisturbed(*names: str) -> dict[str, Any]:
-    """A draw passes no gradient on to the parameters of its distribution, as torch documents: their derivatives are zero."""
+    """The gradient of a draw by the parameters of its distribution: zero, as torch documents."""
     return {
         "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
         "jvp": {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in names},
@@ -105,7 +105,7 @@ def _undisturbed(*names: str) -> dict[str, Any]:
 random("bernoulli", **_undisturbed("self"))
 random("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor", batch.elementwise, **_undisturbed("mean", "std"))
 
-# An ATen kernel that knows no symbolic sizes asks a tensor for plain ones, by names that are no operators. The answer becomes a guard.
+# ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "size": lambda self: tuple(int(n) for n in self.shape),
     "stride": lambda self: tuple(int(n) for n in self.stride()),

@@ -1,4 +1,4 @@
-"""Histograms, counts and positions of elements, and evenly spaced numbers between tensors: decompositions, for vmap."""
+"""Histograms, counts, positions of elements, and evenly spaced numbers between tensors. Most records are decompositions, for vmap."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ aten = torch.ops.aten
 
 
 def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """One count for all, each element's integers moved to a range of their own."""
+    """One ``bincount`` for the whole batch. The integers of each element are first shifted to their own range."""
     x = expand(args[0], batched[0], size)
     weights = args[1] if len(args) > 1 else None
     minlength: int = args[2] if len(args) > 2 else 0
-    width = torch.bincount(x.reshape(-1), None, minlength).shape[0]  # refuses negative numbers, too
+    width = torch.bincount(x.reshape(-1), None, minlength).shape[0]  # raises for negative numbers
     if x.shape[1]:
         widths = (x.amax(1) + 1).clamp(min=minlength)
         if not torch.equal(widths, torch.full_like(widths, width)):
@@ -39,7 +39,7 @@ register("bincount", batch=_bincount_batch, cost="high", family="counting")
 
 
 def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
-    """Each true element writes its position to the row of its rank; what comes after ``size`` goes to a row that is cut off."""
+    """Write the position of the i-th true element to row i. Further ones go to row ``size``, which is cut off."""
     mask = (self != 0).reshape(-1)
     rank = mask.cumsum(0) - 1
     row = torch.where(mask & (rank < size), rank, size)
@@ -59,7 +59,7 @@ register("nonzero_static", decomposition=_nonzero_static, family="counting")
 
 
 def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
-    """``steps`` numbers, counted from the start in the first half and from the end in the second, as ATen does."""
+    """``steps`` numbers from start to end. As in ATen, the first half is counted from the start and the second half from the end."""
     step = (end - start) / max(steps - 1, 1)
     i = torch.arange(steps, device=step.device)
     if steps == 1:
@@ -68,7 +68,7 @@ def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
 
 
 def _ends(x: torch.Tensor, given: Sequence[float] | None, margin: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Where the bins begin and end in each dimension of (points, dimensions): as given, else at the extrema; never in one place."""
+    """The first and last bin edge for each dimension of (points, dimensions), as given or else the extrema. Equal ones get a margin."""
     if given is not None:
         low, high = torch.tensor(given, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
     elif x.shape[0]:
@@ -80,7 +80,7 @@ def _ends(x: torch.Tensor, given: Sequence[float] | None, margin: float) -> list
 
 
 def _tally(places: Sequence[torch.Tensor], lengths: Sequence[int], inside: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Weights added up in bins; ``places`` are the numbers of their bins in each dimension."""
+    """The sum of weights per bin. ``places``: the bin numbers of the points in each dimension."""
     flat, total = torch.zeros_like(places[0]), 1
     for place, n in zip(places, lengths, strict=True):
         flat = flat * n + place.clamp(0, n - 1)
@@ -89,7 +89,7 @@ def _tally(places: Sequence[torch.Tensor], lengths: Sequence[int], inside: torch
 
 
 def _histogram(x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None, density: bool) -> torch.Tensor:
-    """Points (points, dimensions) in bins between edges; the last bin has its upper edge, too."""
+    """The histogram of points (points, dimensions) in the bins between edges. The last bin includes its upper edge."""
     places, inside = [], torch.ones_like(x[:, 0], dtype=torch.bool)
     for value, edge in zip(x.unbind(1), edges, strict=True):
         places.append(torch.searchsorted(edge, value.contiguous(), right=True) - 1)
@@ -134,7 +134,7 @@ def _histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> t
 
 
 def _without(name: str, rule: str) -> Any:
-    """torch declares no derivative; the decomposition is for batches."""
+    """Refuse the derivative, because torch declares none. The decomposition serves batches only."""
 
     def formula(*_: Any) -> Any:
         raise MissingRule(str(overload(name)), rule)
@@ -164,7 +164,7 @@ for _name, _decomposition in (
 
 
 def _ramp(start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any) -> tuple[torch.Tensor, torch.dtype]:
-    """The numbers, in double precision for integers, and their dtype."""
+    """The numbers in order, in double precision for an integer dtype, and the dtype of the result."""
     if dtype is None:
         dtype = torch.get_default_dtype()
         if any(isinstance(a, complex) or (isinstance(a, torch.Tensor) and a.is_complex()) for a in (start, end)):
@@ -187,7 +187,7 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: An
 
 def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, **memory: Any) -> Any:
     values, dtype = _ramp(start, end, steps, dtype, device)
-    if steps == 1:  # ATen rounds the exponent of more than one
+    if steps == 1:  # with more than one number, ATen rounds the exponents
         values = start.to(values.device).reshape(1) if isinstance(start, torch.Tensor) else torch.full_like(values, start)
     elif not (dtype.is_floating_point or dtype.is_complex):
         base = int(base)

@@ -13,7 +13,7 @@ _ARGUMENTS = ("targets", "input_lengths", "target_lengths", "result0", "result1"
 
 
 def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """Sum over time and classes of (T, N, C), or of (T, C)."""
+    """The sum over time and classes of (T, N, C) or (T, C)."""
     return (t * local).sum((0, 2) if t.dim() == 3 else (0, 1))
 
 
@@ -24,7 +24,7 @@ def _log_probs(t: torch.Tensor, batched: Any, size: int) -> torch.Tensor:
 
 
 def _targets(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Tensor:
-    """(N, S) -> (B·N, S); concatenated targets stay so, unless they belong to a single sequence."""
+    """(N, S) -> (B·N, S). Concatenated targets stay as they are, unless they belong to a single sequence."""
     t = batch.expand(t, batched, size)
     return t if alone else t.flatten(0, 1)
 
@@ -91,7 +91,7 @@ for _suffix in ("", ".Tensor"):
     _names = ("targets", "input_lengths", "target_lengths", "neg_log_likelihood", "log_alpha", "blank", "zero_infinity")
     register(
         f"_ctc_loss_backward{_suffix}",
-        # neither the loss nor log_alpha is a path of its own: both are functions of the log-probabilities
+        # the loss and log_alpha get no gradient, as both are functions of the log-probabilities
         vjp={
             "grad": asking("g", "grad", "log_probs", *_names)(_transposed),
             ("neg_log_likelihood", "log_alpha"): lambda: (None, None),

@@ -68,7 +68,7 @@ def nondifferentiable(names: str, batch: Any = derive_batch.elementwise, **facts
 
 
 def flat(names: str, *args: str, batch: Any = derive_batch.elementwise, **facts: Any) -> None:
-    """Register ops that are constant wherever they are differentiable (``floor``, ``sign``). Their gradient is a tensor of zeros, not None."""
+    """Register ops that are constant wherever they are differentiable (``floor``, ``sign``). Gradients are zeros, not None."""
     for name in names.split():
         vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
         jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}

@@ -134,7 +134,7 @@ def _each(out: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ops that take any number of leading dimensions on every tensor (``bmm``, ``linalg_inv``). It expands unbatched tensors."""
+    """Batch rule of ops that take any number of leading dimensions on every tensor, as ``bmm``. It expands unbatched tensors."""
     actual = [expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
     return func(*actual, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Look-ups in a table, and sums, means and maxima of bags of them."""
+"""Lookups in an embedding table, and sums, means and maxima of bags of rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ SUM, MEAN, MAX = range(3)  # modes of a bag
 
 
 def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) -> Tensor:
-    """Indices (B, …) into tables of ``rows`` rows each, stacked into one. All padding becomes the first table's, so that one
-    padding index can stand for it: padding takes no part, whichever table it is in."""
+    """Indices (B, …) into the tables of all elements, as indices into the stack of these tables. Each table has ``rows`` rows.
+
+    All padding indices become that of the first table, because the kernel takes one padding index. Its row takes no part in any case.
+    """
     places = folded(indices, rows, size)
     return places if padding_idx < 0 else torch.where(indices == padding_idx, indices, places)
 
 
 def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
-    """Where the bags (B, bags) of elements with ``n`` indices each begin in one long list. The kernel refuses a list whose first bag does
-    not begin it, so that is what the list becomes if any element's does not."""
+    """The starts of the bags in one list of the indices of all elements. Each element has ``n`` indices and the offsets (B, bags).
+
+    The kernel refuses a list whose first bag does not start at 0. So if the offsets of any element do not start at 0, the list does not
+    either.
+    """
     if not offsets.shape[1]:
         return offsets.reshape(-1)
     start = torch.arange(size, device=offsets.device, dtype=offsets.dtype).unsqueeze(1) * n
@@ -46,7 +51,7 @@ def _embedding_vjp(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: i
 def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
     weight, indices, padding_idx, scale, sparse = full
-    if not batched[0] and not (scale and batched[1]):  # frequencies are counted within an element of the batch
+    if not batched[0] and not (scale and batched[1]):  # frequencies are counted per element of the batch
         return func(*args)
     if not batched[1]:
         rows, width = weight.shape[1:]
@@ -86,7 +91,7 @@ linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_bat
 
 
 def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
-    """The bag that each index is in; the last goes to the end, whatever a last offset says."""
+    """The bag of each index. The last bag extends to the end, also if ``offsets`` ends with the total length."""
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
     return (torch.searchsorted(offsets, at, right=True) - 1).clamp(max=bags - 1)
 
@@ -148,7 +153,7 @@ _BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)  # after w
 
 
 def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """One long list of bags, over one stack of tables where each element has its own."""
+    """Run all elements as one list of bags. If the tables are batched, they are stacked into one."""
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
     weight, indices, offsets, scale, mode, sparse, samples, last, padding_idx = full
     own_samples = len(batched) > 6 and batched[6]
@@ -157,7 +162,7 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     if last:
         offsets = offsets[:, :-1]
     n, bags = indices.shape[1], offsets.shape[1]
-    own = batched[0] or scale  # frequencies are counted within an element of the batch
+    own = batched[0] or scale  # frequencies are counted per element of the batch
     rows = weight.shape[1 if batched[0] else 0]
     table_of = _table_rows(indices, rows, size, padding_idx) if own else indices
     out, bag, sizes, winners = func(
@@ -186,5 +191,5 @@ register(
     cost="high",
     family="embedding",
 )
-# chosen by ATen where it sees no need for a gradient; it cannot see ours
+# ATen chooses this op if no gradient is needed, but it does not know about gradients of this runtime
 register("_embedding_bag_forward_only", decomposition=lambda *args: aten._embedding_bag(*args), family="embedding")

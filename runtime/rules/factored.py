@@ -1,7 +1,7 @@
-"""Systems whose matrix is factored already, and stays a matrix to derivatives.
+"""Solves a system from the factors of its matrix, with derivatives by the matrix itself.
 
-ATen's solve by a factorization knows the factors alone, and a derivative by them would have to go back through the factorization. The op
-here takes both: its kernel reads the factors, its derivatives are by the matrix, and each is one more solve with the same factors.
+ATen's solve takes only the factors. A derivative by them would have to go back through the factorization. The op here takes the matrix and
+its factors. Its kernel reads the factors, its derivatives are by the matrix, and each derivative is one more solve with the same factors.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _op = torch.ops.runtime.solve_factored.default
 
 
 def solve_factored(A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool) -> Tensor:
-    """X with ``A X = B``, or ``X A = B`` if not ``left``; ``adjoint``: with the conjugate transpose of A in its place.
+    """X with ``A X = B``, or with ``X A = B`` if not ``left``. ``adjoint``: with the conjugate transpose of A in place of A.
 
-    ``LU`` and ``pivots`` are ``linalg.lu_factor(A)``; B is a matrix or a stack of them whose leading dimensions broadcast with those of A.
+    ``LU`` and ``pivots`` are ``linalg.lu_factor(A)``. B is a matrix, or a stack of matrices whose leading dimensions broadcast with those
+    of A.
     """
     solution: Tensor = _op(A, LU, pivots, B, left, adjoint)
     return solution
@@ -50,7 +51,7 @@ def _vjp(g: Tensor, A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: 
 
 
 def _jvp(A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: bool, A_t: Any, LU_t: Any, B_t: Any, result: Tensor) -> Any:
-    """``LU`` is a function of ``A``, whose tangent says how it moves."""
+    """The tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A`` and moves with it."""
     change = None
     if A_t is not None:
         a_t = A_t.mH if adjoint else A_t
@@ -60,12 +61,12 @@ def _jvp(A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: bool, A_t: 
 
 
 def many_columns(B: Tensor, left: bool) -> Tensor:
-    """Right-hand sides for one matrix as one: ``(size, …, n, k)`` -> ``(…, n, k·size)``; more rows if not ``left``."""
+    """All right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n, k·size)``. If not ``left``: with more rows."""
     return B.movedim(0, -1).flatten(-2) if left else B.movedim(0, -2).flatten(-3, -2)
 
 
 def each_apart(X: Tensor, size: int, many: int, left: bool) -> Tensor:
-    """The inverse of :func:`many_columns`, contiguous. ``many``: columns (rows if not ``left``) of each."""
+    """The inverse of :func:`many_columns`, contiguous. ``many``: the number of columns (rows if not ``left``) per element."""
     apart: Tensor = X.unflatten(-1, (many, size)).movedim(-1, 0) if left else X.unflatten(-2, (many, size)).movedim(-2, 0)
     return apart.contiguous()
 
@@ -73,7 +74,7 @@ def each_apart(X: Tensor, size: int, many: int, left: bool) -> Tensor:
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     A, LU, pivots, B, left, adjoint = args
     if not batched[0]:
-        if batched[1] and LU.stride(0) == 0:  # the factors of one matrix, as the solve of many right-hand sides returns them
+        if batched[1] and LU.stride(0) == 0:  # expanded factors of one matrix, as the batched solve returns them
             LU, pivots, batched = LU[0], pivots[0], (False, False, False, batched[3])
         if batched[3] and not batched[1] and B.dim() > A.dim():
             return each_apart(func(A, LU, pivots, many_columns(B, left), left, adjoint), size, B.shape[-1 if left else -2], left)

@@ -1,4 +1,4 @@
-"""Fourier transforms. Each is linear (over the reals); its transpose is the transform in the other direction."""
+"""Fourier transforms. Each is linear over the reals. Its transpose is the transform in the other direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def _c2c_back(g: torch.Tensor, dim: Any, normalization: int, forward: bool) -> A
 
 
 def _r2c_back(g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, onesided: bool) -> Any:
-    """The half that a one-sided transform leaves out has no cotangent; the engine takes the real part."""
+    """The transpose of a real-to-complex transform. The half that a one-sided result leaves out has a cotangent of zero.
+
+    The engine takes the real part.
+    """
     if onesided:
         last = dim[-1] % g.dim()
         g = torch.constant_pad_nd(g, [*[0, 0] * (g.dim() - 1 - last), 0, self_shape[last] - g.shape[last]])
@@ -25,7 +28,10 @@ def _r2c_back(g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, on
 
 
 def _c2r_back(g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, last_dim_size: int) -> Any:
-    """Every frequency but the first (and the last of an even number) stands for its mirror image too, so it counts twice."""
+    """The transpose of a complex-to-real transform. Inner frequencies count twice, because each also stands for its mirror image.
+
+    The first frequency counts once, and so does the last one if ``last_dim_size`` is even.
+    """
     half = aten._fft_r2c(g, dim, normalization, True)
     last = dim[-1] % g.dim()
     n = half.shape[last]

@@ -1,4 +1,4 @@
-"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and their like as the single ops that they stand for."""
+"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and similar ops, run as one single op per tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .ops import FUNCTIONAL, PROVIDERS, Op
 
 
 def run(op: Op, args: Any, kwargs: dict[str, Any]) -> None:
-    """The in-place op on one tensor of the list after the other."""
+    """Run the in-place op on each tensor of the list, one after the other."""
     name = op.base_name.removeprefix("_foreach_")
     single = getattr(torch.ops.aten, name, None) or _BY_COPY[name]
     for each, options in _calls(op, args, kwargs):
@@ -19,7 +19,7 @@ def run(op: Op, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | None:
-    """An op that returns a list, as a call of the single op for each tensor."""
+    """For an op that returns a list: a function that calls the single op for each tensor."""
     if op.kind is not FUNCTIONAL or not op.base_name.startswith("_foreach_"):
         return None
     name = op.base_name.removeprefix("_foreach_")
@@ -28,7 +28,7 @@ def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | Non
 
 
 def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """The arguments for each tensor. Those that are lists go along, others are the same for all."""
+    """The arguments of each single call. An argument that is a list gives one entry to each call. All others are the same for all calls."""
     number = next(len(a) for a in args if isinstance(a, (list, tuple)))
     scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
     for i in range(number):

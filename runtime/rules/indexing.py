@@ -1,4 +1,4 @@
-"""Gathers, scatters and the rest of indexing. Indices and masks have no gradient."""
+"""Gathers, scatters and other indexing. Indices and masks have no gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
 
 
 def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
-    return back_to(g.gather(dim, index), src_shape)  # a source may be larger than the index; the rest of it is unused
+    return back_to(g.gather(dim, index), src_shape)  # a source may be larger than the index; its other elements are not used
 
 
 linear("gather", {"self": _gather_back}, derive_index.pointed)
@@ -62,7 +62,7 @@ def _rows_of(g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Any) 
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A batch of values is put in by ``where`` over the filled positions."""
+    """For a batch of values: select them by ``where`` at the filled positions."""
     x, dim, index, value = args
     if not batched[3]:
         return derive_index.rows(func, size, batched, args, kwargs)
@@ -110,7 +110,7 @@ def _put_self_back(g: torch.Tensor, indices: Any, accumulate: bool) -> torch.Ten
 def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
-        # the same values at every true element: the engine sums over them, and no shape depends on the mask
+        # The values broadcast over the true elements. The engine sums over these, so no shape depends on the mask.
         return torch.where(mask.reshape(*mask.shape, *[1] * (g.dim() - mask.dim())), g, 0)
     return aten.index(g, indices)
 
@@ -125,7 +125,7 @@ for _unsafe in ("", "_unsafe_"):
     )
 linear("_index_put_impl", {"self": _put_self_back, "values": _put_values_back}, derive_index.index_put)
 
-# A flat view of any tensor
+# Indices into a flattened tensor
 
 linear(
     "take",
@@ -147,7 +147,7 @@ linear(
 
 
 def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """For each element the number of true ones before it, flat: which element of the source a true one takes."""
+    """For each element of the flattened mask, the number of true elements before it: the index of the source element that it takes."""
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
@@ -192,15 +192,16 @@ linear(
     _masked_select_batch,
 )
 
-# Reductions into indexed places.
+# Reductions into indexed places
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the sources of a reduction go.
+    """The places that the sources of a reduction go to.
 
-    ``index``: the place of each source along ``dim``; ``read(t)``: what ``t`` holds at each source's place; ``add(t, s)``: ``t`` with the
-    sources ``s`` added at their places; ``clear(t)``: ``t`` with zeros at all places; ``again(t, s)``: the same reduction of other tensors.
+    ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at the places of the sources. ``add(t, s)``: ``t``
+    with the sources ``s`` added at their places. ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction of other
+    tensors.
     """
 
     dim: int
@@ -212,7 +213,7 @@ class _Places:
 
 
 def _reduced_back(at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool) -> tuple[Any, Any]:
-    """Gradients of (self, src)."""
+    """The gradients of (self, src)."""
     if reduce == "sum":
         grad_self, grad_src = g, at.read(g)
     elif reduce == "mean":
@@ -223,7 +224,7 @@ def _reduced_back(at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any
     elif reduce == "prod":
         grad_self = g * conj(at.again(torch.ones_like(self), src))
         grad_src = at.read(g * conj(self) if include_self else g) * conj(_product_of_others(src, at.dim, at.index))
-    else:  # a maximum or minimum is shared by all that attain it
+    else:  # all elements that attain a maximum or minimum share its gradient equally
         mine = (self == result).to(g.dtype)
         mine = mine if include_self else at.clear(mine)
         theirs = (src == at.read(result)).to(g.dtype)
@@ -234,8 +235,11 @@ def _reduced_back(at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any
 
 
 def _product_of_others(src: Any, dim: int, index: Any) -> Any:
-    """For each source the product of the others that go to its place. Without division, so that its derivatives of every order hold
-    where sources are zero, too: sorted by place, it is the product of those before times the product of those after."""
+    """For each source the product of the other sources with the same place.
+
+    It avoids division, so that derivatives of every order are right if sources are zero. With sources sorted by place, it is the product of
+    those before times the product of those after.
+    """
     n = src.shape[dim] if src.dim() else 1
     if n < 2:
         return torch.ones_like(src)
@@ -247,7 +251,7 @@ def _product_of_others(src: Any, dim: int, index: Any) -> Any:
 
 
 def _products_before(src: Any, dim: int, index: Any) -> Any:
-    """Products of the earlier sources with the same index, which stand together: a scan in a logarithmic number of steps."""
+    """The products of the earlier sources with the same index. Equal indices are adjacent. A scan in a logarithmic number of steps."""
     n, step = src.shape[dim], 1
     product = _after(index, torch.ones_like(src), src, dim, 1)
     while step < n - 1:
@@ -257,7 +261,7 @@ def _products_before(src: Any, dim: int, index: Any) -> Any:
 
 
 def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> Any:
-    """``at`` times what ``earlier`` holds ``step`` places before, where that has the same index."""
+    """``at`` times the value of ``earlier`` that lies ``step`` places before, if the index there is the same."""
     rest = at.shape[dim] - step
     same = index.narrow(dim, step, rest) == index.narrow(dim, 0, rest)
     factor = torch.where(same, earlier.narrow(dim, 0, rest), 1)

@@ -1,4 +1,4 @@
-"""Ops that join, repeat, reorder, pad or copy: every element of the result is one of an argument, or a constant."""
+"""Ops that join, repeat, reorder, pad or copy. Every element of the result is an element of an argument or a constant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .record import overload, register
 
 
 def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A memory format is one of the logical tensor; the physical one, of one dimension more, keeps the strides that it has."""
+    """A memory format describes the logical tensor. The physical one has one dimension more, so it preserves its strides instead."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
         kwargs = {**kwargs, "memory_format": torch.preserve_format}
     return func(*args, **kwargs)
@@ -24,7 +24,7 @@ def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 @batch.exact
 def _overwritten(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """``copy``: the result has the shape of the first argument, which does not broadcast, and a batch where either has one."""
+    """Batch rule of ``copy``. The result has the shape of the first argument, which does not broadcast, and a batch if either has one."""
     whole = batch.expand(args[0], batched[0], size)
     return batch.elementwise(func, size, (True, *batched[1:]), [whole, *args[1:]], kwargs)
 
@@ -50,7 +50,7 @@ def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 
 
 def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
-    """Cut the cotangent into the pieces; one-dimensional empty tensors, which ATen allows anywhere, get an empty one."""
+    """Cut the cotangent into pieces. ATen accepts empty vectors among the tensors; each of them gets an empty one."""
     out, start = [], 0
     for shape in tensors_shape:
         if len(shape) == 1 and shape[0] == 0:
@@ -103,15 +103,15 @@ def _repeat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, shifts, *where = args
-    if not x.numel():  # no dimension is looked at
+    if not x.numel():  # ATen does not check the dimensions then
         return x.clone()
-    if not where or not where[0]:  # over the flattened tensor
+    if not where or not where[0]:  # rolls the flattened tensor
         return func(x.reshape(size, -1), shifts, [1]).reshape(x.shape)
     return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])
 
 
 def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Which element each place of the result repeats: found by bisection, as soon as the number of places is known."""
+    """The index of the repeated element at each place of the result, found by bisection. The number of places must be known."""
     total = kwargs.get("output_size")
     if total is None:
         raise BatchingError(

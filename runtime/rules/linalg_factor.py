@@ -1,7 +1,7 @@
-"""Factorizations whose factors are triangular or orthogonal: Cholesky, LU, QR, Householder reflectors.
+"""Factorizations with triangular or orthogonal factors: Cholesky, LU, QR, Householder reflectors.
 
-Each formula comes from differentiating the defining product: multiplied by the inverse factors, it falls apart into the triangles
-in which the differential of one factor lives. The vjp is the adjoint of that map, with ``<X, Y> = Re tr(X^H Y)``.
+Each formula starts from the differential of the defining product. Multiplied by the inverse factors, it splits into triangles. Each
+triangle holds the differential of one factor. The vjp is the adjoint of this map for ``<X, Y> = Re tr(X^H Y)``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .record import register
 aten = torch.ops.aten
 
 
-# ---- Cholesky (I. Murray, "Differentiation of the Cholesky decomposition", 2016). The argument is Hermitian, so its tangents are taken
-# to be as well and its cotangent is.
+# ---- Cholesky (I. Murray, "Differentiation of the Cholesky decomposition", 2016). The argument is Hermitian. So its tangents are made
+# Hermitian, and its cotangent is Hermitian.
 
 
 def _lower_half(t: torch.Tensor) -> torch.Tensor:
-    """The lower triangle with half the diagonal: X = Phi(X) + Phi(X)^H for Hermitian X."""
+    """Phi(X): the lower triangle with half the diagonal. X = Phi(X) + Phi(X)^H for Hermitian X."""
     return t.tril() - matrix_of(diagonal(t)) / 2
 
 
@@ -60,7 +60,7 @@ register(
 )
 
 
-# ---- LU of any shape. Of a wide or tall matrix the square leading part is factorized, the rest of U or L solves for the rest of A.
+# ---- LU of any shape. For a wide or tall matrix, the leading square part is factorized. The rest of U or L follows from the rest of A.
 
 
 def _lu_parts(l: torch.Tensor, u: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor]:  # noqa: E741
@@ -69,7 +69,7 @@ def _lu_parts(l: torch.Tensor, u: torch.Tensor) -> tuple[int, torch.Tensor, torc
 
 
 def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa: E741
-    """Cotangent of ``L U`` from those of L (below its diagonal) and U (on and above)."""
+    """The cotangent of ``L U``, from those of L (below its diagonal) and U (on and above)."""
     if gl is None and gu is None:
         return None
     k, l1, u1 = _lu_parts(l, u)
@@ -90,7 +90,7 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
 
 
 def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: E741
-    """Tangents of L and U from that of their product."""
+    """The tangents of L and U, from the tangent of their product."""
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
     half = solve_triangular(l1, t[..., :k, :], upper=False, unit=True)
@@ -105,13 +105,13 @@ def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Te
 
 
 def _split(lu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """L and U from their packed form."""
+    """L and U, from their packed form."""
     k = min(lu.shape[-2:])
     return lu[..., :, :k].tril(-1) + eye_like(lu, lu.shape[-2], k), lu[..., :k, :].triu()
 
 
 def _packed(below: torch.Tensor | None, above: torch.Tensor | None, shape: Any) -> torch.Tensor | None:
-    """What belongs to L and to U, put together as ``lu_factor`` does."""
+    """The packed form of ``lu_factor``: the part for L and the part for U in one matrix."""
     m, n = shape[-2:]
     if below is not None:
         below = torch.nn.functional.pad(below.tril(-1), (0, n - min(m, n)))
@@ -190,8 +190,8 @@ register(
 )
 
 
-# ---- QR. From dA R^-1 = dQ + Q dR R^-1: the skew part of Q^H dA R^-1 below its diagonal is dQ's, the rest is triangular. The columns of
-# a wide matrix beyond the square part are Q times those of R.
+# ---- QR. From dA R^-1 = dQ + Q dR R^-1: the skew-Hermitian part of Q^H dA R^-1 belongs to dQ, the triangular rest to dR. The columns of
+# a wide matrix beyond the square part are Q times those columns of R.
 
 
 def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
@@ -205,7 +205,7 @@ def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
 
 
 def _to_upper(t: torch.Tensor) -> torch.Tensor:
-    """``t`` without the skew-Hermitian matrix that agrees with it below the diagonal: triangular, its diagonal real."""
+    """``t`` minus the skew-Hermitian matrix that equals ``t`` below the diagonal. The result is triangular with a real diagonal."""
     upper = t.triu() + t.tril(-1).mH
     return upper - 1j * matrix_of(diagonal(t).imag) if t.is_complex() else upper
 
@@ -254,16 +254,15 @@ register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=trailing_or_empty, 
 
 # ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form (1992) I - V T V^H
 
-register(
-    "geqrf", batch=trailing, cost="high", family="linalg"
-)  # no derivative is known to torch either; without a rule the runtime says so
+# torch has no derivative for geqrf either; a gradient raises MissingRule
+register("geqrf", batch=trailing, cost="high", family="linalg")
 
 
 def _reflectors(packed: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """V and T: the vectors are below the diagonal of ``packed``, ones on it, and T^-1 = diag(1/tau) + triu(V^H V, 1)."""
+    """V and T. V has the vectors below its diagonal and ones on it, and T^-1 = diag(1/tau) + triu(V^H V, 1)."""
     m, k = packed.shape[-2], tau.shape[-1]
     v = packed[..., :k].tril(-1) + eye_like(packed, m, k)
-    scale = tau.unsqueeze(-1)  # on the left of T^-1, so that tau may be zero
+    scale = tau.unsqueeze(-1)  # T^-1 is multiplied by tau from the left, so that tau may be zero
     t = solve_triangular(scale * (v.mH @ v).triu(1), matrix_of(tau), upper=True, unit=True)
     return v, t
 

@@ -1,7 +1,7 @@
 """Inverses, solutions of linear systems and least squares.
 
 Formulas after M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation"
-(2008). They are by the matrix itself, never by a factorization that the op returns on the side: derivatives of the formula need to see it.
+(2008). Formulas use the matrix itself, not the factorization that an op also returns, so that higher derivatives by the matrix are right.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _solve_jvp(
 
 
 def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A batch of right-hand sides of one matrix is one right-hand side with more columns: the matrix is factored once."""
+    """If one matrix has a batch of right-hand sides, they become more columns of one right-hand side. The matrix is factored once."""
     a, b = args[:2]
     if not batched[0]:
         vector = is_vector_rhs(a.shape, b.shape[1:])
@@ -160,7 +160,7 @@ def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
 
 
 def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
-    """From the gradient by A = L·Lᴴ, or Uᴴ·U, to that by the factor."""
+    """The gradient by the factor, from the gradient by A = L·Lᴴ (or Uᴴ·U)."""
     both, factor = by_a + by_a.mH, triangle(factor, upper)
     return triangle(factor @ both if upper else both @ factor, upper)
 
@@ -196,12 +196,12 @@ register(
 )
 register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, batch=trailing, cost="high", family="linalg")
 register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, batch=_by_pivots_batch, cost="high", family="linalg")
-# no derivative is known to torch either; without a rule the runtime says so
+# torch has no derivative for these either; a gradient raises MissingRule
 register("linalg_ldl_factor_ex", batch=trailing, cost="high", family="linalg")
 register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg")
 
 
-# ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid where the rank is locally constant
+# ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid if the rank is locally constant
 
 
 def _pinv_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -220,7 +220,7 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
 
 @with_flags_of_keywords
 def _pinv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
-    """Tolerances broadcast with the leading dimensions of the matrices, and may have more of them."""
+    """Tolerances broadcast with the leading dimensions of the matrices. They may have more of these dimensions."""
     a = expand(args[0], batched[0], size)
     given = {k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None}
     widest = max([a.dim() - 2, *(t.dim() for t in given.values())])
@@ -243,7 +243,7 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 
 
 def _lstsq_vjp(gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any) -> Pair:
-    """The solution is ``pinv(self)·b``. Residuals depend on it to second order only, as it minimizes them."""
+    """The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by the solution is zero."""
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     by_a = by_b = None
@@ -279,7 +279,7 @@ def _lstsq_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
     x, *others = func(a, b, *args[2:], **kwargs)
-    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]  # drivers leave out some
+    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]  # some drivers return empty results
     return uncolumned(x, vector), *present
 
 

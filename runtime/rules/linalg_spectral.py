@@ -1,6 +1,6 @@
 """Eigenvalues, singular values, determinants and the matrix exponential.
 
-Eigenvectors and singular vectors are known up to a phase only: formulas hold for functions that do not depend on it.
+Eigenvectors and singular vectors are unique only up to a phase. The formulas are right for functions that do not depend on the phase.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _eigh_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, c
 
 
 def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """``t`` without what changes the length of the unit vectors ``v``; its own adjoint."""
+    """``t`` minus its component along the unit vectors ``v``, which would change their length. This map is its own adjoint."""
     return t - v * torch.real((v.conj() * t).sum(-2, keepdim=True))
 
 
@@ -66,8 +66,8 @@ register("linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, cos
 register("_linalg_eigvals", decomposition=lambda self: aten.linalg_eig(self)[0], batch=trailing, cost="high", family="linalg")
 
 
-# ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV skew-Hermitian (J. Townsend, 2016); their imaginary
-# diagonals, of which only the difference is known, take half of it each.
+# ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV skew-Hermitian (J. Townsend, 2016). Only the
+# difference of their imaginary diagonals is determined; each gets half of it.
 
 
 def _skew(t: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ def _gaps(s: torch.Tensor) -> torch.Tensor:
 
 
 def _svd_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool) -> Any:
-    """With ``full_matrices`` the columns beyond the thin ones are arbitrary and take no part."""
+    """The gradient of A. With ``full_matrices`` the columns beyond the thin ones are arbitrary and are ignored."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)
@@ -143,7 +143,7 @@ def _svd_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, re
 
 
 def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Zero columns up to the number of ``like``."""
+    """``t`` padded with zero columns to the width of ``like``."""
     return torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1])) if t.shape[-1] < like.shape[-1] else t
 
 
@@ -154,9 +154,9 @@ register("_linalg_svd", vjp={"A": _svd_vjp}, jvp=_svd_jvp, batch=trailing_or_emp
 
 
 def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
-    """``adj(A)^H``, as ``conj(det A)·A^-H``.
+    """``adj(A)^H``, computed as ``conj(det A)·A^-H``.
 
-    A singular matrix is first shifted by a small multiple of the identity: half of the digits of a first derivative are right then.
+    A singular matrix is first shifted by a small multiple of the identity. Then about half of the digits of a first derivative are right.
     """
     if a.shape[-1] == 0:
         return a
@@ -184,7 +184,7 @@ register(
 
 
 def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
-    """The sign of a complex determinant is its phase, which turns by the imaginary part of the trace."""
+    """The sign of a complex determinant is its phase. The phase changes by the imaginary part of the trace."""
     phase = 1j * torch.imag(gs[0] * result0.conj()) if gs[0] is not None and A.is_complex() else None
     g = added(gs[1], phase)
     return None if g is None else g[..., None, None] * torch.linalg.inv_ex(A.mH)[0]
@@ -208,7 +208,7 @@ register(
 )
 
 
-# ---- matrix exponential (I. Najfeld and T. Havel, 1995): exp([[A, T], [0, A]]) has the derivative along T in its upper right block
+# ---- matrix exponential (I. Najfeld and T. Havel, 1995): the upper right block of exp([[A, T], [0, A]]) is the derivative along T
 
 
 def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Losses that ATen does not compose of other ops."""
+"""Losses that are ATen ops of their own."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ aten = torch.ops.aten
 
 
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
-    """Derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
+    """The derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
     z = self - target
-    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()  # NaN must stay NaN, of which the sign is 0
+    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()  # z.sign() would turn NaN into 0
 
 
 def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """ATen keeps the denominator away from zero by this much."""
+    """The derivative by ``self``. The denominator is at least 1e-12, as in ATen."""
     p = (self - target) / ((1 - self) * self).clamp_min(1e-12)
     return p if weight is None else p * weight
 
 
 def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """ATen's loss takes no logarithm below -100."""
+    """The derivative by ``target``. Logarithms are at least -100, as in ATen."""
     p = (1 - self).log().clamp_min(-100) - self.log().clamp_min(-100)
     return p if weight is None else p * weight
 
@@ -63,12 +63,12 @@ elementwise_loss("binary_cross_entropy", self=_bce, target=_bce_target)
 elementwise_loss("binary_cross_entropy_with_logits", self=_logits, target=_logits_target)
 
 
-# ---- negative log-likelihood: classes at dimension 1 of (N, C, …), or at 0 of (C,). Linear in the log-probabilities, and its
-# backward op linear in the cotangent, so each is the other's transpose.
+# ---- negative log-likelihood: classes are dimension 1 of (N, C, …), or 0 of (C,). The loss is linear in the log-probabilities, and its
+# backward op is linear in the cotangent. Each is the transpose of the other.
 
 
 def _class_weights(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype) -> torch.Tensor:
-    """The weight of each target, zero where it is ignored."""
+    """The class weight of each target. Zero for ignored targets."""
     kept = target != ignore_index
     if weight is None:
         return kept.to(dtype)
@@ -76,7 +76,7 @@ def _class_weights(target: torch.Tensor, weight: torch.Tensor | None, ignore_ind
 
 
 def _folded(size: int, batched: Any, self: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """(B, [N,] C, …) and ([B,] [N,] …) with B and N as one dimension, and the physical shape of the targets."""
+    """The log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded, and the physical shape of the targets."""
     x = batch.expand(self, batched[0], size)
     t = batch.expand(target, batched[1], size)
     shape = list(t.shape)
@@ -115,7 +115,7 @@ for _name in ("nll_loss", "nll_loss2d"):
     _forward, _backward = (getattr(kernels, f"{_name}_{way}") for way in ("forward", "backward"))
 
     def _nll_vjp(g: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, result1: Any, op: Any = _backward) -> Any:
-        return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)  # the kernel makes the result like this
+        return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)  # the result has its strides
 
     def _nll_jvp(self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward) -> Any:
         return op(self_t, target, weight, reduction, ignore_index)[0], None
@@ -161,7 +161,10 @@ def _multi_margin(
 
 
 def _multilabel_margin(self: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a row end at the first -1."""
+    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a row end at the first -1.
+
+    The second result tells which classes are targets.
+    """
     n = self.shape[-1] if self.dim() else 1
     x, t = self.reshape(-1, n), target.reshape(-1, n)
     valid = (t < 0).cumsum(1) == 0
@@ -178,8 +181,8 @@ register("multi_margin_loss", decomposition=_multi_margin, family="loss")
 register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, family="loss")
 
 
-# ---- linear_cross_entropy in chunks: ops that torch registers in a module of its own. They never hold all logits at once, and the
-# reduced one gives its gradients beside the loss; a derivative of any order, or a batch, takes the loss for what it is.
+# ---- linear_cross_entropy in chunks: ops that torch registers when a module of its own is imported. They never hold all logits at once.
+# The reduced op also returns its gradients. Derivatives and batches do not use these: they run the plain loss.
 
 
 def _linear_cross_entropy(
@@ -191,7 +194,7 @@ def _linear_cross_entropy(
     dtype: torch.dtype,
     **options: Any,
 ) -> torch.Tensor:
-    """The loss in ``dtype``, in which the chunks are added up."""
+    """The loss, computed in ``dtype``, the dtype in which the kernels add up the chunks."""
     bias = None if linear_bias is None else linear_bias.to(dtype)
     logits = torch.nn.functional.linear(input.to(dtype), linear_weight.to(dtype), bias)
     weight = None if weight is None else weight.to(dtype)

@@ -16,28 +16,28 @@ aten = torch.ops.aten
 
 
 def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
-    """``t·factor``, without a multiplication by one."""
+    """``t·factor``. A factor of one costs nothing."""
     return t if factor == 1 else t * factor
 
 
 def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
-    """The gradient by ``t`` of ``t·factor``."""
+    """The gradient of ``t·factor`` by ``t``."""
     return g if factor == 1 else g * conj(factor)
 
 
 def adjoint(t: torch.Tensor) -> torch.Tensor:
-    """The conjugate transpose of matrices."""
+    """The conjugate transpose of each matrix."""
     return t.mH if t.is_complex() else t.transpose(-2, -1)
 
 
 def product(x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True) -> torch.Tensor:
-    """Products of matrices, or over a batch of either factor or of both, the batch leading.
+    """The product of two matrices, or of batches of matrices. A batch is dimension 0.
 
-    A batch on one side is more rows of one large product; only two batches are many small products.
+    If only one factor is batched, its batch becomes more rows or columns of one large product. Two batches are many small products.
     """
     if not y_batched and x.dim() == 3:
         return torch.mm(x.flatten(0, 1), y).view(*x.shape[:2], y.shape[1])
-    if not x_batched and y.dim() == 3 and y.shape[2] == 1:  # with more columns, the result would lie in memory column by column
+    if not x_batched and y.dim() == 3 and y.shape[2] == 1:  # with more columns, the result would be stored by columns
         return torch.mm(y.squeeze(2), x.t()).unsqueeze(2)
     if x.dim() == y.dim() == 3:
         return torch.bmm(x, y)
@@ -62,17 +62,20 @@ def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     left = args[0].conj() if func._schema.name == "aten::vdot" else args[0]
-    return (left * args[1]).sum(-1, dtype=left.dtype)  # a sum of integers would be int64
+    return (left * args[1]).sum(-1, dtype=left.dtype)  # without dtype, a sum of integers would be int64
 
 
 def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    if type(g) is type(right) is torch.Tensor:  # what every linear layer runs: as below, without its frames
+    if type(g) is type(right) is torch.Tensor:  # the line below without its Python frames, since every linear layer runs it
         return torch.mm(g, adjoint(right))
     return run_batchwise(lambda g, right, batched: product(g, adjoint(right), *batched), g, right)  # type: ignore[no-any-return]
 
 
 def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
-    """In the memory format of the right factor, which is often a weight's transpose: the weight's gradient then needs no copy."""
+    """The gradient by the right factor, in the memory format of that factor.
+
+    The right factor is often the transpose of a weight. Then the weight's gradient needs no copy.
+    """
     (rows, _), strides, _ = geometry
 
     def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
@@ -122,21 +125,21 @@ multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda 
 
 
 def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, *, cost: str = "low") -> None:
-    """``beta·self + alpha·left·right``: ``multiply`` for the product, also of batches as flags say, and its gradients by each factor.
+    """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches if flags say so.
 
-    ``by_right`` gets the geometry of the right factor as well.
+    ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the right factor.
     """
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
         if not (args[1].is_floating_point() or args[1].is_complex()):
             whole = bool if args[1].dtype is torch.bool else int
-            beta, alpha = whole(beta), whole(alpha)  # as the kernels do; a float factor would promote integers
+            beta, alpha = whole(beta), whole(alpha)  # as in the kernels; a float factor would promote integers
         if batched[1] or batched[2]:
             both = scaled(multiply(args[1], args[2], batched[1], batched[2]), alpha)
         else:
             both = scaled(multiply(args[1], args[2]), alpha).unsqueeze(0)
-        if beta == 0:  # whatever self holds, infinities included, is ignored
+        if beta == 0:  # self is ignored, also infinities in it
             return both if both.shape[0] == size else both.expand(size, *both.shape[1:])
         x = args[0]
         return both + scaled(x.reshape(size, *[1] * (both.dim() - x.dim()), *x.shape[1:]) if batched[0] else x, beta)
@@ -190,7 +193,7 @@ _plus(
 
 
 def _trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> torch.Tensor:
-    """Three tensors multiplied after each got dimensions of one at its ``expand``; some dimensions summed."""
+    """The sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of size one at its ``expand``."""
     rank = i1.dim() + len(expand1)
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = ["".join(c for d, c in enumerate(letters) if d not in missing) for missing in (expand1, expand2, expand3)]

@@ -1,7 +1,7 @@
-"""Ops that make a nested tensor or take one: what ATen has kernels for, with derivatives that follow from those of dense tensors.
+"""Nested tensors: the ops for which ATen has kernels. Their derivatives follow from those of dense tensors.
 
-A nested tensor has no shape, but its components lie one after the other in a buffer. Elementwise formulas of dense records run on
-buffers, all others on the components one by one. So formulas need few ops of nested tensors: those that lead to dense ones and back.
+A nested tensor has no shape, but its components are consecutive parts of a buffer. Elementwise formulas of dense records run on buffers.
+All other formulas run on one component at a time. So formulas need only the few ops that convert between nested and dense tensors.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ Gradients = Sequence[Tensor | None]
 
 
 def values(n: Tensor) -> Tensor:
-    """The components of ``n`` one after the other, as a vector."""
+    """The components of ``n``, joined to one vector."""
     buffer: Tensor = n.contiguous().values()
-    if len(buffer) > n.numel():  # the first part of a larger one counts as contiguous, too, and copies of it are of the larger one's memory
+    if len(buffer) > n.numel():  # a leading part of a larger buffer counts as contiguous
         buffer = torch.cat([part.reshape(-1) for part in n.unbind()])
     return buffer
 
 
 def nest(parts: Iterable[Tensor]) -> Tensor:
-    """The nested tensor of these components."""
+    """A nested tensor of these components."""
     return torch._nested_tensor_from_tensor_list(list(parts))
 
 
 def _within(dim: int) -> int:
-    """Which dimension of the components a dimension of a nested tensor is."""
+    """The dimension of the components for the dimension ``dim`` of a nested tensor."""
     return dim - 1 if dim > 0 else dim
 
 
 def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
-    """``gs``, with zeros of those shapes where there is none."""
+    """``gs``, with zeros of the given shapes in place of None."""
     some = next(g for g in gs if g is not None)
     return [some.new_zeros(shape) if g is None else g for g, shape in zip(gs, shapes, strict=True)]
 
@@ -54,7 +54,7 @@ def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool)
 
 
 def _from_buffer(g: Tensor, self_geometry: Any, nested_size: Tensor, nested_strides: Tensor, offsets: Tensor) -> Tensor:
-    """To each place of the buffer what the components show of it."""
+    """The gradient of the buffer: at each place the cotangent of the component elements that show it."""
     (n,), (stride,), first = self_geometry
     if first or (stride != 1 and n > 1):
         raise RuntimeError(
@@ -87,13 +87,13 @@ for _name, _vjp in (
 def _on_buffers(formula: Formula, target: str) -> Formula:
     def gradient(target_nested: NestedMeta | None, *args: Any) -> Any:
         g = formula(*(values(a) if isinstance(a, Tensor) and a.is_nested else a for a in args))
-        return g if g is None or target_nested is None else target_nested.view(g)  # a dense one, as a number is, gets the sum
+        return g if g is None or target_nested is None else target_nested.view(g)  # the engine sums it for a dense target
 
     return asking(f"{target}_nested", *parameters(formula))(gradient)
 
 
 def _derive(names: str, derived: Callable[[Formula, str], Formula]) -> None:
-    """Records for nested tensors whose formulas are made of those for dense ones."""
+    """Register records for nested tensors, with formulas made from those for dense tensors."""
     for name in names.split():
         table: Any = RECORDS[overload(name)].vjp
         register(name, into=NESTED, vjp={target: derived(formula, target) for target, formula in table.items()}, family="nested")
@@ -111,7 +111,7 @@ def _dropped(g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, tra
 
 register("native_dropout", into=NESTED, vjp={"input": _dropped}, nondiff=(1,), family="nested")
 
-# Ops that torch's own tests of such rules call; their derivatives are by definition not those of what they compute.
+# Ops for torch's tests of derivative registries. By definition their derivatives are not those of the functions that they compute.
 register("_test_autograd_multiple_dispatch.fullcoverage", into=NESTED, vjp={"self": lambda g: g * g}, family="nested")
 register("_test_autograd_multiple_dispatch.ntonly", into=NESTED, vjp={"self": lambda g: g * g + g}, family="nested")
 
@@ -141,7 +141,7 @@ def _narrowed(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Te
 
 
 def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Tensor:
-    """Of pieces along a dimension that all components share."""
+    """The gradient of pieces along a dimension that all components share."""
     shapes = [meta.parts() for meta in result_nested]
     some = next(g for g in gs if g is not None)
     pieces = [[some.values().new_zeros(s) for s in shapes[k]] if g is None else g.unbind() for k, g in enumerate(gs)]
@@ -207,7 +207,7 @@ register("embedding", into=NESTED, vjp={"weight": _rows_of_table}, family="neste
 
 
 def _by_parts(formula: Formula, target: str) -> Formula:
-    """A dense formula for each component; ``dim`` is then one of the component's."""
+    """The formula applied to each component. ``dim`` is converted to a dimension of the component."""
     asks = parameters(formula)
 
     def gradient(*args: Any) -> Tensor:
@@ -246,7 +246,7 @@ def _normalized(
     result2: Tensor,
     needs: Any,
 ) -> tuple[Any, ...]:
-    """All rows at once, by the dense formula."""
+    """The gradients by the dense formula, for the rows of all components at once."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
     gradients = (None if g is None else values(g).view(row), *(None if s is None else s.view(mean) for s in of_statistics))

@@ -1,8 +1,8 @@
-"""Layer, group and root-mean-square normalization (batch normalization, with its running statistics, is in batch_norm).
+"""Layer, group and root-mean-square normalization. Batch normalization with its running statistics is in ``batch_norm``.
 
-With x̂ = (x - mean)·rstd, a change t of x changes x̂ by ``rstd·(t - mean(t) - x̂·mean(t·x̂))``. That map is its own transpose, so one
-function serves the jvp and the backward ops. First derivatives run on ATen's backward kernels. To their own derivatives these are
-functions of the cotangent, the input and the weight: the statistics that they are given are those of the input.
+Let x̂ = (x - mean)·rstd. If x changes by t, x̂ changes by P(t) = ``rstd·(t - mean(t) - x̂·mean(t·x̂))``. P is its own transpose, so one
+function serves the jvp and the backward ops. First derivatives run on ATen's backward kernels. Derivatives of these kernels treat them as
+functions of the cotangent, the input and the weight alone: the statistics are computed from the input.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ def sum_over(t: Tensor, dims: list[int]) -> Tensor:
 
 
 def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
-    """The derivative of x̂ = ``unit`` applied to ``t``, or transposed and applied to ``t``: the same."""
+    """P(t), the derivative of x̂ = ``unit`` along ``t``. P is its own transpose."""
     return rstd * (t - mean_over(t, dims) - unit * mean_over(t * unit, dims))
 
 
 def projected_vjp(a: Tensor, t: Tensor, by_a: Tensor, by_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
-    """The gradient by x of ``sum(a·P(t))``, P being the map :func:`projected`, ``by_a`` and ``by_t`` its values at ``a`` and ``t``."""
+    """The gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t); see :func:`projected`."""
     au, tu = mean_over(a * unit, dims), mean_over(t * unit, dims)
     spread = mean_over(a * t, dims) - mean_over(a, dims) * mean_over(t, dims) - au * tu
     return -rstd * (rstd * spread * unit + by_a * tu + by_t * au)
 
 
 def projected_jvp(t: Tensor, by_t: Tensor, by_x: Tensor, x_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
-    """The change of P(t) when x changes by ``x_t``; ``by_t`` and ``by_x`` are P at ``t`` and at ``x_t``."""
+    """The change of P(t) if x changes by ``x_t``. ``by_t`` and ``by_x`` are P(t) and P(x_t)."""
     return -rstd * (mean_over(unit * x_t, dims) * by_t + mean_over(t * unit, dims) * by_x + mean_over(t * by_x, dims) * unit)
 
 
 def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
-    """What flows back to the input through the returned mean and reciprocal standard deviation, both shaped to broadcast."""
+    """The gradient of the input through the returned mean and reciprocal standard deviation, both shaped to broadcast."""
     total: Any = None
     if g_mean is not None:
         total = g_mean / n
@@ -59,13 +59,13 @@ def added(a: Any, b: Any) -> Any:
 
 
 def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) -> Any:
-    """The tangent of ``x̂·weight + bias`` from that of x̂."""
+    """The tangent of ``x̂·weight + bias``, from the tangent of x̂."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
     return added(added(out_t, None if weight_t is None else unit * weight_t), bias_t)
 
 
-# ---- layer norm: statistics have the leading shape and ones for the normalized dimensions
+# ---- layer norm: statistics have the leading dimensions of the input and a size of one in the normalized ones
 
 
 def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]]:
@@ -109,7 +109,7 @@ def _layer_jvp(
 
 
 def _layer_projected(t: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor) -> Any:
-    """:func:`projected` by ATen's kernel."""
+    """:func:`projected`, computed by ATen's kernel."""
     return kernels.native_layer_norm_backward(t, input, normalized_shape, mean, rstd, None, None, [True, False, False])[0]
 
 
@@ -142,7 +142,10 @@ def _layer_backward_jvp(
     grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor,
     weight: Any, output_mask: Any, mean_t: Any, rstd_t: Any, bias_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """``mean`` and ``rstd`` are functions of ``input``, whose tangent says how they move; ``bias`` gives a shape alone."""
+    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their own tangents are ignored.
+
+    ``bias`` is an argument only for its shape, so its tangent is ignored too.
+    """
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = (input - mean) * rstd
     by_x = None if input_t is None else _layer_projected(input_t, input, normalized_shape, mean, rstd)
@@ -164,7 +167,7 @@ def _layer_backward_jvp(
 
 
 def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Rows are independent, so the gradient of the input is the kernel's; those of weight and bias are sums for each element."""
+    """Rows are independent, so the kernel computes the gradient of the input. Those of weight and bias are sums within each element."""
     g, x, shape, mean, rstd, weight, bias, mask = args
     lead = list(range(1, x.dim() + (not batched[1]) - len(shape)))
     g = batch.expand(g, batched[0], size)
@@ -183,7 +186,7 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Leading dimensions are free; a weight or bias of its own for each element is applied afterwards."""
+    """The kernel takes any leading dimensions. A batched weight or bias is applied afterwards."""
     x, shape, weight, bias, eps = args
     x = batch.expand(x, batched[0], size)
     if not batched[2] and not batched[3]:
@@ -206,7 +209,7 @@ register(
 )
 
 
-# ---- group norm: (N, C, …) seen as (N, groups, C/groups, …); statistics are (N, groups)
+# ---- group norm: (N, C, …) is viewed as (N, groups, C/groups, …); statistics are (N, groups)
 
 
 def _grouped(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
@@ -214,7 +217,7 @@ def _grouped(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
 
 
 def _per_channel(t: Any, group: int) -> Any:
-    """A weight or bias (C) against grouped values."""
+    """A weight or bias (C), reshaped to broadcast with grouped values."""
     return None if t is None else t.reshape(1, group, -1, 1)
 
 
@@ -229,7 +232,7 @@ def _group_vjp(
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
     if g is not None:
-        contiguous = g.contiguous(), input.contiguous()  # the kernel reads them flat
+        contiguous = g.contiguous(), input.contiguous()  # the kernel reads them without strides
         out = list(kernels.native_group_norm_backward(*contiguous, result1, result2, weight, N, C, HxW, group, mask))
     if mask[0] and (g_mean is not None or g_rstd is not None):
         rstd = _per_group(result2)
@@ -256,7 +259,7 @@ def _group_jvp(
 
 
 class _Groups:
-    """What the derivatives of group norm's backward share: the kernel's map of a cotangent, and x̂ seen as (N, groups, C/groups, …)."""
+    """Values that several derivatives of group norm's backward use: grouped views (N, groups, C/groups, …) and x̂."""
 
     dims: ClassVar[list[int]] = [2, 3]
 
@@ -273,7 +276,7 @@ class _Groups:
         return t if self.weight is None else t * self.weight
 
     def projected(self, t: Tensor) -> Tensor:
-        """:func:`projected` by ATen's kernel, of grouped values."""
+        """:func:`projected` of grouped values, computed by ATen's kernel."""
         given = t.reshape(self.input.shape).contiguous(), self.input, self.mean.contiguous(), self.plain_rstd.contiguous()
         return self.view(kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0])
 
@@ -312,7 +315,7 @@ def _group_backward_jvp(
     grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, N: int, C: int,
     HxW: int, group: int, output_mask: Any, mean_t: Any, rstd_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """``mean`` and ``rstd`` are functions of ``input``, whose tangent says how they move."""
+    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their own tangents are ignored."""
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
     x_t = None if input_t is None else s.view(input_t)
@@ -335,7 +338,7 @@ def _group_backward_jvp(
 
 
 def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """For the gradient of the input the batch joins N; those of weight and bias are sums for each element."""
+    """For the gradient of the input the batch is folded into N. Those of weight and bias are sums within each element."""
     g, x, mean, rstd, weight, N, C, HxW, group, mask = args
     g, x, mean, rstd = (batch.expand(t, batched[i], size) for i, t in enumerate((g, x, mean, rstd)))
     gx = gw = gb = None
@@ -356,8 +359,10 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The batch joins N; a weight or bias of its own for each element is applied afterwards. The kernel takes an element of any shape with
-    N·C·HxW numbers."""
+    """Fold the batch into N. A batched weight or bias is applied afterwards.
+
+    The kernel takes any shape of N·C·HxW numbers.
+    """
     x, weight, bias, N, C, HxW, group, eps = args
     x = batch.expand(x, batched[0], size)
     own = batched[1] or batched[2]
@@ -382,7 +387,7 @@ register(
 )
 
 
-# ---- root mean square norm: an op of its own where the device has a kernel for it (CUDA); elsewhere ATen composes it before a level does
+# ---- root mean square norm: an op of its own on CUDA, which has a kernel for it; elsewhere ATen decomposes it before a level sees it
 
 
 def _rms(input: Tensor, normalized_shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:

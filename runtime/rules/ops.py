@@ -276,9 +276,7 @@ class Op:
                 return level.call(self.func, args, kwargs)
         if not self.fills:
             return self.kernel(*args, **kwargs)
-        return uncounted(
-            self.kernel, *args, **kwargs
-        )  # no versions are counted, as below torch's own autograd; sparse kernels fill their results through views
+        return uncounted(self.kernel, *args, **kwargs)  # counts no versions; sparse kernels fill results through views
 
     def plan(self, wanted: int) -> Any:
         """The plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one of them has no formula."""

@@ -1,8 +1,8 @@
-"""Products in which zero wins: ``0 · inf`` is 0, as it is where the infinity is an overflow of finite factors.
+"""Products in which a zero wins over an infinity: ``times(0, inf)`` is 0.
 
-The derivative of ``x[0]·x[1]·…`` by one factor is the product of the others, and that by a second one the product of all but two. One of
-these partial products may overflow where another has a zero. With ``times`` in place of ``*`` derivatives of any order are then zero
-where they should be.
+The derivative of ``x[0]·x[1]·…`` by one factor is the product of all others. A second derivative is the product of all but two. These
+products are computed from partial products. One partial product may overflow to infinity although another one has a zero factor. The exact
+product is then 0, and ``*`` gives NaN. With ``times`` derivatives of every order are 0 there.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ running_product = torch.ops.runtime.running_product.default
 
 
 def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
-    """``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps that each double the reach (Hillis and Steele 1986).
+    """``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps (Hillis and Steele 1986).
 
-    Every step is a product and a sum, so the derivatives of a recurrence need no rule, and zeros in ``a`` are nothing special.
-    ``product``: zero wins over an overflow of products of ``a``.
+    Each step is a product and a sum. So the derivatives need no rule, and zeros in ``a`` are no special case. ``product``: zeros win over
+    overflows in products of ``a``.
     """
     mul = times if product else torch.mul
     n = b.shape[dim]
@@ -61,13 +61,13 @@ def reversed_recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -
 
 
 def _later(x: Tensor, dim: int) -> Tensor:
-    """``x[i+1]`` at ``i``; the last element, which no caller reads, repeats."""
+    """``x[i+1]`` at ``i``. The last element is repeated; no caller reads it."""
     n = x.shape[dim]
     return torch.cat([x.narrow(dim, 1, n - 1), x.narrow(dim, n - 1, 1)], dim) if n else x
 
 
 def exclusive_product(x: Tensor, dim: int) -> Tensor:
-    """The product of the elements before each along ``dim``."""
+    """For each element the product of the elements before it along ``dim``."""
     if x.dim() == 0:
         return torch.ones_like(x)
     n = x.shape[dim]
@@ -77,7 +77,7 @@ def exclusive_product(x: Tensor, dim: int) -> Tensor:
 
 
 def product_of_others(x: Tensor, dim: int) -> Tensor:
-    """For each element the product of all others along ``dim``: right where elements are zero, unlike ``result / x``."""
+    """For each element the product of all others along ``dim``. Unlike ``result / x`` it is right if elements are zero."""
     product: Tensor = times(exclusive_product(x, dim), exclusive_product(x.flip(dim), dim).flip(dim))
     return product
 
@@ -92,7 +92,7 @@ def running_product_vjp(g: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 def running_product_jvp(t: Tensor, x: Tensor, dim: int) -> Tensor:
-    """From ``y[k] = x[k]·y[k-1]``."""
+    """The tangent of the running product y, from ``y[k] = x[k]·y[k-1]``."""
     return recurrence(x, times(t, exclusive_product(x, dim)), dim, product=True)
 
 

@@ -1,4 +1,4 @@
-"""Sequences of several lengths, packed into the rows that exist at each step."""
+"""Packing of padded sequences: the steps that exist, as rows of one tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _pack = torch.ops.aten._pack_padded_sequence.default
 
 
 def _unpack(g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool) -> torch.Tensor:
-    """Each packed row goes back to the step and sequence that it came from, which packing their numbers tells."""
+    """The gradient of the padded input. Each packed row goes back to its step and sequence, which are found by packing the step numbers."""
     steps = torch.arange(input_shape[0] * input_shape[1]).view(*input_shape[:2], 1)
     rows, _ = _pack(steps, lengths, batch_first)
     padded = g.new_zeros(input_shape).flatten(0, 1)

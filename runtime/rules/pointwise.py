@@ -17,11 +17,11 @@ LN2 = math.log(2.0)
 
 
 def times(x: Any, factor: Any) -> Any:
-    """``x * factor`` for a number, without a kernel call for one."""
+    """``x * factor`` for a number. A factor of one costs no kernel call."""
     return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
 
 
-# sums: linear in both arguments together, each of its own shape
+# sums: linear in both arguments together, which may have different shapes
 elementwise(
     "add.Tensor",
     {"self": lambda g: g, "other": lambda g, alpha: times(g, conj(alpha))},
@@ -99,10 +99,10 @@ pointwise("deg2rad", self=lambda: math.pi / 180)
 pointwise("rad2deg", self=lambda: 180 / math.pi)
 
 
-# powers. The guards keep 0·inf out where a base or an exponent is zero.
+# powers. The guards avoid 0·inf if a base or an exponent is zero.
 def _power_by_base(self: Any, exponent: Any) -> Any:
     if not isinstance(exponent, torch.Tensor):
-        if exponent == 2:  # squares are everywhere; this is one kernel less
+        if exponent == 2:  # squares are frequent; this is one kernel less
             return 2 * self
         return torch.zeros_like(self) if exponent == 0 else exponent * self.pow(exponent - 1)
     return torch.where(exponent == 0, 0.0, exponent * self.pow(exponent - 1))
@@ -116,7 +116,7 @@ def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
             return result * (math.log(self) if self > 0 else math.nan)
         return torch.where(exponent.real >= 0 if exponent.is_complex() else exponent >= 0, 0.0, result * -math.inf)
     real = exponent.real if exponent.is_complex() else exponent
-    return torch.where((self == 0) & (real >= 0), 0.0, result * self.to(result.dtype).log())  # a complex log where the power is
+    return torch.where((self == 0) & (real >= 0), 0.0, result * self.to(result.dtype).log())  # a complex log if the power is complex
 
 
 pointwise("pow.Tensor_Scalar", self=_power_by_base)
@@ -128,15 +128,17 @@ pointwise("exp", self=lambda result: result)
 
 
 def _exp2_slope(self: torch.Tensor) -> torch.Tensor:
-    """ln 2 · 2^x. As ln 4 · 2^(x-1), where that difference is exact, so that it overflows no sooner than it must: 2^128.2 is infinite in
-    single precision, its derivative is not."""
+    """ln 2 · 2^x. For x >= 2 it is computed as ln 4 · 2^(x-1), because 2^x may overflow where its derivative does not.
+
+    In single precision 2^128.2 is infinite but its derivative is not.
+    """
     real = self.real if self.is_complex() else self
     high = (real >= 2).to(real.dtype)
     return (self - high).exp2() * ((1 + high) * LN2)
 
 
 pointwise("exp2", self=_exp2_slope)
-pointwise("expm1", self=lambda self: self.exp())  # result + 1 has no digits left where the result is almost -1
+pointwise("expm1", self=lambda self: self.exp())  # not result + 1, which cancels if the result is almost -1
 elementwise("log", {"self": lambda g, self: g / conj(self)}, {"self": lambda self_t, self: self_t / self})
 pointwise("log2", self=lambda self: 1 / (self * LN2))
 pointwise("log10", self=lambda self: 1 / (self * math.log(10)))
@@ -144,7 +146,7 @@ pointwise("log1p", self=lambda self: 1 / (self + 1))
 
 
 def _share_of_sum(self: torch.Tensor, other: torch.Tensor, log: float = 1.0) -> torch.Tensor:
-    """``e^x / (e^x + e^y)`` as a sigmoid, which saturates where quotients overflow. Of two +inf each has one half, of two -inf none."""
+    """``e^x / (e^x + e^y)``, computed as a sigmoid, which cannot overflow. If both are +inf it is 1/2, if both are -inf it is 0."""
     same = (self == other) & self.isinf()
     apart = torch.where(same, 0.0, self) - torch.where(same, 0.0, other)
     return torch.where(same & (self.real < 0), 0.0, times(apart, log).sigmoid())
@@ -161,7 +163,7 @@ pointwise("tan", self=lambda result: 1 + result.square())
 
 
 def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
-    """``1 - x²``, as (1 - x)(1 + x) where that difference would cancel."""
+    """``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference cancels near 1."""
     near = x.abs() < 0.5
     low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
     return (1 - low * low) * ((1 - high) * (1 + high))
@@ -172,7 +174,7 @@ pointwise("acos", self=lambda self: -_one_minus_square(self).rsqrt())
 pointwise("atan", self=lambda self: 1 / (self * self + 1))
 pointwise("sinh", self=lambda self: self.cosh())
 pointwise("cosh", self=lambda self: self.sinh())
-# roots of each factor, and hypot, do not overflow as squares do
+# hypot, and a root of each factor, because squares overflow
 pointwise(
     "asinh", self=lambda self: (self * self + 1).rsqrt() if self.is_complex() else torch.hypot(self, torch.ones_like(self)).reciprocal()
 )
@@ -188,7 +190,7 @@ pointwise("atanh", self=lambda self: 1 / _one_minus_square(self))
 
 
 def _over_square(t: torch.Tensor, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``t / |z|²`` for z = other + i·self, without squares, which overflow; 0 where z is."""
+    """``t / |z|²`` for z = other + i·self, computed without squares, which overflow. 0 if z is 0."""
     zero = (self == 0) & (other == 0)
     size = torch.hypot(torch.where(zero, 1.0, self), other)
     return torch.where(zero, 0.0, t / size / size)
@@ -198,7 +200,7 @@ pointwise("atan2", self=lambda self, other: _over_square(other, self, other), ot
 
 
 def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
-    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²), near 0 by its series, as the difference cancels there."""
+    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²). Near 0 it is computed from its series, because the difference cancels there."""
     near = self.abs() < 0.5
     x = torch.where(near, 1.0, self)
     angle = x * math.pi
@@ -215,7 +217,7 @@ elementwise("conj_physical _conj_physical", {"self": lambda g: g.conj()}, {"self
 
 
 def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
-    """By x: -y/|z|², by y: x/|z|²; together i·z/|z|². Real arguments have constant phase."""
+    """``g·i·z/|z|²``: the partial derivatives of the phase are -y/|z|² by x and x/|z|² by y. Zero for real arguments."""
     if not self.is_complex():
         return torch.zeros_like(g)
     size = self.abs()
@@ -230,7 +232,7 @@ elementwise(
 
 
 def _unit(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """d(z/|z|): the part of ``t`` that is orthogonal to z/|z|, over |z|. Self-adjoint as a real-linear map."""
+    """d(z/|z|): the part of ``t`` that is orthogonal to z, divided by |z|. It is self-adjoint as a real-linear map."""
     if not self.is_complex():
         return torch.zeros_like(t)
     size = self.abs()
@@ -256,7 +258,7 @@ elementwise(
 
 
 def copysign_slope(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """The sign that was given, relative to the one that was there; 0 at 0."""
+    """``t`` times the sign of the result relative to that of ``self``. 0 if ``self`` is 0."""
     return torch.where(self == 0, 0.0, t * (result.sign() * self.sign()))
 
 
@@ -299,11 +301,11 @@ diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The value must stay 0-d, so a batched one is selected instead of filled."""
+    """The kernel takes only a 0-d value. A batched value is therefore put in by ``where``."""
     self, mask, value = args
     if not batched[2] and batched[0]:
         if self.dim() == 1 and mask.dim() == int(batched[1]):
-            return func(self, mask, value, **kwargs)  # a batch of numbers
+            return func(self, mask, value, **kwargs)  # a batch of 0-d tensors
         return broadcast(func, size, batched, args, kwargs)
     out = broadcast(torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}).to(self.dtype)
     return self.copy_(out) if func._schema.is_mutable else out
@@ -353,7 +355,7 @@ diagonal(
 
 
 def _share(mine: torch.Tensor, theirs: torch.Tensor, loses: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """All of ``g`` unless an argument loses, half of it where both are equal; at NaN nobody loses and both get all, as in torch."""
+    """``g`` for the argument that wins, half of ``g`` if both are equal, 0 if it loses. At NaN both get ``g``, as in torch."""
     return torch.where(mine == theirs, g / 2, g).masked_fill(loses, 0)
 
 
@@ -378,7 +380,7 @@ diagonal(
     other=lambda g, self, other: g.masked_fill((self <= other) | other.isnan(), 0),
 )
 
-# no gradient by nature
+# no gradient
 for _c in ("eq", "ne", "lt", "le", "gt", "ge"):
     nondifferentiable(f"{_c}.Tensor {_c}.Scalar")
 nondifferentiable("isnan isinf isposinf isneginf signbit logical_not logical_and logical_or logical_xor")

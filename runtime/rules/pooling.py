@@ -1,4 +1,4 @@
-"""Average and maximum pooling. Averages are linear; a maximum passes cotangents and tangents through the positions that it chose."""
+"""Average and maximum pooling. Averages are linear. A maximum is a gather of the chosen elements, and its transpose a scatter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"
 
 
 def _average(name: str, rank: int, *options: str) -> None:
-    """``name(self, …)`` and ``name_backward(g, self, …)``, which looks at ``self`` for its shape only."""
+    """Register ``name(self, …)`` and ``name_backward(g, self, …)``. The latter uses only the shape of ``self``."""
     forward, backward = getattr(kernels, name), getattr(kernels, f"{name}_backward")
     linear(name, {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))}, fold(rank))
     if options:
@@ -36,12 +36,12 @@ _average("_adaptive_avg_pool3d", 5)
 
 
 def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
-    """The elements of ``t`` at ``indices``, which count positions in its last ``spatial`` dimensions together."""
+    """The elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions as if flattened."""
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
 
 
 def _maximum(name: str, spatial: int, batch: Any) -> None:
-    """``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, linear in ``g``."""
+    """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
     given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
     needed = ["result1" if a == "indices" else a for a in given]
@@ -62,7 +62,7 @@ def _maximum(name: str, spatial: int, batch: Any) -> None:
 
 
 def _fractional_batch(spatial: int) -> Any:
-    """Samples are (N, C, spatial) whether or not the input has an N."""
+    """Batch rule of fractional pooling. Samples are (N, C, spatial) even if the input has no N."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         x, kernel, output, samples = args

@@ -1,4 +1,4 @@
-"""Rounding to the values of a quantized type, as in training for quantization: straight through where the value is within range."""
+"""Rounding to the values of a quantized type, as in quantization-aware training. The gradient is ``g`` within range and 0 outside."""
 
 from __future__ import annotations
 

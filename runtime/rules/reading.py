@@ -1,4 +1,4 @@
-"""Ops that read values: their answer is a number or a bool of Python. A batch gives the answer on which all of its elements agree."""
+"""Ops that return a Python number or bool. For a batch they return the answer if all elements agree, and raise otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTROL_FLOW = (
 
 
 def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
-    """The one number that every element of a physical ``batch`` holds. Zeros of different signs are different, and so is NaN from NaN."""
+    """The number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0 and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
     parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
     if size > 0 and (parts == parts[0]).all() and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all()):
@@ -36,7 +36,7 @@ def _number(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 @exact
 def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
-    """ATen's own checks of values (``cov``, ``istft``) ask this."""
+    """``torch.equal`` of each element, if all agree. ATen's own checks of values call it (``cov``, ``istft``)."""
     shapes = [a.shape[1:] if flag else a.shape for a, flag in zip(args, batched, strict=True)]
     if shapes[0] != shapes[1]:
         return False
@@ -49,7 +49,7 @@ def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
 
 
 def refused(why: str) -> BatchRule:
-    """The batch rule of an op that cannot answer for a batch."""
+    """A batch rule that raises. For ops that cannot answer for a batch; ``why`` is part of the message."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         raise BatchingError(f"vmap: {why} The op is {func}{called_from()}")

@@ -1,7 +1,7 @@
-"""The fused LSTM layer that ``nn.LSTM`` runs on: one direction of one layer, time first.
+"""The fused LSTM layer of ``nn.LSTM``: one direction of one layer, time first.
 
-Gates follow torch's order i, f, g, o (``torch.nn.LSTM``). The fused kernels serve first derivatives; every other transform runs the same
-layer written with plain ops, whose loop over time has one product per step.
+Gates have torch's order i, f, g, o (``torch.nn.LSTM``). First derivatives run on the fused kernels. All other transforms run the layer in
+plain ops, in a loop over time with one matrix product per step.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _activated(z: torch.Tensor) -> Gates:
 
 
 def _slopes(gates: Gates) -> list[torch.Tensor]:
-    """Derivatives of the activations, from their results."""
+    """The derivatives of the activations, computed from their results."""
     i, f, g, o = gates
     return [i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)]
 
 
 def _run(x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse: bool) -> tuple[list[Gates], list[Any], list[Any]]:
-    """Gates per time; hidden and cell states per time, each preceded (in order of running) by the initial one."""
+    """The gates at each time, and the hidden and cell states in the order of running. The initial state comes first."""
     z = torch.nn.functional.linear(x, w_x, b_x + b_h)
     gates: list[Any] = [None] * x.shape[0]
     hidden, cell = [h], [c]
@@ -44,7 +44,7 @@ def _run(x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse
 
 
 def _ordered(states: list[Any], reverse: bool) -> torch.Tensor:
-    """States in the order of running -> one tensor in the order of time."""
+    """The states, given in the order of running, stacked in the order of time."""
     return torch.stack(states[::-1] if reverse else states)
 
 
@@ -57,7 +57,7 @@ def _layer_backward(
     input: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, hx: Any, cx: Any, output: Any, hy: Any, cy: Any, g_out: Any, g_hy: Any, g_cy: Any,
     reverse: bool, *settings: Any,
 ) -> Any:  # fmt: skip
-    """Backpropagation through time; the weights' gradients are one contraction over time at the end."""
+    """Backpropagation through time. After the loop, one contraction over time gives each weight's gradient."""
     gates, hidden, cell = _run(input, w_x, w_h, b_x, b_h, hx, cx, reverse)
     order = _steps(input.shape[0], reverse)
     d_hidden = torch.zeros_like(hidden[-1]) if g_hy is None else g_hy
@@ -99,7 +99,7 @@ def _layer_jvp(
     input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, reverse: Any,
     input_t: Any, weight0_t: Any, weight1_t: Any, weight2_t: Any, weight3_t: Any, hx__t: Any, cx__t: Any,
 ) -> Any:  # fmt: skip
-    """Tangents of the states carried along the loop; an absent tangent contributes nothing."""
+    """The tangents of the results. The tangents of the states are carried along the loop; an absent tangent is zero."""
 
     def total(*terms: Any) -> Any:
         present = [t for t in terms if t is not None]
@@ -126,5 +126,5 @@ def _layer_jvp(
 
 _WEIGHTS = ("input", "weight0", "weight1", "weight2", "weight3", "hx_", "cx_")
 register("mkldnn_rnn_layer", vjp={_WEIGHTS: _layer_vjp}, jvp=_layer_jvp, decomposition=_layer, nondiff=(3,), family="recurrent")
-# Its kernel reads a workspace that only the forward kernel fills.
+# The kernel of the backward reads a workspace that only the forward kernel fills.
 register("mkldnn_rnn_layer_backward", decomposition=_layer_backward, workspace=True, family="recurrent")

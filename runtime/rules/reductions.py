@@ -50,7 +50,7 @@ reduction(
 )
 
 
-# ---- extrema: those without an index share the gradient equally between ties, as torch does
+# ---- extrema: ops without indices share the gradient equally between ties, as in torch
 
 
 def _shared(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
@@ -95,7 +95,7 @@ selecting("kthvalue", along_default(2), cost="high")
 
 
 def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
-    """``exp(x - logsumexp(x))``; equal shares of the elements that are +inf, zero where all are -inf. torch has NaN at both."""
+    """``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares are zero. torch gives NaN in both cases."""
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
@@ -106,7 +106,7 @@ reduction("logsumexp", _share_of_sum, batch.along(1))
 
 
 def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
-    """Conjugate of the gradient of a p-norm; zero where the norm is not differentiable, ties of the maximum shared."""
+    """The conjugate of the gradient of a p-norm. Zero where the norm is not differentiable. Ties of the maximum share it."""
     p = float(ord)
     if p == 0:
         return torch.zeros_like(self)
@@ -119,13 +119,13 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     if p in (float("inf"), float("-inf")):
         mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
         return sgn * (mask.to(result.dtype) / summed(mask, dim, True))
-    # Powers of the quotient, as those of its parts overflow. At zero |x|^(p-1) or a derivative of it may be infinite; zero is taken.
+    # Powers of the quotient, because powers of its parts overflow. At zero |x|^(p-1) or its derivative may be infinite; zero is used.
     zero = self == 0
     size = torch.where(result == 0, 1.0, result)
     ratio = torch.where(zero, 1.0, magnitude) / size
     if p < 2:
         return sgn * torch.where(zero, 0.0, ratio.pow(p - 1))
-    if p < 4:  # not sgn·|x|^(p-1): its own derivative at zero would be infinite times zero
+    if p < 4:  # not sgn·|x|^(p-1), whose derivative at zero would be infinite times zero
         return conj(self) / size * torch.where(zero, 0.0, ratio.pow(p - 2))
     return conj(self) / size * (magnitude / size).pow(p - 2)
 
@@ -136,7 +136,7 @@ def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = Fa
 
 reduction(
     "linalg_vector_norm",
-    # a wider dtype= computes in that dtype
+    # a wider ``dtype=`` is also the dtype of the computation
     lambda self, result, ord, dim: _norm_partial(self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim),
     lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
 )
@@ -163,8 +163,10 @@ def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
 
 
 def _renorm_scale(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """What each slice along ``dim`` is multiplied by, so that its norm is at most ``maxnorm``; the derivative of that by each element
-    (conjugate); the dimensions of a slice. 1e-7 is ATen's guard."""
+    """The scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its derivative, and the dimensions of a slice.
+
+    The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
+    """
     dims = [d for d in range(self.dim()) if d != dim % self.dim()]
     norm = aten.linalg_vector_norm(self, p, dims, True)
     over = norm > maxnorm
@@ -189,11 +191,11 @@ def _real(t: torch.Tensor) -> Any:
 register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decomposition=_renorm, family="reduction")
 
 
-# ---- distances between rows. The differences of all pairs are never saved: ATen's backward kernels take the rows and the distances
+# ---- distances between rows. ATen's backward kernels take the rows and the distances, so the differences of all pairs are never saved
 
 
 def _cdist_backward(grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor) -> Any:
-    """The distances are functions of the rows, and are computed again so that derivatives see it."""
+    """The backward in plain ops. It recomputes the distances from the rows, so that derivatives go through them."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     distance = aten.linalg_vector_norm(apart, p, [-1], True)
     return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
@@ -251,7 +253,7 @@ register("_pdist_backward", decomposition=_pdist_backward, family="reduction")
 
 
 def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
-    """Conjugate of the gradient of the variance."""
+    """The conjugate of the gradient of the variance."""
     n = count_of(self.shape, dim)
     c = 1 if correction is None else correction
     dims = dims_of(dim, self.dim())
@@ -274,7 +276,7 @@ def _with_mean(spread: Any) -> Any:
 
 
 def _with_mean_vjp(partial: Any) -> Any:
-    """The vjp of (spread, mean), given the conjugate of the spread's gradient; either may get no cotangent."""
+    """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either cotangent may be None."""
 
     def back(gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor) -> Any:
         g_spread, g_mean = gs
@@ -299,7 +301,7 @@ for _name, _spread, _partial in (
     register(_name, vjp={"self": _with_mean_vjp(_partial)}, decomposition=_with_mean(_spread), family="reduction")
 
 
-# ---- no derivative by nature
+# ---- no derivative
 
 
 def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -311,7 +313,7 @@ def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _truth(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Here, unlike elsewhere, an empty list of dimensions means none."""
+    """Unlike in other reductions, an empty list of dimensions means none."""
     if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
         return func(*args, **kwargs)
     return batch.along(1)(func, size, batched, args, kwargs)
@@ -330,14 +332,14 @@ nondifferentiable(
 
 
 def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The kernels take leading dimensions of ``lengths`` (or ``offsets``) as batches, and reduce along its last."""
+    """The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last dimension is that of the reduction."""
     tensors = [batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
     data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
     for name in ("lengths", "offsets"):
         t = kwargs.get(name)
-        if t is not None:  # of one element it has axis + 1 dimensions
+        if t is not None:  # that of one element has axis + 1 dimensions
             bounds[name] = batch.expand(t, t.dim() == axis + 2, size).contiguous()
     contiguous = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in tensors]
     return func(*contiguous, **{**kwargs, **bounds, "axis": axis + 1})

@@ -54,7 +54,7 @@ for _name, _spatial in {
 
 
 def _sampled_3d(a: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
-    """Trilinear (0) or nearest (1) sampling of (N, C, D, H, W) at (N, …, 3) points, whose last dimension runs x, y, z in [-1, 1]."""
+    """Sample (N, C, D, H, W) at (N, …, 3) points, trilinear (0) or nearest (1). The coordinates of a point are x, y, z in [-1, 1]."""
     sizes = a.shape[:1:-1]
     points = [_source(grid[..., d], sizes[d], padding_mode, align_corners) for d in range(3)]
     lines = torch.arange(a.shape[0], device=a.device).reshape(-1, 1, 1, 1)
@@ -85,7 +85,7 @@ def _sampled_3d(a: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, pa
 
 
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
-    """A coordinate in [-1, 1] as a position among ``n`` elements, after padding: zeros (0), border (1) or reflection (2)."""
+    """The position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros (0), border (1) or reflection (2)."""
     x = (x + 1) / 2 * (n - 1) if align_corners else ((x + 1) * n - 1) / 2
     if padding_mode == 2:
         low, span = (0.0, n - 1.0) if align_corners else (-0.5, float(n))
@@ -108,7 +108,7 @@ def _grid_sampler(name: str, rank: int) -> None:
     register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), cost="high", family="resampling")
 
 
-# By name: the number of dimensions, and the sampling written out, of which `runtime.func.grid_sampler_backward` makes the backward.
+# By name: the number of dimensions, and the sampling in plain ops. `runtime.func.grid_sampler_backward` derives the backward from it.
 GRID_SAMPLERS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
     "grid_sampler_2d": (4, _sampled_2d),
     "grid_sampler_3d": (5, _sampled_3d),

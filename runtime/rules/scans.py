@@ -1,4 +1,4 @@
-"""Cumulative ops."""
+"""Cumulative sums, products, extrema and logsumexp."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .record import register
 
 
 def _lifted(rule: Any) -> Any:
-    """Run a rule on (first tensor, x, dim, …) with 0-d tensors as one element along dimension 0."""
+    """``rule(t, x, dim, …)``, which also takes 0-d tensors. They are treated as vectors of one element."""
 
     def lifted(t: torch.Tensor, *rest: Any) -> Any:
         if t.dim():
@@ -32,8 +32,10 @@ def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torc
 
 
 def _weights(self: torch.Tensor, result: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of ``y = logcumsumexp(x)`` at ``i``: the decay ``exp(y[i-1] - y[i])`` of what came before, and the share ``exp(x[i] - y[i])`` of the
-    element itself. Neither is more than one for real ``y``. Of +inf all that are so have equal shares, -inf has none."""
+    """For ``y = logcumsumexp(x)`` the decay ``exp(y[i-1] - y[i])`` of earlier elements, and the share ``exp(x[i] - y[i])`` of element i.
+
+    For real ``y`` neither is larger than one. Elements of +inf get equal shares, elements of -inf get none.
+    """
     n = result.shape[dim]
     if n == 0:
         return result, result
@@ -53,7 +55,7 @@ def _weights(self: torch.Tensor, result: torch.Tensor, dim: int) -> tuple[torch.
 
 
 def _logcumsumexp_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
-    """``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``; no exponent is positive, so nothing overflows."""
+    """``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``. No exponent is positive, so nothing overflows."""
     decay, share = _weights(self, result, dim)
     grad: torch.Tensor = conj(share) * reversed_recurrence(conj(decay), g, dim)
     return grad

@@ -1,4 +1,7 @@
-"""Polynomials for where a closed form cancels, near a zero of its denominator or far out. Their derivatives of any order are right."""
+"""Polynomials for arguments at which a closed form cancels: near a zero of its denominator, or far out.
+
+Their derivatives are right to every order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 
 
 def polynomial(x: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
-    """``c[0] + c[1]·x + c[2]·x² + …``, by Horner's rule."""
+    """``c[0] + c[1]·x + c[2]·x² + …``, computed by Horner's rule."""
     total = torch.full_like(x, coefficients[-1])
     for c in coefficients[-2::-1]:
         total = total * x + c
@@ -23,7 +26,7 @@ I1_OVER_X = [1 / (2 * 4**k * math.factorial(k) * math.factorial(k + 1)) for k in
 
 
 def _erfcx_terms() -> list[float]:
-    """Of ``erfcx(x)·x·√π`` in 1/x² (DLMF 7.12.1): 1 - 1/2x² + 3/4x⁴ - …"""
+    """The coefficients of ``erfcx(x)·x·√π`` in 1/x² (DLMF 7.12.1): 1 - 1/2x² + 3/4x⁴ - …"""
     terms = [1.0]
     for k in range(1, 12):
         terms.append(-terms[-1] * (2 * k - 1) / 2)
@@ -36,7 +39,7 @@ ERFCX_SLOPE_FAR = [c * (2 * k + 1) for k, c in enumerate(ERFCX_FAR)]
 
 
 def _bessel_terms(order: int) -> list[float]:
-    """Of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1); of order 0: 1 + 1/8x + 9/128x² + …"""
+    """The coefficients of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1). For order 0: 1 + 1/8x + 9/128x² + …"""
     terms = [1.0]
     for k in range(1, 14):
         terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))

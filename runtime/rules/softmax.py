@@ -1,4 +1,4 @@
-"""Softmax and its logarithm. Their backward ops have records too, so that all orders run on ATen's fused kernels."""
+"""Softmax and log-softmax. Their backward ops have records too, so derivatives of every order run on ATen's fused kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _sum(t: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """(grad, output, dim, dtype): the two tensors have the same shape."""
+    """The arguments are (grad, output, dim, dtype). Both tensors have the same shape."""
     g, out = (batch.expand(args[i], batched[i], size) for i in (0, 1))
     rank = g.dim() - 1
     if rank == 0:
@@ -26,7 +26,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return func(g, out, batch.shift(args[2], rank), args[3])
 
 
-# _safe_softmax gives zeros for rows of -inf, and the same formula then gives them a gradient of zero
+# _safe_softmax returns zeros for rows of -inf. The same formula gives these rows a gradient of zero.
 for _name in ("_softmax", "_safe_softmax"):
     register(
         _name,
@@ -81,13 +81,13 @@ register(
 
 
 def _masked_softmax(self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None) -> Any:
-    """``mask`` is true where an element takes no part; type 0 is (L, L), type 1 (B, L), type 2 full."""
+    """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for type 1, full for type 2."""
     if mask_type == 0:
         mask = mask.expand(self.shape)
     elif mask_type == 1:
         mask = mask[:, None, None, :].expand(self.shape)
     d = self.dim() - 1 if dim is None else dim
-    return aten._softmax(self.masked_fill(mask, float("-inf")), d, False)  # NaN where all of a row is masked
+    return aten._softmax(self.masked_fill(mask, float("-inf")), d, False)  # NaN if a whole row is masked
 
 
 register("_masked_softmax", decomposition=_masked_softmax, family="softmax")

@@ -12,7 +12,7 @@ from .derive_reduction import along_default, selecting
 
 
 def _sort_stable(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Here the dimension is a keyword."""
+    """As for ``sort``, but the dimension is a keyword argument."""
     x = args[0]
     rest = {k: v for k, v in kwargs.items() if k != "dim"}
     return along_default(1)(lambda t, dim: func(t, dim=dim, **rest), size, batched, [x, kwargs.get("dim", -1)], {})
@@ -24,7 +24,7 @@ selecting("topk", along_default(2), keepdim=False, cost="high")
 
 
 def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The sorted rows must have the leading dimensions of the values: a single row is searched by all values at once."""
+    """The kernel takes rows with the leading dimensions of the values, or a single row that all values search."""
     rows, values = args
     sorter = kwargs.get("sorter")
     single = rows.dim() == 1 + batched[0]
@@ -46,7 +46,7 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     values, boundaries = args
     if not batched[1]:
-        return func(values.contiguous(), boundaries, **kwargs)  # torch warns of others
+        return func(values.contiguous(), boundaries, **kwargs)  # torch warns of values that are not contiguous
     return _searchsorted(torch.ops.aten.searchsorted.Tensor, size, (True, batched[0]), [boundaries, values], kwargs)
 
 

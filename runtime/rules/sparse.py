@@ -1,5 +1,8 @@
-"""Sparse tensors: conversions and products. The cotangent of a sparse tensor is a dense one, zero where it specifies nothing; a leaf
-gets it in its own layout (:func:`in_layout`)."""
+"""Sparse tensors: conversions and products.
+
+The cotangent of a sparse tensor is dense, with zeros at unspecified elements. A leaf gets its gradient in its own layout
+(:func:`in_layout`).
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,22 @@ from .record import Meta, register
 
 
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
-    """A dense mask of the elements that a sparse tensor specifies."""
+    """A dense mask of the specified elements of a sparse tensor."""
     pattern = pattern.detach()
     return pattern.to_dense().new_ones(pattern.shape).sparse_mask(pattern).to_dense() != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """The part of a dense cotangent that a sparse tensor specifies."""
+    """A dense cotangent, with zeros at elements that the sparse tensor does not specify."""
     return torch.where(_specified(pattern), g, 0)
 
 
 def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """A dense gradient as a sparse leaf gets it: with the elements that the leaf specifies, or with all that are not zero if there are
-    others. The layouts of which torch gives no gradient stay dense."""
+    """The dense gradient ``g`` in the layout of a sparse leaf.
+
+    It specifies the elements that the leaf specifies. If any other element is not zero, it specifies all nonzero elements instead. For
+    layouts other than COO and CSR it stays dense, since torch has no gradient in them.
+    """
     if g.layout is not torch.strided or leaf.layout not in (torch.sparse_coo, torch.sparse_csr):
         return g
     pattern = leaf.coalesce() if leaf.layout is torch.sparse_coo else leaf
@@ -45,7 +51,7 @@ def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None
 
 
 def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """What stands in a dense tensor at the indices of a sparse one."""
+    """The elements of a dense tensor at the indices of a sparse one."""
     g = _dense(g)
     return g[tuple(indices.unbind(0))] if len(indices) else g.expand(indices.shape[1], *g.shape)
 
@@ -62,11 +68,11 @@ linear("_sparse_coo_tensor_with_dims_and_tensors", {"values": _elements})
 linear("_coalesce", {"self": lambda g: g})
 linear("values", {"self": _values_back})
 linear("sparse_mask", {"self": lambda g, mask: _at_pattern(g, mask)})
-nondifferentiable("_values _indices", batch=None)  # as in torch: coalesce first, then take ``values``
+nondifferentiable("_values _indices", batch=None)  # as in torch; `values` of a coalesced tensor has a gradient
 
 
 def _to_sparse_back(g: torch.Tensor, self_meta: Meta, self_blocksize: Any) -> torch.Tensor:
-    """A sparse cotangent, which only a caller gives, in the layout of what was converted."""
+    """The cotangent in the layout of the converted tensor. Only a caller passes a sparse cotangent."""
     if g.layout in (self_meta.layout, torch.strided):
         return g
     if self_meta.layout is torch.strided:
@@ -103,7 +109,7 @@ linear("_sparse_sum.dim", {"self": lambda g, self, dim: _at_pattern(spread(_dens
 
 
 def _softmax_back(g: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
-    """What is not specified counts as a probability of zero, so that the formula for dense tensors is right."""
+    """The formula for dense tensors. Unspecified elements have a probability of zero."""
     p = result.to_dense()
     gp = _dense(g) * p
     return gp - p * gp.sum(dim, keepdim=True)
@@ -119,9 +125,10 @@ register("_sparse_log_softmax", vjp={"self": _log_softmax_back})
 
 
 def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each result is a reduction over the specified elements of a row times those of a column; none of them: zero.
+    """Reduce the products of each row's specified elements with a column. A row without specified elements gives zero.
 
-    ATen's own backward kernel reads the places of the extrema, which the forward one writes for tensors of torch's engine only.
+    ATen's backward kernel is not used. It reads the positions of the extrema, which the forward kernel stores only if torch's autograd
+    records.
     """
     dense, specified = self.to_dense(), _specified(self)
     count = specified.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Special functions, elementwise. Derivatives as in the Digital Library of Mathematical Functions (chapters 5, 6, 7, 8, 10, 25)."""
+"""Special functions. Derivatives as in the Digital Library of Mathematical Functions (chapters 5, 6, 7, 8, 10, 25)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
 
 
 def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``2x·erfcx(x) - 2/√π``, far out by its asymptotic series: there the two terms cancel."""
+    """``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its asymptotic series."""
     far = self > 10
     inverse = torch.where(far, self, 1.0).reciprocal()
     square = inverse * inverse
@@ -30,7 +30,7 @@ pointwise("special_erfcx", self=_erfcx_slope)
 pointwise("erfinv", self=lambda result: 0.5 * SQRT_PI * result.square().exp())
 pointwise("lgamma", self=lambda self: self.digamma())
 pointwise("digamma", self=lambda self: torch.polygamma(1, self))
-pointwise("polygamma polygamma_", self=lambda n, self: torch.polygamma(n + 1, self))  # polygamma_ has its arguments the other way round
+pointwise("polygamma polygamma_", self=lambda n, self: torch.polygamma(n + 1, self))  # polygamma_ takes its arguments in the reverse order
 
 
 def _mvlgamma_slope(self: torch.Tensor, p: int) -> torch.Tensor:
@@ -43,13 +43,13 @@ pointwise("i0", self=lambda self: special.i1(self))
 
 
 def _near_part(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where x is so large that the terms of a closed form cancel; x and the result with zeros there."""
+    """A mask of large x, at which the terms of a closed form cancel, and x and the result with zeros at these places."""
     far = self.abs() > 60
     return far, torch.where(far, 0.0, self), torch.where(far, 0.0, result)
 
 
 def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) -> torch.Tensor:
-    """The derivative of a scaled Bessel function by its asymptotic series in 1/|x|."""
+    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|."""
     inverse = torch.where(far, x.abs(), 1.0).reciprocal()
     return -inverse * inverse.sqrt() * polynomial(inverse, coefficients) / math.sqrt(2 * math.pi)
 
@@ -64,14 +64,14 @@ pointwise("special_i0e", self=_i0e_slope)
 
 
 def _over_argument(i1: torch.Tensor, x: torch.Tensor, scale: Any = 1) -> torch.Tensor:
-    """``i1 / x`` for ``i1 = I1(x)·scale``, near 0 by its series: a quotient of small numbers has no derivatives there."""
+    """``i1 / x`` for ``i1 = I1(x)·scale``. Near 0 the quotient has no derivatives, so it is computed from its series."""
     near = x.abs() < 1
     small = torch.where(near, x, 0.0)
     return torch.where(near, polynomial(small * small, I1_OVER_X) * scale, i1 / torch.where(near, 1.0, x))
 
 
 def _i1_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """I1' = I0 - I1/x; the first where both overflow."""
+    """I1' = I0 - I1/x. It is I0 if both terms overflow."""
     return torch.i0(self) - _over_argument(torch.where(result.isinf(), 0.0, result), self)
 
 
@@ -96,7 +96,7 @@ pointwise("special_ndtri", self=lambda result: math.sqrt(2 * math.pi) * (result.
 
 
 def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """φ(x)/Φ(x); for negative x, where both vanish, by the scaled error function."""
+    """φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error function."""
     below = self < 0
     low, high = torch.where(below, self, 0.0), torch.where(below, 0.0, self)
     tail = math.sqrt(2 / math.pi) / special.erfcx(low * -math.sqrt(0.5))
@@ -117,7 +117,7 @@ pointwise("logit", self=_logit_slope)
 
 
 def _by_factor(log: Any, pole: float) -> Any:
-    """``t·log(other)``, zero where the function itself is defined as zero."""
+    """``t·log(other)``. Zero where the function itself is defined as zero."""
 
     def scaled(t: Any, self: Any, other: Any) -> Any:
         zero = (self == 0) & (other <= pole) if isinstance(other, torch.Tensor) else (self == 0) if other <= pole else None
@@ -127,7 +127,7 @@ def _by_factor(log: Any, pole: float) -> Any:
 
 
 def _by_log(shift: float) -> Any:
-    """``t·self/(other + shift)``, zero where ``self`` is and the function with it."""
+    """``t·self/(other + shift)``. Zero if ``self`` and the denominator are zero."""
 
     def scaled(t: Any, self: Any, other: Any) -> Any:
         argument = other + shift if shift else other

@@ -1,4 +1,4 @@
-"""Views, and the ops that write through one out of place (``*_scatter``) or put a cotangent back (``*_backward``)."""
+"""Views, ops that write through a view out of place (``*_scatter``), and ops that put a cotangent back (``*_backward``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]), inverse=lambda pa
 register(
     "view_as_real",
     vjp={"self": lambda g: torch.view_as_complex(g.contiguous())},
-    jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},  # the primal's conjugate bit says nothing of the tangent's
+    jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},  # the tangent has a conjugate bit of its own
     batch=lambda f, n, b, a, k: f(a[0]),
     inverse=lambda ops, part: ops.view_as_complex(part.contiguous()),
     family="view",
@@ -56,7 +56,7 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 
 def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
-    """``part``, what an expanded tensor became, if each of its elements has a place of its own in ``base``."""
+    """``part`` in the shape of ``base``. Raise if several elements of the expanded tensor share a place in ``base``."""
     if part.numel() != base.numel():
         raise InplaceError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
@@ -69,7 +69,7 @@ def _same_elements(ops: Any, base: Any, part: Any) -> Any:
     return ops.reshape(part, base.shape)
 
 
-# the engine sums a cotangent down to the shape of what was expanded
+# the engine sums the cotangent to the shape of the input
 view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
 
 
@@ -82,7 +82,7 @@ def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
 register(
     "view",
     vjp={"self": _reshaped},
-    jvp={"self": lambda self_t, size: self_t.reshape(size)},  # a tangent may lie otherwise in memory than its primal
+    jvp={"self": lambda self_t, size: self_t.reshape(size)},  # a tangent may have other strides than its primal
     batch=batch.sizes(1),
     inverse=_same_elements,
     family="view",
@@ -94,7 +94,7 @@ def _reshape_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
     return args[0].reshape([size, *args[1]])
 
 
-linear(  # the physical result of an op may lie otherwise in memory than one element's would
+linear(  # reshape, because the strides of a physical tensor may not allow a view
     "_unsafe_view", {"self": _reshaped}, _reshape_batch
 )
 linear("_reshape_alias", {"self": _reshaped}, _reshape_batch, inverse=_same_elements)
@@ -108,7 +108,7 @@ view(
 
 
 def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Squeeze named dimensions, or all of one element, but never the batch dimension."""
+    """Squeeze the given dimensions, or all of size one, but never the batch dimension."""
     x = args[0]
     rank = x.dim() - 1
     named = args[1] if len(args) > 1 else list(range(rank))
@@ -156,7 +156,7 @@ def _slice_back(g: torch.Tensor, self_shape: Any, dim: int, start: int | None, e
 
 
 def _sized(*positions: int) -> batch.BatchRule:
-    """``X_backward(g, input_sizes, …)`` with dimension arguments at ``positions`` that count the input's dimensions."""
+    """Batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at ``positions`` count the dimensions of the input."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         actual = [*args]
@@ -193,7 +193,7 @@ linear("diagonal_backward", {"grad_output": lambda g, offset, dim1, dim2: g.diag
 
 def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, dim, *rest = args
-    if x.dim() == 1:  # a number unfolds to a vector of one element
+    if x.dim() == 1:  # a 0-d tensor unfolds to a vector of one element
         return func(x.unsqueeze(1), 1, *rest).squeeze(1)
     return func(x, batch.shift(dim, x.dim() - 1), *rest)
 
@@ -209,7 +209,7 @@ linear("unfold_backward", {"grad_in": lambda g, dim, size, step: g.unfold(dim, s
 
 
 def _joined(gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]) -> torch.Tensor:
-    """The cotangents of all parts in one tensor, zeros for parts that have none."""
+    """One tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
     known = next(g for g in gs if g is not None)
     return join([known.new_zeros(s, dtype=like) if g is None else g for g, s in zip(gs, shapes, strict=True)])
 
@@ -258,11 +258,11 @@ view("unbind.int", _unbind_back, dims(1), inverse=lambda base, part, which, dim:
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
-# Arbitrary strides. Storage positions are computed once as a tensor of indices; reading and writing are gathers and scatters on it.
+# Arbitrary strides. Positions in storage are a tensor of indices. Reading is a gather at these indices and writing is a scatter.
 
 
 def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """Where each element of a strided tensor lies in its storage, flat."""
+    """The position in storage of each element of a strided tensor, flat."""
     at = torch.full([1] * len(size), offset, dtype=torch.long, device=like.device)
     for d, (n, s) in enumerate(zip(size, stride, strict=True)):
         at = at + (torch.arange(n, device=like.device) * s).reshape([n, *[1] * (len(size) - 1 - d)])
@@ -274,7 +274,7 @@ def _extent(size: Any, stride: Any) -> int:
 
 
 def _apart(size: Any, stride: Any) -> bool:
-    """Whether every element surely has a place of its own in memory."""
+    """Whether every element certainly has its own place in memory. False if this is not known."""
     reach = 0
     for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
         if step <= reach:
@@ -284,7 +284,10 @@ def _apart(size: Any, stride: Any) -> bool:
 
 
 def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> torch.Tensor:
-    """Add the cotangent up in a storage, read it with the input's geometry; memory that the input sees twice shares its sum."""
+    """Scatter the cotangent into a storage and read that with the geometry of the input.
+
+    If several elements of the input share a place, they share its sum equally.
+    """
     shape, own_stride, own_offset = self_geometry
     offset = own_offset if storage_offset is None else storage_offset
     base = min(offset, own_offset)
@@ -305,7 +308,7 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     first = start if offset is None else offset
     last = first + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     if 0 not in shape and (first < start or last > start + sum((n - 1) * s for n, s in zip(x.shape[1:], x.stride()[1:], strict=True))):
-        # what lies there belongs to other elements of the batch
+        # the memory there belongs to other elements of the batch
         raise RuntimeError(
             f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) can access memory outside of `tensor`, "
             f"an element of the batch with sizes {list(x.shape[1:])}, strides {list(x.stride()[1:])} and storage offset {start}"
@@ -314,7 +317,7 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
 
 
 def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """Scatter by position in storage; ``self`` must fill its storage without gaps, in whatever order of dimensions."""
+    """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any order of its dimensions."""
     order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
     flat = self.permute(order)
     if not flat.is_contiguous():
@@ -326,13 +329,13 @@ def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_off
 
 
 def _as_strided_tangent(self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> Any:
-    """A tangent may lie otherwise in memory than its primal, whose geometry the arguments speak of."""
+    """The tangent of the view. The arguments describe the memory of the primal, so other tangents are first copied to such memory."""
     shape, own_stride, own_offset = self_geometry
     if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
         return self_t.as_strided(size, stride, storage_offset)
     offset = own_offset if storage_offset is None else storage_offset
     base, end = min(offset, own_offset), max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
-    storage = self_t.new_zeros(end - base)  # memory that the primal does not see does not move
+    storage = self_t.new_zeros(end - base)  # memory outside of the primal has a tangent of zero
     storage.as_strided(shape, own_stride, own_offset - base).copy_(self_t)
     return storage.as_strided(size, stride, offset - base)
 
