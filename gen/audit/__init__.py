@@ -1,9 +1,12 @@
 """`gen audit`: plant faults in a target, one at a time, and count those that the matrix catches.
 
-A matrix that passes says little until it is known to fail. Faults of transforms (the default) corrupt what a target's vjp, jvp, … give:
-`kinds` says what is done to a tuple of tensors, `planted` where, `campaign` which are drawn and what became of them. Faults of rules
-(``--rules``) sit inside the target, in what it knows of one op; `rules` draws them from what a target shows by `gen.targets.faults`,
-`reach` knows which cells run which rule, and `workers` try the cells.
+A matrix that always passes may test nothing. There are two sorts of faults.
+
+Faults of transforms (the default) corrupt what a target's vjp, jvp, … return. `kinds` corrupts a tuple of tensors, `planted` does so at one
+place of a target, and `campaign` draws the faults and collects what became of them.
+
+Faults of rules (``--rules``) are inside the target, in the rule of one op. `rules` draws them from the rules that a target offers by
+`gen.targets.faults`, `reach` finds which cells run which rule, and `workers` run the cells.
 """
 
 from __future__ import annotations
@@ -111,7 +114,7 @@ def _of_rules(args: argparse.Namespace, target: Auditable, checks: Sequence[Chec
         known.learn((key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE), workers, _progress)
         rules.learn(known.reached())
 
-    further(set(rules.unrun))  # before the draw: of a rule that no cell runs no one knows which faults would show
+    further(set(rules.unrun))  # before the draw: which faults would show is unknown for a rule that no cell runs
     if rules.inert:
         print(f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted")
     faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
@@ -129,7 +132,7 @@ def _progress(done: int, count: int) -> None:
 
 
 def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
-    """Print the tables and the survivors; how many of these have no reason yet."""
+    """Print the tables and the survivors. Return how many survivors have no reason yet."""
     planted: Counter[tuple[str, str]] = Counter()
     caught: Counter[tuple[str, str]] = Counter()
     for finding in found:

@@ -1,4 +1,4 @@
-"""Which faults are drawn, and what became of each."""
+"""Draw faults of transforms, and try each on the cells of its op."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fault:
 
 
 class AnyFault(Protocol):
-    """What was planted: a :class:`Fault`, or a :class:`gen.audit.rules.RuleFault`."""
+    """A :class:`Fault` or a :class:`gen.audit.rules.RuleFault`."""
 
     @property
     def where(self) -> str: ...
@@ -48,7 +48,7 @@ F = TypeVar("F", bound=AnyFault, covariant=True)
 
 @dataclass(frozen=True)
 class Finding(Generic[F]):
-    """The fate of a fault: caught by a case, survived, or not applied because it changed nothing."""
+    """The result for one fault: caught by a case, survived, or not applied because it changed nothing."""
 
     fault: F
     applied: bool
@@ -64,7 +64,7 @@ class Finding(Generic[F]):
 
 @dataclass(frozen=True)
 class Campaign:
-    """Faults in `target`, drawn by `seed` over the ops of `checks`, each tried on the cells of its op at `tier`."""
+    """Faults in `target`, drawn by `seed` over the ops of `checks`. Each is tried on the cells of its op at `tier`."""
 
     target: Target
     checks: list[Check]
@@ -74,7 +74,7 @@ class Campaign:
     _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def findings(self, count: int) -> Iterator[Finding[Fault]]:
-        """Findings until `count` faults changed a value, or none are left. Redrawn faults are told as well."""
+        """Findings until `count` faults changed a value, or no fault is left. Includes the faults that changed none."""
         applied = 0
         for fault in self._drawn():
             if applied == count:
@@ -84,7 +84,7 @@ class Campaign:
             yield finding
 
     def _drawn(self) -> Iterator[Fault]:
-        """Turns through every place and kind, with ops in a drawn order, so that a short run still plants some of each."""
+        """Faults in turns over all places and kinds, so that a short run has some of each. The order of ops is drawn."""
         dice = random.Random(self.seed)
         pools: list[list[Fault]] = []
         for where, stage in WHERE.items():
@@ -122,14 +122,14 @@ class Campaign:
                 continue
             changed |= planted.differed
             if verdict.failed:
-                # An exception before any value was compared also shows a fault: a result of another shape, for instance.
+                # An exception before any comparison shows a fault too, such as a result of another shape.
                 return Finding(fault, True, f"{check.name}[{cell.id}]", verdict.why, tried)
         if not cells:
             return Finding(fault, False, why="no cell reaches it")
         return Finding(fault, changed, why="" if changed else "it changed no value", cells=len(cells))
 
     def _passes(self, check: Check, cell: Cell) -> bool:
-        """Whether the cell passes on the honest target; only then is its failure a catch."""
+        """Whether the cell passes on the target without faults. Only then is its failure a catch."""
         key = (check.file, check.name, cell.id)
         if key not in self._honest:
             self._honest[key] = run_cell(self.target, check, cell, self.device).outcome == "passed"
@@ -137,7 +137,7 @@ class Campaign:
 
 
 def _may_change(kind: str, cell: Cell) -> bool:
-    """False where the dtype alone says that the fault does nothing, or nothing that the dtype's tolerance should show."""
+    """Whether the fault can change a value of this dtype by more than the dtype's tolerance."""
     if kind == "conjugate":
         return cell.dtype.startswith("complex")
     if kind == "factor":
@@ -147,7 +147,7 @@ def _may_change(kind: str, cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class Survivors:
-    """Reasons for faults that the matrix cannot catch, written by a person: `{fault: "glob op where kind", reason: …}`."""
+    """Reasons, written by a person, why the matrix cannot catch a fault: `{fault: "glob op where kind", reason: …}`."""
 
     rows: tuple[tuple[str, str], ...]
 

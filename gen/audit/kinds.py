@@ -1,7 +1,7 @@
-"""What a fault does to a tuple of tensors.
+"""The kinds of fault, as functions of a tuple of tensors.
 
-Pure functions that use nothing but arithmetic and views, so that they work on whatever values a target nests (batched,
-recorded, traced). Where a kind does not apply they return what they were given.
+They use only arithmetic and views, so they work on the values that a target nests (batched, recorded, traced). If a kind does
+not apply, the function returns its argument.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _factor(x: Any) -> Any:
 
 
 def _dropped(tensors: Tensors) -> Tensors:
-    """One of several tensors is lost; of a single one, its first slice."""
+    """Zero one of several tensors, or the first slice of a single one."""
     places = [place for place, x in enumerate(tensors) if _inexact(x)]
     if not places:
         return tensors
@@ -47,7 +47,7 @@ def _dropped(tensors: Tensors) -> Tensors:
 
 
 def _swapped(tensors: Tensors) -> Tensors:
-    """Two tensors of one shape and dtype change places."""
+    """Exchange two tensors of equal shape and dtype."""
     for i, j in combinations(range(len(tensors)), 2):
         a, b = tensors[i], tensors[j]
         if _inexact(a) and _inexact(b) and a.shape == b.shape and a.dtype == b.dtype:
@@ -56,7 +56,7 @@ def _swapped(tensors: Tensors) -> Tensors:
 
 
 def _transposed(tensors: Tensors) -> Tensors:
-    """The first tensor with two dimensions of one size, with these exchanged."""
+    """Exchange two dimensions of equal size in the first tensor that has them."""
     for place, x in enumerate(tensors):
         if _inexact(x):
             for i, j in combinations(range(x.ndim), 2):
@@ -81,7 +81,7 @@ KINDS: dict[str, Callable[[Tensors], Tensors]] = {
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Whether two results, tuples of plain tensors, differ anywhere; NaN equals NaN."""
+    """Whether two results, tuples of plain tensors, differ in any element. NaN equals NaN."""
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor):

@@ -37,7 +37,7 @@ class Check:
 
     @cached_property
     def stages(self) -> frozenset[str]:
-        """The stages of the pipelines that the check's body names."""
+        """The stages of all pipelines in the check's body."""
         body = self.run.__code__
         found: set[str] = set()
         for text in body.co_consts:
@@ -73,7 +73,7 @@ def _checks(file: Path) -> list[Check]:
 
 
 def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
-    """What a run of the matrix would say of the cell."""
+    """The verdict that a run of the matrix would give for the cell."""
     settings = _settings(target.name, device)
     entries = {name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)}
     case = Case(cell, check.name, check.family, target, device, entries)
@@ -88,5 +88,5 @@ def _settings(target: str, device: str) -> Settings:
 
 
 def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
-    """The cells of a tier that can run a rule, by key: of a pipeline with a stage."""
+    """The cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
     return {f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)}

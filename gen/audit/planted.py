@@ -1,4 +1,4 @@
-"""A target with one fault in it: everything goes to the honest target, and one transform's results are corrupted."""
+"""A target with one fault: it forwards every call to the honest target and corrupts the results of one transform."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["WHERE", "Planted"]
 Tensor = torch.Tensor
 _Result = TypeVar("_Result")
 
-# Where a fault may be planted, and the pipeline stage that shows it.
+# The places for a fault, and the pipeline stage that runs each.
 WHERE = {"gradient": "vjp", "tangent": "jvp", "batch": "vmap", "trace": "trace", "joint": "aot.joint"}
 
 
 class Planted:
-    """See :class:`gen.targets.protocol.Target`. `differed` tells afterwards whether the fault ever changed a value.
+    """See :class:`gen.targets.protocol.Target`. Afterwards `differed` tells whether the fault ever changed a value.
 
-    Inside a nest of transforms a value cannot be looked at, so the outermost call is run once honestly and once with the
-    fault, from the same random state, and the plain results are compared; once they differed, the honest run is left out.
+    Values inside a nest of transforms cannot be inspected. So the outermost call runs once honestly and once with the fault, from
+    the same random state, and the plain results are compared. After a first difference the honest run is left out.
     """
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
         self.name, self.lacks = inner.name, inner.lacks
         self.differed = False
-        self.broken: Exception | None = None  # what the corruption itself raised: no fault of the target then
+        self.broken: Exception | None = None  # an error of the corruption itself, which is no fault of the target
         self._depth = 0
         self._honest = False
 
@@ -57,7 +57,10 @@ class Planted:
             self._honest = before
 
     def _outermost(self, run: Callable[[], _Result], shown: Callable[[_Result], Any] = lambda result: result) -> _Result:
-        """`run`, watched when it is the outermost call; `shown` gives the part of its result that is plain tensors."""
+        """Call `run`. If it is the outermost call, note whether the fault changes its result.
+
+        `shown` selects the plain tensors of a result.
+        """
         if self._depth:
             return run()
         truth: Any = None
@@ -70,7 +73,7 @@ class Planted:
         with self._inside(honest=False):
             result = run()
         if watched and differs(truth, shown(result)):
-            # What no two honest runs agree on, as uninitialised memory, is no difference that the fault made.
+            # Two honest runs may differ, as in uninitialized memory. Such a difference is not the fault's.
             torch.set_rng_state(state)
             with self._inside(honest=True):
                 self.differed = not differs(truth, shown(run()))
@@ -92,7 +95,7 @@ class Planted:
         outputs, pullback = self._outermost(lambda: run(f, *primals), shown=lambda result: result[0])
 
         def corrupted(cotangents: Values) -> Values:
-            with self._inside(honest=False):  # the pullback is run once: a second run may not be allowed
+            with self._inside(honest=False):  # the pullback runs once, since a second run may be refused
                 truth = pullback(cotangents)
                 found = self._corrupt("gradient", truth)
             if not self._depth and not self.differed:
@@ -147,7 +150,7 @@ class Planted:
         return self._outermost(lambda: self.inner.per_sample(f, batch, params, loss_reduction=loss_reduction, input_grad=input_grad))
 
     def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
-        """A program captured honestly and one with the fault inside; the same one where the fault is planted outside of it."""
+        """A program captured honestly, and one captured with the fault inside. They are the same if the fault is outside the program."""
         if self.where in ("trace", "joint") or self.differed:
             with self._inside(honest=False):
                 captured = capture()
@@ -162,7 +165,7 @@ class Planted:
 
 
 class _Traced:
-    """A replay with the graph that the protocol asks for."""
+    """A replay with the attribute ``graph`` of the protocol."""
 
     def __init__(self, call: Flat, graph: fx.Graph | None) -> None:
         self._call, self.graph = call, graph

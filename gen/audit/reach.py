@@ -1,4 +1,4 @@
-"""Which cells of the matrix run which rules of a target: each cell runs once. The result is stored under a digest of its sources."""
+"""Find which cells of the matrix run which rules of a target. Each cell runs once; the result is stored under a digest of its sources."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gen.targets.faults import KINDS, REFUSED
 
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
 
-OFTEN = 500  # cells after which what is known is told and written, so that a run that is stopped has not been for nothing
+SAVE_EVERY = 500  # cells; progress is reported and saved then, so a stopped run loses little
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
 PROGRAMS = frozenset(WHOLE) - {"per_sample"}
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A cell that passes: what it costs, and by name the rules that it runs with the kinds of fault that would change what they give.
+    """The rules that a cell runs, by name, each with the kinds of fault that would change its result; and the seconds that the cell takes.
 
-    Of a cell that does not pass only the rules that refused."""
+    For a cell that does not pass, these are only the rules that refused."""
 
     key: str
     seconds: float
@@ -37,8 +37,10 @@ class Reach:
 
 
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
-    """The keys of those that tell most at least cost: of the tiers below full, without whole programs, which run the rules of their
-    parts; of an op under a check the widest real and the widest complex dtype, or one other."""
+    """The keys of the cells to run first: those that show most rules at least cost.
+
+    They are in the tiers below full. Whole programs are left out, as they run the same rules as their parts. Of each op under each
+    check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
     found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
         if cell.tier == "full" or check.stages & PROGRAMS:
@@ -52,7 +54,7 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
 
 
 def content(fingerprint: str, modules: Path) -> str:
-    """A digest of the target, the generated modules, what runs them, and torch."""
+    """A digest of the target, the generated modules, the code that runs them, and torch's version."""
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
     for folder in (modules, package / "checks", package / "reference", package / "targets"):
@@ -62,11 +64,11 @@ def content(fingerprint: str, modules: Path) -> str:
 
 
 class Map:
-    """Facts about cells, in a file under a digest of everything they depend on. A file with another digest counts as empty."""
+    """What is known of cells, in a file with a digest of everything that it depends on. A file with another digest counts as empty."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest
-        self._cells: dict[str, Reach | None] = {}  # None: the cell does not pass, and so can catch nothing
+        self._cells: dict[str, Reach | None] = {}  # None: the cell does not pass, so it can catch nothing
         if path.exists():
             data = json.loads(path.read_text("utf-8"))
             if data["content"] == digest:
@@ -76,7 +78,7 @@ class Map:
         return [reach for _, reach in sorted(self._cells.items()) if reach is not None]
 
     def learn(self, keys: Iterable[str], workers: Workers, progress: Callable[[int, int], None]) -> None:
-        """Run every cell that is not known yet, once."""
+        """Run once every cell that is not known yet."""
         groups: dict[tuple[str, str], list[str]] = {}
         for key in keys:
             if key not in self._cells:
@@ -86,7 +88,7 @@ class Map:
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update({key: Reach(key, seconds, rules) for key, seconds, rules in result or ()})
             done += len(job.arguments)
-            if done == count or done - kept >= OFTEN:
+            if done == count or done - kept >= SAVE_EVERY:
                 kept = done
                 progress(done, count)
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ def op_of(key: str) -> str:
 
 
 def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
-    """Names of rules as numbers and sets of kinds as bits: both repeat by the hundred thousand."""
+    """The file's content. Names of rules are numbers and sets of kinds are bits, because both repeat by the hundred thousand."""
     reached = [reach for reach in cells.values() if reach is not None]
     names = {name: number for number, name in enumerate(sorted({name for reach in reached for name in reach.rules}))}
     bits = {kind: 1 << number for number, kind in enumerate(sorted({REFUSED, *(kind for parts in KINDS.values() for kind in parts)}))}

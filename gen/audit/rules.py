@@ -1,8 +1,8 @@
-"""`gen audit --rules`: faults inside the rules of a target, one at a time, and which cells of the matrix catch them.
+"""`gen audit --rules`: plant faults inside the rules of a target, one at a time, and find which cells of the matrix catch them.
 
-Every cell is run once under a watch, which tells what rules it runs and which kinds of fault would change what they give there. So a
-fault that could never show in any result is not drawn, whether or not something would catch it, and one that is drawn meets only
-cells that run it, cheap ones of different checks first, until one fails that passes without it.
+Every cell runs once under a watch. The watch tells which rules the cell runs, and which kinds of fault would change their results there.
+A fault that could never show in a result is not drawn, whether or not a cell would catch it. A drawn fault is tried only on cells that
+run its rule, cheap ones of different checks first, until a cell fails that passes without the fault.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gen.targets.faults import KINDS, REFUSED, Rule
 
 __all__ = ["RuleFault", "Rules"]
 
-CELLS = 150  # that a fault meets at most
-_UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))  # kinds that a watch may miss, where values are batched
+CELLS = 150  # at most so many are tried for one fault
+_UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))  # kinds that a watch may miss where values are batched
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Rules:
         self.learn(reached)
 
     def learn(self, reached: Iterable[Reach]) -> None:
-        """Take these for all that is known of cells."""
+        """Replace what is known of cells by `reached`."""
         self._running.clear()
         for reach in sorted(reached, key=lambda reach: (reach.seconds, reach.key)):
             for name in reach.rules:
                 self._running.setdefault(name, []).append(reach)
 
     def kinds(self, rule: Rule) -> list[str]:
-        """The kinds of fault that would change something in some cell; of a rule that no cell runs, the first that fits its part."""
+        """The kinds of fault that would change a result in a cell. For a rule that no cell runs, the first kind of its part."""
         running = self._running.get(rule.name)
         if not running:
             return [rule.kinds[0]]
@@ -73,13 +73,13 @@ class Rules:
 
     @property
     def inert(self) -> list[Rule]:
-        """Rules that run, and in which no kind of fault would change anything: they give nothing, or only refuse."""
+        """Rules that run, but in which no kind of fault would change a result: they return nothing, or only refuse."""
         return [rule for rule in self.rules if not self.kinds(rule)]
 
     def drawn(self) -> Iterator[RuleFault]:
-        """Every fault: one in each rule, then a second kind in each, and so on; parts in turn, so that a short run has some of each.
+        """Every fault: one in each rule, then a second kind in each, and so on. Parts take turns, so that a short run has some of each.
 
-        What is drawn of one rule depends on no other, so a rule that comes or goes moves the rest by a place at most."""
+        The draw of one rule depends on no other rule. So adding or removing a rule moves the others by one place at most."""
         pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
         for rule in sorted(self.rules, key=lambda rule: self._lot(rule.name)):
             pools[rule.part].append((rule, sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}"))))
@@ -92,21 +92,23 @@ class Rules:
         return hashlib.sha256(f"{self.seed} {text}".encode()).digest()
 
     def cells(self, fault: RuleFault) -> list[str]:
-        """Cells that may catch a fault: cheap ones first, of every check one before a second."""
+        """Cells that may catch a fault: cheap ones first, and one of every check before a second of any."""
         running = [reach for reach in self._running.get(fault.rule.name, ()) if REFUSED not in reach.rules[fault.rule.name]]
         showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
         hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]] if fault.kind in _UNSEEN else []
         return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
-        """Those of `ops` whose cells may run a rule: they run another of the same op, or are named like it."""
+        """The ops of `ops` whose cells may run the rule: they run another rule of its op, or have its name in theirs."""
         running = {op_of(reach.key) for name, some in self._running.items() if name.split()[0] == rule.op for reach in some}
         word = rule.op.split(".")[0].removesuffix("_backward").strip("_")
         return running & set(ops) or {op for op in ops if word in op}
 
     def findings(self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]) -> Iterator[Finding[RuleFault]]:
-        """The fate of each fault, as it is known. For the rules of those that survive `further` is called once, to :meth:`learn` of more
-        cells that these then meet."""
+        """The result of each fault, as soon as it is known.
+
+        `further` is called once with the rules of the faults that survive. It calls :meth:`learn` with more cells, on which these
+        faults are then tried."""
         survived: dict[RuleFault, Finding[RuleFault]] = {}
         met: dict[RuleFault, set[str]] = {}
         for last in (False, True):
@@ -125,7 +127,7 @@ class Rules:
         yield from survived.values()
 
     def _tried(self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers) -> Iterator[Finding[RuleFault]]:
-        """Neighbours share a module, and so samples."""
+        """Run each fault on its cells. Jobs are sorted, since neighbours share a module and its samples."""
         waiting: dict[tuple[str, str], RuleFault] = {}
         jobs: list[Job] = []
         for fault, cells in trials.items():

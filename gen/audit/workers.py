@@ -1,4 +1,4 @@
-"""Processes that run cells of the matrix on a target: watched, or with a fault in one of its rules."""
+"""Processes that run cells of the matrix on a target, either under a watch or with a fault in one rule."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gen.targets.faults import REFUSED, Auditable, Watch
 
 __all__ = ["Job", "Tried", "Workers"]
 
-PATIENCE = 60.0  # seconds that one cell may take: a fault can make an iteration go on for ever
+PATIENCE = 60.0  # seconds for one cell: a fault can make an iteration endless
 
 
 @dataclass(frozen=True)
 class Job:
-    """``record`` runs the cells named by `arguments` under a watch; ``try`` runs them with the fault `rule`, `kind`, until one fails."""
+    """Work for a process: ``record`` runs the cells in `arguments` under a watch, ``try`` runs them with a fault until one fails."""
 
     what: str
     arguments: tuple[str, ...]
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a fault on some cells: the first that failed with it and passes without, and how."""
+    """The result of a fault on some cells. `caught` is the first cell that failed with it and passes without, `why` its failure."""
 
     caught: str | None = None
     why: str = ""
@@ -46,14 +46,14 @@ class Tried:
 
 
 class Workers:
-    """`count` processes. Results come as they are ready; a process that dies takes its job with it, not the others'."""
+    """`count` processes. Results come as they are ready. If a process dies, only its own job is lost."""
 
     def __init__(self, count: int, target: str, device: str, modules: Path) -> None:
         self._count = count
         self._start = (target, device, modules)
 
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
-        """Each job with its result, or with None where the process died of it."""
+        """Each job with its result, or with None if the job killed its process."""
         again: list[Job] = []
         with self._pool(self._count) as pool:
             left = list(reversed(jobs))
@@ -70,7 +70,7 @@ class Workers:
             except BrokenProcessPool:
                 again = [*running.values(), *reversed(left)]
         suspects = again[: 2 * self._count]
-        for job in suspects:  # one of these killed its process; alone, each shows whether it was the one
+        for job in suspects:  # one of these killed its process; each runs alone to find out which
             with self._pool(1) as pool:
                 try:
                     yield job, pool.submit(_do, job).result()
@@ -111,7 +111,7 @@ def _do(job: Job) -> Any:
 
 def _record(keys: Sequence[str]) -> list[tuple[str, float, dict[str, frozenset[str]]]]:
     state = _STATE[0]
-    if state.watching is None:  # hooks in every rule take longer to set up than a cell to run
+    if state.watching is None:  # to hook every rule takes longer than to run a cell
         manager = state.target.watched()
         state.watching = (manager, manager.__enter__())
     watch = state.watching[1]

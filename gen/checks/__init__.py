@@ -1,6 +1,6 @@
 """What generated modules import: the tables they are written in.
 
-Kept light on purpose: nothing here imports torch, so loading the pytest plug-in costs a run of unrelated tests nothing.
+Nothing here imports torch, so the pytest plug-in does not slow down a run of unrelated tests.
 """
 
 from gen.checks.tables import cases, family, known, op

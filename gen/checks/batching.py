@@ -1,10 +1,11 @@
-"""Batches for vmap: which inputs carry the batch, where, and what its entries hold.
+"""Batches for vmap: which inputs are batched, at which dimension, and with which entries.
 
-The policy, all of it: a pipeline with one vmap tries every pattern of :func:`patterns` on its first sample and two on each later
-one, in turn; with several vmaps each sample takes three (the first) or one combination, in turn. Entries of a batch differ:
-floating ones by exact factors that keep signs, definiteness, triangles, order and |x| < 1; integer and boolean ones by reversal
-where the op allows, else they repeat. A pattern on which the reference itself fails, or gives entries of different shapes, is one that the
-sample does not allow.
+Patterns of in_dims are tried in turn. With one vmap, the first sample takes every pattern of :func:`patterns` and each later sample takes
+two. With several vmaps, the first sample takes three combinations and each later sample takes one.
+
+Entries of a batch differ. Floating entries differ by exact factors, which preserve signs, definiteness, triangles, order and |x| < 1.
+Integer and boolean entries are reversed if the op accepts that, and repeat otherwise. A sample does not allow a pattern if the reference
+fails on it or returns entries of different shapes.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from gen.checks.pipelines import Program, batched
 Tensor = torch.Tensor
 InDims = tuple[int | None, ...]
 
-# (factors of floating entries, whether integer entries are reversed): tried in order until the reference takes the batch.
+# (factors of floating entries, whether integer entries are reversed): tried in order until the reference accepts the batch.
 _VARIATIONS = (((1.0, 0.9375, 0.875), True), ((1.0, 0.9375, 0.875), False), ((1.0, 1.0625, 1.125), False))
 
 
 def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
-    """Every in_dims pattern to try for `inputs`, all-batched ones first.
+    """Every in_dims pattern to try for `inputs`, those with all inputs batched first.
 
-    Up to two inputs: each unbatched, batched at 0, or at the end. Three: every choice of batched inputs, more: all, each alone, all but
-    each, with dims alternating between front and end so that every input sees both. Odd turns put 1 in place of the end where
-    the rank allows, so middle dimensions are met as well.
+    - Up to two inputs: each is unbatched, batched at 0, or batched at the end.
+    - Three inputs: every choice of batched inputs.
+    - More: all of them, each alone, all but each.
+
+    With three or more inputs, dims alternate between front and end so that every input gets both. Odd turns use 1 instead of the end
+    where the rank allows, so that middle dimensions occur as well.
     """
     count = len(inputs)
     if count <= 2:
@@ -46,7 +50,7 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
 
 
 def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
-    """Front and end in turn for each input, neighbours out of step."""
+    """Front and end in turn for each input; neighbours start differently."""
     turns = list(range(len(masks[0])))
     found: list[InDims] = []
     for mask in masks:
@@ -71,15 +75,16 @@ def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
 
 
 VARIATIONS = range(len(_VARIATIONS))
-REFUSALS = (RuntimeError, ValueError, IndexError)  # how ops refuse entries that they do not accept; any other error is a mistake of ours
+REFUSALS = (RuntimeError, ValueError, IndexError)  # by which ops refuse entries; any other error is a mistake of ours
 
 
 def grow(program: Program, in_dims: InDims, size: int, evaluate: Callable[[Program], Sequence[Tensor]]) -> Program:
-    """vmap around `program` on a batch of `size` entries; `evaluate` runs a program on the reference.
+    """vmap of `program` on a batch of `size` entries. `evaluate` runs a program on the reference.
 
-    Raises Unsuitable where the reference takes no variation of the batch. Of several it takes the first that brings no new NaN.
+    Returns the first variation of the batch that the reference accepts without a new NaN, or else the first that it accepts. Raises
+    Unsuitable if it accepts none.
     """
-    base = evaluate(program)  # an op that fails on its own sample says so itself: that is not a matter of the pattern
+    base = evaluate(program)  # an op that fails on its own sample raises here: the pattern is not the cause
     had_nan = any(_has_nan(output) for output in base)
     fallback: Program | None = None
     why = ""
@@ -110,9 +115,9 @@ Choice = Callable[[Sequence[Tensor]], list[InDims]]
 
 
 def choices(stages: Sequence[str], first: bool, turn: int, written: Collection[int]) -> list[Choice]:
-    """How a sample goes through the patterns: each item maps the inputs of a vmap stage to the patterns to try there.
+    """The patterns of a sample: each item maps the inputs of a vmap stage to the patterns to try there.
 
-    `written`: places of inputs that the op writes to, which must be batched wherever another input is.
+    `written`: places of the inputs that the op writes to. They must be batched if another input is.
     """
 
     def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
@@ -128,5 +133,5 @@ def _one(allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, input
 
 
 def _some(found: list[InDims], turn: int, count: int) -> list[InDims]:
-    """`count` of `found` in turn; the first, with everything batched, in turn 0."""
+    """`count` of `found`, in turn. Turn 0 includes the first one, in which all inputs are batched."""
     return [found[(turn * count + k) % len(found)] for k in range(min(count, len(found)))]

@@ -1,6 +1,6 @@
-"""One cell of the matrix, and the one thing that it does: `assert_same`.
+"""One cell of the matrix. Its only action is `assert_same`.
 
-What a pipeline runs on, and how many samples carry it, is decided here; building, evaluating and comparing are other modules' work.
+This module decides on which samples a pipeline runs. Other modules build the pipeline, evaluate it and compare results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _METHOD = {"aot.joint": "joint", "aot.export": "export"}  # stages whose name di
 
 @dataclass(frozen=True)
 class SampleFailure:
-    """One sample that failed; `sample` is None for a failure of the case as a whole."""
+    """One sample that failed. `sample` is None if the case as a whole failed."""
 
     sample: int | None
     description: str
@@ -49,8 +49,8 @@ class SampleFailure:
 class Case:
     """An op × dtype × check × axes on a target and device. `only` is the one sample to run; `all_samples` lifts the limits.
 
-    `compared` counts the samples that were compared. `entries` are the known deviations that hold for this run; those that
-    say `vanishes` or give a tolerance are used here, the others by whoever settles the outcome.
+    `compared` counts the samples that were compared. `entries` are the known deviations that apply to this run. The case itself uses
+    the kinds `vanishes` and `tolerance`. :mod:`gen.checks.ledger` uses the others.
     """
 
     cell: Cell
@@ -77,12 +77,12 @@ class Case:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """What the family's table says of the op; empty for a row that is all OpInfo's."""
+        """The op's row in the family's table; empty if everything comes from OpInfo."""
         return self.family.ops.get(self.op, {})
 
     @property
     def seed(self) -> int:
-        """From the case's id. It turns through the choices a case makes; samples are seeded by op and dtype, and so shared."""
+        """The seed of the choices that a case makes, from its id. Samples are seeded by op and dtype, so that cases share them."""
         return stable_seed(self.family.name, self.check, self.cell.id)
 
     @property
@@ -90,7 +90,7 @@ class Case:
         return any(entry.kind == "vanishes" for entry in self.entries.values())
 
     def finish(self, failures: list[SampleFailure], /) -> None:
-        """Called once at the end of an assertion. The plug-in puts its own in place; by itself a case raises the first failure."""
+        """Called once at the end of an assertion. A case raises the first failure; the plug-in replaces this method by its own."""
         for failure in failures:
             failure.error.add_note(f"{self.cell.id}, sample {failure.sample}: {failure.description}")
             raise failure.error
@@ -104,10 +104,10 @@ class Case:
         layout: str = "contiguous",
         values: str = "ordinary",
     ) -> None:
-        """The pipeline over the target equals the same over each reference in `against`, on every sample.
+        """Assert that the pipeline over the target equals the pipeline over each reference in `against`, on every sample.
 
-        Axes of the case win over the arguments of the same name. Vacuous says that nothing was compared, or zeros with zeros; Lacking
-        names a stage that the target lacks; failures of samples go to :meth:`finish`.
+        An axis of the case takes precedence over the argument of the same name. Failures of samples go to :meth:`finish`. Raises
+        Vacuous if nothing was compared, or only zeros with zeros. Raises Lacking if the target lacks a stage.
         """
         parsed = parse(pipeline)
         self._require(parsed)
@@ -147,7 +147,7 @@ class Case:
 
     def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> list[Sample]:
         dtype = getattr(torch, self.dtype)
-        device = "cpu" if self.device == "meta" else self.device  # a meta tensor is what a target is given, not what samples are made of
+        device = "cpu" if self.device == "meta" else self.device  # samples of meta are made on the CPU
         pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
         count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
         return choose(pool, None if self.all_samples else count, largest=largest)
@@ -265,7 +265,7 @@ def _exception(name: str) -> type[Exception]:
 def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -> None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is said before the error is no part of it
+            warnings.simplefilter("ignore")  # warnings before the error are not compared
             call()
     except kind as error:
         if not re.search(match, str(error)):
@@ -277,7 +277,7 @@ def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -
 def _has_reference(program: Program) -> bool:
     try:
         program.on_reference()
-    except Exception:  # a decomposition that does not converge on NaN, say
+    except Exception:  # for example a decomposition that does not converge on NaN
         return False
     return True
 
@@ -290,7 +290,7 @@ _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen va
 
 
 def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
-    """``(samples, elements)``: how many samples a pipeline is worth and how large; what costs more gets fewer and smaller ones."""
+    """``(samples, elements)``: how many samples a pipeline gets, and how large. A pipeline that costs more gets fewer and smaller ones."""
     stages = pipeline.stages
     if "numeric" in words:
         return 3, 48

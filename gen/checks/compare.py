@@ -1,8 +1,9 @@
-"""Comparison of results with a reference's, entry by entry.
+"""Comparison of results with those of a reference, entry by entry.
 
-Two right answers may differ by rounding that no fixed tolerance describes, so where the quick comparison fails the reference is asked
-again. In a narrow dtype the pipeline is run in float64, and a result passes that is about as near to that as the reference is. In float64
-the reference is run on inputs that are off by an ulp, and a result passes whose error is of the size of what that changes.
+Two right answers may differ by rounding, and no fixed tolerance describes it. So if the quick comparison fails, the reference runs again.
+
+- In a narrow dtype it runs in float64. A result passes if it is about as near to the float64 result as the first reference was.
+- In float64 it runs on inputs that are off by an ulp. A result passes if its error is about as large as the resulting change.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gen.checks.outcomes import Mismatch
 Tensor = torch.Tensor
 Outputs = Sequence[Tensor]
 
-_TOLERANCES = {  # in double precision tight enough that a step in single precision (6e-8) shows
+_TOLERANCES = {  # those of double precision are tight enough to show a step in single precision (6e-8)
     torch.float64: 1e-8,
     torch.complex128: 1e-8,
     torch.float32: 2e-5,
@@ -27,14 +28,14 @@ _TOLERANCES = {  # in double precision tight enough that a step in single precis
 }
 NUMERIC = 2e-6  # central differences with extrapolation, in float64
 NOISE = 1e-9  # rounding of values of size 1, divided by the smallest step
-FACTOR = 4.0  # a narrow result may be this many times farther from the float64 one than the reference is
+FACTOR = 4.0  # a narrow result may be this many times as far from the float64 result as the reference is
 ULPS = 16.0
-CONDITIONING = 64.0  # a wide result may be off by this many times what an ulp in the inputs changes
+CONDITIONING = 64.0  # a wide result may be off by this many times the change that an ulp in the inputs makes
 
 
 @dataclass
 class Tally:
-    """What a case compared so far: `entries` in all, and how many of them were nonzero on either side."""
+    """Counts of a case: `entries` compared, `nonzero` ones on either side, `unknown` ones that the reference could not give."""
 
     entries: int = 0
     nonzero: int = 0
@@ -48,11 +49,11 @@ class Rule:
     rtol: float | None = None
     atol: float | None = None
     numeric: bool = False  # NaN in the reference means "unknown"
-    widened: bool = False  # the reference's dtypes are those of double precision, whatever the target's
-    dtype: torch.dtype | None = None  # the dtype whose rounding counts, where it is not that of the results
+    widened: bool = False  # the reference has double precision, whatever the target's dtype
+    dtype: torch.dtype | None = None  # the dtype whose rounding counts, if not that of the results
 
     def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
-        """``(rtol, atol)``. The default atol follows the magnitude of the output, so that small outputs are not all within it."""
+        """``(rtol, atol)``. The default atol grows with the magnitude of the output, so that errors of small outputs show."""
         base = max(_TOLERANCES.get(dtype, 0.0), _TOLERANCES.get(self.dtype or dtype, 0.0))
         if self.numeric:
             base = max(base, NUMERIC)
@@ -72,10 +73,10 @@ def compare(
     second: Callable[[], Outputs] | None = None,
     conditioned: bool = False,
 ) -> None:
-    """Raise Mismatch unless `actual` agrees with `expected`; count what was compared in `tally`.
+    """Raise Mismatch unless `actual` agrees with `expected`. Count the comparisons in `tally`.
 
-    `second` gives the reference's results once more, in float64 for a narrow dtype and on inputs off by an ulp for a wide one (or for any,
-    if `conditioned`); it is called only when the quick comparison fails.
+    `second` returns the reference's results once more: in float64 for a narrow dtype, and on inputs off by an ulp for a wide one. With
+    `conditioned`, the inputs are off by an ulp for any dtype. It is called only when the quick comparison fails.
     """
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
@@ -100,7 +101,7 @@ def compare(
 
 
 def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
-    """Raise Mismatch unless number, shapes and dtypes agree; an output counts as one entry compared."""
+    """Raise Mismatch unless number, shapes and dtypes of the outputs agree. Each output counts as one entry."""
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
@@ -117,7 +118,7 @@ def _same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
 
 
 def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | None:
-    """None if all is close, else the error per entry, 0 where that entry is close."""
+    """None if all entries are close. Otherwise the error of each entry, which is 0 for a close one."""
     common = torch.promote_types(a.dtype, e.dtype)
     rtol, atol = rule.bounds(a.dtype, e)
     a, e = a.to(common), e.to(common)
@@ -139,7 +140,7 @@ def _parts(x: Tensor) -> Tensor:
 
 
 def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
-    """Whether `a` lies about as near to the float64 result as `e` does. Entries without a finite value must agree in kind."""
+    """Whether `a` is about as near to the float64 result as `e` is. Infinities and NaNs must agree."""
     wide = torch.complex128 if exact.is_complex() else torch.float64
     a_wide, e_wide, exact = a.to(wide), e.to(wide), exact.to(wide)
     finite = torch.isfinite(exact) & torch.isfinite(e_wide)
@@ -154,7 +155,7 @@ def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
 
 
 def _as_conditioned(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
-    """Whether `a` differs from `e` by no more than rounding of the inputs makes `e` differ from itself."""
+    """Whether `a` differs from `e` by about as much as rounding of the inputs changes `e`."""
     finite = torch.isfinite(e) & torch.isfinite(nudged)
     if not bool(finite.any()) or not bool(torch.isclose(a[~finite], e[~finite], equal_nan=True).all()):
         return False

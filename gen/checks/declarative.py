@@ -1,7 +1,7 @@
 """Tensors from descriptions: ``{shape: [4, 8], domain: positive}``.
 
-A sample is ``{args: [...], kwargs: {...}}``; an argument is a description of a tensor, a list of arguments, or a plain value. A source of
-samples may also be a callable: called with ``(dtype, device)``, it returns such dictionaries, whose leaves may be tensors already.
+A sample is ``{args: [...], kwargs: {...}}``. An argument is a description of a tensor, a list of arguments, or a plain value. A source of
+samples is a list of these, or a callable that takes ``(dtype, device)`` and returns one. Its leaves may be tensors already.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
 
 
 def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
-    """The tensor of a description: `dtype` unless it names its own; floating ones require grad unless it says otherwise.
+    """The tensor of a description. Its dtype is `dtype` unless it names another. Floating tensors require grad unless it says otherwise.
 
-    ValueError names an unknown key or domain, and a domain that the shape or dtype cannot carry.
+    Raises ValueError for an unknown key or domain, and for a domain that does not fit the shape or dtype.
     """
     unknown = set(described) - KEYS
     if unknown:
@@ -122,7 +122,7 @@ def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:
-    """`x` in a layout. Values are kept, but for ``expanded``, which repeats the first slice along the first dimension.
+    """`x` in a layout, with the same values. Only ``expanded`` changes them: it repeats the first slice along the first dimension.
 
     ``transposed``: the last two dimensions swapped in memory. ``noncontiguous`` or ``strided``: every second element of a larger
     storage. ``expanded``: stride 0 in the first dimension. ``contiguous``: as it says.

@@ -1,4 +1,4 @@
-"""`known(…)`: one deviation that is expected, why, and when it applies."""
+"""`known(…)`: one expected deviation, with its reason and conditions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KINDS = ("xfail", "skip", "vanishes", "tolerance")
 
 
 class TableError(ValueError):
-    """A generated module (or a hand-written one) says something that cannot be meant."""
+    """A generated or hand-written module has a table with a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is of; the conditions of entries are evaluated against it."""
+    """The facts of a run against which the conditions of entries are evaluated."""
 
     target: str
     device: str
@@ -47,7 +47,7 @@ class Known:
     atol: float | None = None
 
     def active(self, settings: Settings) -> bool:
-        """Whether target, device and torch version are those that the entry names; what it leaves out is any."""
+        """Whether target, device and torch version match the entry. A condition that it leaves out always matches."""
         return (
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
@@ -66,7 +66,7 @@ class Known:
         return f"{self.raises}({self.match!r})" if self.match is not None else str(self.raises)
 
     def where(self) -> str:
-        """How a person finds the entry: its reason and the line it came from."""
+        """The reason and the source line of the entry, for a person who looks for it."""
         return f"«{self.reason}»" + (f" ({self.source})" if self.source else "")
 
 
@@ -85,7 +85,7 @@ def known(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> Known:
-    """One entry of a module's `known` table; every mistake in it is told at once."""
+    """One entry of a module's `known` table. Its error lists every mistake at once."""
     entry = Known(kind, reason, target, device, torch, raises, match, link, until, source, rtol, atol)
     if mistakes := list(_mistakes(entry)):
         raise TableError(f"known({kind!r}, reason={reason!r}): " + "; ".join(mistakes))

@@ -1,4 +1,4 @@
-"""Running a program over the target and over each reference, and comparing the two."""
+"""Run a program over the target and over each reference, and compare the results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
 _PLAIN = frozenset({"loop", "upstream", "eager"})
 _OF_KERNELS = r"(.*is deprecated in favor of|.*this will lower the performance|An output with one or more elements was resized)"
-_LINEAR = frozenset({"vjp", "backward", "grad"})  # stages whose results are gradients: large ones are compared in random directions
+_LINEAR = frozenset({"vjp", "backward", "grad"})  # stages whose results are gradients: a large gradient is compared in random directions
 
 
 def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample) -> Outputs:
-    """The program over `target`. Warnings that the plain op gives are the op's own, and so is what kernels say of
-    speed, age and buffers in one layout or form and not in another; any other stays an error under pytest."""
+    """The program's results over `target`.
+
+    Warnings that the plain op gives too are ignored. So are warnings of kernels about speed, deprecation and buffers, which depend on
+    layout and form. Any other warning is an error under pytest.
+    """
     with seeded(program.seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
         for message, category in sample.facts.warnings:
@@ -40,7 +43,7 @@ def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stage
 
 @dataclass
 class Comparison:
-    """One program of one sample; the target runs it once, however many references it is compared with."""
+    """One program of one sample. The target runs it once, for any number of references."""
 
     target: Target
     op: str
@@ -54,7 +57,7 @@ class Comparison:
     _actual: Outputs | None = None
 
     def against(self, word: str, tally: Tally) -> None:
-        """Raise Mismatch unless the target agrees with the reference called `word`; Unsuitable where that says nothing."""
+        """Raise Mismatch unless the target agrees with the reference called `word`. Raise Unsuitable if they cannot be compared."""
         if self.device == "meta":
             self._against_kinds(tally)
         elif self.sample.draws and "vmap" in self.stages:
@@ -78,7 +81,7 @@ class Comparison:
         return self._actual
 
     def _against_kinds(self, tally: Tally) -> None:
-        """Tensors of the meta device have shapes and dtypes but no values, so those are all that can be compared."""
+        """Compare shapes and dtypes: tensors of the meta device have no values."""
         if "device" in self.sample.rebuild(self.sample.inputs)[1]:
             raise Unsuitable("the sample names the device of its result")
         inputs = tuple(map(_on_meta, forms.laid_out(self.program.inputs, self.axes["layout"])))
@@ -97,15 +100,18 @@ class Comparison:
         """Whether the reference itself fails on tensors of the meta device."""
         try:
             self.program.on_reference(_on_meta)
-        except Exception:  # kernels, formulas and loops that read a value each say so in words of their own
+        except Exception:  # kernels, formulas and loops that read a value raise different errors
             return True
         return False
 
     def _against_draws(self, tally: Tally) -> None:
-        """No loop draws what a batch does, but as many numbers, of its dtype, whole where the loop's are, and others for each element of
-        the batch. Draws that are certain, as of a distribution without spread, are compared as any result."""
+        """Compare random draws of a batch with those of a loop, whose numbers differ.
+
+        Shapes and dtypes must agree. Draws must be whole numbers if the loop's are. Elements of the batch must not share a draw. If the
+        distribution has no spread, draws are compared like any other result.
+        """
         expected = self.program.on_reference()
-        if self.program.certain:
+        if self.program.deterministic:
             self._compare(expected, tally, self.rule)
             return
         try:
@@ -186,7 +192,7 @@ class Comparison:
         self._compare(self._own_reference(None), tally, self.rule, second=partial(self._own_reference, change))
 
     def _own_reference(self, change: Callable[[Tensor], Tensor] | None) -> Outputs:
-        """What the op's own reference gives, in the shapes and dtypes of the op's results; on changed inputs if asked."""
+        """Results of the op's own reference, in the shapes and dtypes of the op's results. `change` is applied to the inputs."""
         op = self.sample.op
         inputs = self.program.inputs[: len(self.sample.inputs)]
         if change is not None:
@@ -223,12 +229,12 @@ def _whole(x: Tensor) -> bool:
 
 
 def _nudged_and_widened(x: Tensor) -> Tensor:
-    """In double precision, and off by an ulp of the narrow dtype."""
+    """`x` in double precision, off by an ulp of its narrow dtype."""
     return widened(nudged(x))
 
 
 def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
-    """OpInfo's NumPy reference on wide copies of the inputs. It may take fewer arguments than the op: then the sample says nothing."""
+    """Results of OpInfo's NumPy reference on wide copies of the inputs. Raises Unsuitable if it does not accept the arguments."""
     import numpy
     from torch.testing._internal.opinfo.core import SampleInput
 
@@ -237,7 +243,7 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
     assert sample.op.numpy_reference is not None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy warns of overflow and invalid values, which are compared like any other
+            warnings.simplefilter("ignore")  # NumPy warns of overflow and invalid values; these are compared too
             found: Any = sample.op.numpy_reference(given.input, *given.args, **given.kwargs)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # some references are compositions of torch's own ops
         raise Unsuitable(f"the NumPy reference does not take the sample ({type(error).__name__}: {error})") from None
@@ -246,7 +252,9 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
 
 
 def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Wide copies. Integers widen too where all inputs are of one such dtype and results are not: of 8 bits NumPy computes in float16."""
+    """Wide copies. Integers are widened too if all inputs have one integer dtype and results are not integers: from 8 bits, NumPy
+    computes in float16.
+    """
     dtypes = {x.dtype for x in inputs}
     exact = len(dtypes) == 1 and not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
     if exact and any(x.is_floating_point() or x.is_complex() for x in sample.facts.outputs):

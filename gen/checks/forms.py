@@ -19,14 +19,14 @@ DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) tra
 
 
 def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The op in `form` as programs to transform; on a reference each is the functional op. Unsuitable says why there is none."""
+    """The op in `form`, as programs to transform. A reference runs the functional op instead. Raises Unsuitable if there is no program."""
     return _FORMS[form](sample, inputs)
 
 
 def _program(
     sample: Sample, inputs: tuple[Tensor, ...], label: str, call: Callable[..., Any], plain: Callable[..., Any] | None = None
 ) -> Program:
-    """`call` on a target, `plain` on a reference. Inputs beyond the sample's own are buffers: not differentiable."""
+    """A program that runs `call` on a target and `plain` on a reference. Inputs after the sample's own are buffers, not differentiable."""
     flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
     return Program(lambda target: call if plain is None or not _is_reference(target) else plain, inputs, flags, sample.seed, label)
 
@@ -40,9 +40,9 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """Buffers of the right shape, filled with what must not survive, and empty ones that the op has to resize.
+    """Two programs with buffers: buffers of the right shape, full of ones that the op must overwrite; empty ones, which it must resize.
 
-    Buffers are inputs, so that a target sees writes to values of its own, and they are what is returned.
+    Buffers are inputs, so that a target sees writes to its own values. The programs return them.
     """
     variant = sample.op.out
     if variant is None:
@@ -93,7 +93,7 @@ def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """In place on a view of the first half of a base; the base is returned, so its other half must keep values and gradients."""
+    """In place on a view of the first half of a base. The program returns the base, so values and gradients of the other half count."""
     variant = _inplace_variant(sample)
 
     def call(*values: Any) -> Values:
@@ -135,7 +135,7 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
 
 
 def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """``(name, inputs)``: the sample's own inputs, or the extreme variants of them that the plain op accepts."""
+    """``(name, inputs)``: the sample's own inputs, or those of their extreme variants that the plain op accepts."""
     if values == "ordinary":
         return [("", sample.inputs)]
     made = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
@@ -148,7 +148,7 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
 
 
 def _filled(x: Tensor, number: float) -> Tensor:
-    """Every third element replaced, the first included, signs alternating."""
+    """`x` with every third element replaced by `number`, from the first on, with alternating signs."""
     if not (x.is_floating_point() or x.is_complex()) or not x.numel():
         return x
     flat = x.reshape(-1).clone()
@@ -172,13 +172,13 @@ def _has_range(x: Tensor) -> bool:
 def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
     try:
         sample(*inputs)
-    except Exception:  # ops refuse such values, or need sizes that fit their other arguments, each with an error of its own
+    except Exception:  # ops refuse such values or sizes with different errors
         return False
     return True
 
 
 def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
-    """Copies of inputs, which samples share, in a layout; ``expanded`` has stride 0 where one repeats itself (:func:`repeating`)."""
+    """Copies of inputs in a layout, since samples share the inputs. ``expanded`` sets stride 0 where one repeats (:func:`repeating`)."""
     if layout == "contiguous":
         return tuple(x.clone() for x in inputs)
     laid = map(_expanded, inputs) if layout == "expanded" else (arrange(x, layout) for x in inputs)
@@ -186,7 +186,7 @@ def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
 
 
 def repeating(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Inputs whose first slice is repeated along the first dimension, contiguous: what ``expanded`` can lay out."""
+    """Contiguous inputs whose first slice repeats along the first dimension. ``expanded`` can lay these out."""
     return tuple(x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs)
 
 

@@ -1,8 +1,8 @@
-"""Calls with a dimension too few, too many or out of range: vmap raises if and only if a loop does.
+"""Calls with a dimension too few, too many or out of range. vmap must raise if and only if a loop does.
 
-A batch has one dimension more than an element. A kernel that is given all of it may take the batch for a dimension of the op, and
-give an answer that mixes the elements. The variants of a sample are such that this can happen: the batch is as long as the dimension
-that is missing. Which of them are mistakes need not be known: the loop decides.
+A batch has one dimension more than an element. A kernel that gets the whole batch may treat the batch dimension as a dimension of the op,
+and return an answer that mixes the elements. The variants of a sample make this possible: the batch is as long as the missing dimension.
+The loop decides which variants are mistakes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
 Rows = Sequence[Sequence[Tensor]]
-LENGTHS = range(2, 6)  # of a batch that stands in for a dimension; any other has two elements
+LENGTHS = range(2, 6)  # of a batch in the place of a dimension; any other batch has two elements
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A call that may be ill-formed. `changed` is the place of the input that is not as in the sample, if one is; `batch` is the batch in
-    that place, where it is not made by varying the input."""
+    """A call that may be ill-formed. `changed` is the place of the input that differs from the sample, if one does. `batch` is the batch
+    for that place, if it is not made by varying the input.
+    """
 
     label: str
     call: Flat
@@ -44,7 +45,7 @@ class Variant:
 
 
 def variants(sample: Sample, form: str) -> Iterator[Variant]:
-    """The calls to try, the sample's own first."""
+    """The calls to try. The first is the sample itself."""
     written = [place for place, flag in enumerate(sample.facts.mutated) if flag]
     if form == "inplace":
         if sample.op.inplace is None or not sample.inputs:
@@ -70,13 +71,13 @@ def variants(sample: Sample, form: str) -> Iterator[Variant]:
     yield Variant("as it is", calling(None), sample.inputs)
     for place, x in enumerate(sample.inputs):
         for label, changed in _reshaped(x):
-            batch = x if changed.ndim < x.ndim and x.shape[0] in LENGTHS else None  # physically the sample as it is
+            batch = x if changed.ndim < x.ndim and x.shape[0] in LENGTHS else None  # its memory is that of the sample
             yield Variant(f"tensor {place} {label}", calling(None), _replaced(sample.inputs, place, changed), place, batch)
     for place, x in enumerate(sample.inputs):
         if x.dtype is torch.int64 and x.numel() and sample.inputs[0].ndim:
             beyond = x.clone(memory_format=torch.contiguous_format)
             beyond.view(-1)[0] = max(sample.inputs[0].shape)
-            batch = torch.stack([beyond, vary(x, 1)])  # the next element has rows where the first has no more
+            batch = torch.stack([beyond, vary(x, 1)])  # in memory, the rows of the next element follow those of the first
             yield Variant(f"tensor {place} with an index out of range", calling(None), sample.inputs, place, batch)
     for label, change in _renumbered(sample):
         yield Variant(label, calling(change), sample.inputs)
@@ -91,12 +92,12 @@ def _reshaped(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _replaced(inputs: tuple[Tensor, ...], place: int, changed: Tensor) -> tuple[Tensor, ...]:
-    """`inputs` with another tensor in one place, and wherever else the same tensor stands."""
+    """`inputs` with `changed` in the place of one tensor, wherever that tensor occurs."""
     return tuple(changed if x is inputs[place] else x for x in inputs)
 
 
 def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], None]]]:
-    """Every integer argument as a dimension just out of range on either side, and as the integer before it."""
+    """Changes of one integer argument each: to a dimension just out of range on either side, and to the integer argument before it."""
     leaves = pytree.tree_leaves(sample.rebuild(sample.inputs))
     rank = sample.inputs[0].ndim if sample.inputs else 0
 
@@ -117,15 +118,18 @@ def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], Non
 
 
 def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
-    """Which inputs are batched: all, and the changed one (or the first, which an op in place writes to) alone."""
+    """The choices of batched inputs: all; only the changed one; or only the first, to which an in-place op writes."""
     places = range(len(variant.inputs))
     masks = [tuple(True for _ in places), tuple(place == (variant.changed or 0) for place in places)]
     return [mask for mask in dict.fromkeys(masks) if mask[0] or form != "inplace"]
 
 
 def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> None:
-    """Raise Mismatch unless vmap of every variant does as the loop. Where the target's vmap takes not even the sample itself, which is for
-    other checks to judge, variants say nothing; Unsuitable if that is so of all."""
+    """Raise Mismatch unless vmap of every variant agrees with the loop.
+
+    A choice of batched inputs is left out if the target's vmap refuses the sample itself under it, as other checks judge that. Raises
+    Unsuitable if that leaves none.
+    """
     if not sample.inputs:
         raise Unsuitable(f"{sample.description} has no tensor input to batch")
     own, *others = variants(sample, form)
@@ -167,7 +171,7 @@ def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
 
 
 def _attempt(sample: Sample, run: Callable[[], Any]) -> Any:
-    """The result, or the exception, of which any will do: kernels, decompositions and Python each raise their own."""
+    """The result or the exception, of any class: kernels, decompositions and Python raise different ones."""
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -182,7 +186,7 @@ def _differences(target: Target, sample: Sample, variant: Variant, mask: Sequenc
     if not isinstance(expected, Exception) and not isinstance(actual, Exception):
         try:
             compare(actual, expected, Rule(), tally)
-            tally.nonzero += 1  # the claim is that none raises, zeros or not
+            tally.nonzero += 1  # the claim is that nothing raises, so zeros count too
         except Mismatch as mismatch:
             yield f"{where}: {mismatch}"
         return

@@ -1,4 +1,4 @@
-"""What one sample is run as: forms, fillings, in_dims patterns, each a program ready to run."""
+"""The programs that one sample runs as: one for each form, filling and in_dims pattern."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gen.pipeline import WHOLE
 def instances(
     sample: Sample, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None]
 ) -> Iterator[tuple[Program, str]]:
-    """Programs of the pipeline `stages`, innermost first, over one sample, each with what distinguishes it in words.
+    """Programs of the pipeline `stages`, innermost first, over one sample. Each comes with a label that distinguishes it.
 
-    Patterns that the sample does not allow are noted in `reasons`. A sample that allows none is Unsuitable.
+    Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows none.
     """
     found = False
     for root, label in _roots(sample, axes):
@@ -58,7 +58,7 @@ def _grown(
 
 
 def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
-    """The pipeline without vmap; shared by all checks that have it, or have more stages around it."""
+    """The pipeline without vmap. All checks that contain it share it."""
     program = root
     for end in range(1, len(stages) + 1):
         key = ("program", id(root), tuple(stages[:end]))
@@ -91,7 +91,7 @@ def _branches(
 
 
 def _reference_outputs(program: Program) -> Any:
-    """The result of a last stage on the reference. It is stored with the program, which is compared with it."""
+    """The reference's result of the last stage. It is stored with the program that is compared with it."""
     return program.on_reference()
 
 

@@ -1,7 +1,7 @@
-"""What the outcome of a case is, given what failed in it and what its entries say.
+"""The outcome of a case, from its failures and its entries.
 
-An xfail is strict: the case must fail, and every failing sample must fail with the exception and message of one of the
-case's entries. So an entry can neither hide a second mistake nor outlive the first.
+An xfail is strict. The case must fail, and every failing sample must raise the exception and message of one of the case's entries. So an
+entry cannot hide a second mistake, and cannot remain after the first is fixed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Verdict", "attempt", "brief", "settle"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one case, in a line, with the failures to show and the entries that happened."""
+    """The outcome of one case: a word, a line that says why, the failures to show, and the entries that happened."""
 
     outcome: str
     why: str = ""
@@ -32,7 +32,7 @@ class Verdict:
 
 
 def attempt(check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date) -> Verdict:
-    """Run one check on one case and settle it; `entries` are those active under the run's settings, by name."""
+    """Run one check on one case and return its verdict. `entries` are those active under the run's settings, by name."""
     early = _before(entries, today)
     if early is not None:
         return early
@@ -58,10 +58,10 @@ def _before(entries: Mapping[str, Known], today: datetime.date) -> Verdict | Non
 
 
 def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, partial: bool = False, values: bool = True) -> Verdict:
-    """Match every failure with an xfail.
+    """The verdict, after matching every failure with an xfail.
 
-    An entry may rightly not happen where only some samples ran (`partial`), and where tensors have no `values` to be wrong or to be
-    read, unless the entry names that device.
+    An entry need not happen if only some samples ran (`partial`). Nor need it if tensors have no `values`, unless the entry names a
+    device.
     """
     xfails = {name: entry for name, entry in entries.items() if entry.kind == "xfail"}
     happened: dict[str, None] = {}
@@ -89,7 +89,7 @@ def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, p
 
 
 def brief(error: BaseException) -> str:
-    """An exception in one line."""
+    """The exception in one line."""
     lines = str(error).strip().splitlines() or [""]
     first = lines[0] if isinstance(error, Mismatch | Vacuous) else f"{type(error).__name__}: {lines[0]}"
     return first if len(first) <= 300 else first[:299] + "…"

@@ -1,6 +1,6 @@
-"""torch's OpInfo database as a source of ops and samples, by the dotted names that matrix.yaml uses.
+"""torch's OpInfo database as a source of ops and samples, under the dotted names of matrix.yaml.
 
-The database takes seconds to import and is private to torch, so it is imported once, when first asked for, and only here.
+The database is private to torch and takes seconds to import. So it is imported only here, once, when it is first needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gen.checks.seeds import seeded_with_numpy
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
-CANDIDATES = 64  # samples of one op that are kept; the choice for a check is made among them
+CANDIDATES = 64  # samples of one op that are stored; a check chooses among them
 READ = 512  # samples read from one generator
 
 
@@ -45,7 +45,7 @@ def _resolves(root: object, path: str) -> bool:
 
 @cache
 def database() -> dict[str, OpInfo]:
-    """Every OpInfo by dotted name. The import's own warnings concern torch's test helpers."""
+    """Every OpInfo by dotted name. Warnings during the import are ignored, as they concern torch's test helpers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
@@ -65,22 +65,22 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
 
 
 def samples(info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[SampleInput]:
-    """About :data:`CANDIDATES` SampleInputs at most. Inputs that torch would differentiate require grad: that is how OpInfo marks them."""
+    """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would differentiate by ``requires_grad``."""
     with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # making samples is not what is tested
+        warnings.simplefilter("ignore")  # sampling itself is not under test
         found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), READ))
     return iter([*_thinned(found), *_small(info, found)])
 
 
 def _thinned(found: list[SampleInput]) -> list[SampleInput]:
-    """The first half of the limit as it comes, the other half spread evenly: neighbours are alike."""
+    """As many samples as the limit allows: the first ones, then others spread evenly, because neighbours are alike."""
     half = CANDIDATES // 2
     rest = found[half:]
     return found if len(found) <= CANDIDATES else found[:half] + rest[:: -(-len(rest) // half)]
 
 
 def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
-    """Pieces of the first sample of an elementwise op of one tensor, of which OpInfo makes only samples too large for a Jacobian."""
+    """Parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of these are too large for a Jacobian."""
     from torch.testing._internal.opinfo import core
 
     if not isinstance(info, core.UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
@@ -92,7 +92,7 @@ def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
 
 
 def errors(info: OpInfo, device: str) -> list[ErrorInput]:
-    """The ErrorInputs of the op; none where torch has written none."""
+    """The ErrorInputs of the op, which may be none."""
     written: object = info.error_inputs_func
     if written is None:
         return []
@@ -102,7 +102,7 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
 
 
 def has_own_wrapper(info: OpInfo) -> bool:
-    """Whether derivatives are those of a wrapped op, as of ``cholesky(x + xᴴ)``, because the op reads only part of its input."""
+    """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op reads only part of its input."""
     from torch.testing._internal.opinfo import core
 
     return info.gradcheck_wrapper is not core.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default

@@ -1,4 +1,4 @@
-"""What can become of a comparison other than passing."""
+"""Exceptions for the outcomes of a comparison that does not pass."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ __all__ = ["Lacking", "Mismatch", "Unsuitable", "Vacuous"]
 
 
 class Mismatch(AssertionError):
-    """Target and reference differ; the message says where and by how much."""
+    """Target and reference differ. The message says where and by how much."""
 
 
 class Vacuous(AssertionError):
-    """Nothing was compared, or only zeros with zeros; the message says why."""
+    """Nothing was compared, or only zeros with zeros. The message says why."""
 
 
 class Lacking(Exception):
-    """The target does not offer a stage of the pipeline, or the meta device no value that the op needs; the message says which."""
+    """The target lacks a stage of the pipeline, or the meta device lacks a value that the op needs. The message says which."""
 
 
 class Unsuitable(Exception):
-    """One sample, or one in_dims pattern of it, cannot carry the check; a case whose samples all are is vacuous."""
+    """The check cannot use one sample, or one in_dims pattern of it. A case is vacuous if this holds for all samples."""

@@ -1,8 +1,8 @@
 """Pipelines of transforms over a sample, built from the innermost stage outwards.
 
-A :class:`Program` is a function of flat inputs that can be built over any target, together with inputs to run it on. Each stage maps a
-program to a program. What a stage must know of its function (shapes of outputs, which of them are differentiable) is observed once on the
-reference, so that a target decides nothing about what is asked of it; the same code then builds the pipeline over both.
+A :class:`Program` is a function of flat inputs and the inputs to run it on. It can be built over any target. Each stage maps a program to a
+program. A stage needs facts about its function: shapes of outputs, and which of them are differentiable. They are observed once on the
+reference, so the target has no influence on what it is asked. The same code then builds the pipeline over target and reference.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gen.reference.loop import sum_of_squares
 from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
-JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; of larger ones only a corner is taken
+JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; a larger one is restricted to a corner
 CORNER = 8  # elements of each tensor in such a corner
 
 
 @dataclass
 class Program:
-    """`over(target)` is the function; `inputs` are plain tensors; `label` is its text and, with `seed`, its identity."""
+    """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and `seed` identify it."""
 
     over: Callable[[Target], Flat]
     inputs: tuple[Tensor, ...]
@@ -46,32 +46,32 @@ class Program:
             return reference.observe(self.over(reference), self.inputs, self.differentiable)
 
     def on_reference(self, change: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Outputs over the loop reference, kept; `change`: on changed inputs."""
+        """Outputs over the loop reference, computed once for each `change` of the inputs."""
         if change not in self._results:
             reference = Loop()
             inputs = self.inputs if change is None else tuple(map(change, self.inputs))
             with seeded(self.seed), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what plain torch warns of is not about the target
+                warnings.simplefilter("ignore")  # warnings of plain torch are not about the target
                 self._results[change] = tuple(self.over(reference)(*inputs))
         return self._results[change]
 
     @cached_property
-    def certain(self) -> bool:
-        """Whether the reference gives the same from another seed."""
+    def deterministic(self) -> bool:
+        """Whether the reference returns the same with another seed."""
         other = replace(self, seed=self.seed + 1, _results={})
         return all(map(torch.equal, self.on_reference(), other.on_reference()))
 
     @property
-    def active(self) -> list[int]:
-        """Places of the differentiable inputs."""
+    def active_inputs(self) -> list[int]:
+        """Places of the differentiable inputs. Raises Unsuitable if there is none."""
         places = [place for place, flag in enumerate(self.differentiable) if flag]
         if not places:
             raise Unsuitable(f"{self.label} has no differentiable input")
         return places
 
     @property
-    def kept(self) -> list[int]:
-        """Places of the differentiable outputs."""
+    def active_outputs(self) -> list[int]:
+        """Places of the differentiable outputs. Raises Unsuitable if there is none."""
         places = [place for place, flag in enumerate(self.observed[1]) if flag]
         if not places:
             raise Unsuitable(f"no output of {self.label} depends differentiably on its inputs")
@@ -87,14 +87,14 @@ class Program:
 
 
 def widened(x: Tensor) -> Tensor:
-    """`x` in float64 or complex128; integers and booleans as they are."""
+    """`x` in float64 or complex128; integers and booleans unchanged."""
     if x.is_complex():
         return x.to(torch.complex128)
     return x.to(torch.float64) if x.is_floating_point() else x
 
 
 def nudged(x: Tensor) -> Tensor:
-    """`x` with every floating or complex element off by about an ulp, one way or the other."""
+    """`x` with every floating or complex element off by about an ulp, up and down in turn."""
     if not (x.is_floating_point() or x.is_complex()):
         return x
     signs = torch.ones(x.numel(), dtype=x.dtype, device=x.device)
@@ -103,7 +103,7 @@ def nudged(x: Tensor) -> Tensor:
 
 
 def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int]) -> Flat:
-    """`f` as a function of the inputs at `places`, giving the outputs at `outputs`; other inputs stay at `values`."""
+    """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other inputs are fixed at `values`."""
 
     def g(*some: Any) -> Values:
         full = list(values)
@@ -116,20 +116,20 @@ def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: S
 
 
 def extend(program: Program, stage: str) -> Program:
-    """`stage` around `program`, for every nesting stage but vmap, which needs a pattern (:func:`batched`)."""
+    """`stage` of `program`, for every nesting stage except vmap, which needs a pattern (:func:`batched`)."""
     return _STAGES[stage](program)
 
 
 def batched(program: Program, inputs: tuple[Tensor, ...], in_dims: tuple[int | None, ...]) -> Program:
-    """vmap around `program`; `inputs` carry the batch at `in_dims`."""
+    """vmap of `program`; `inputs` are batched at `in_dims`."""
     over = program.over
     label = f"vmap[{','.join('-' if dim is None else str(dim) for dim in in_dims)}]({program.label})"
     return Program(lambda target: target.vmap(over(target), in_dims), inputs, program.differentiable, program.seed, label)
 
 
 def _reverse(name: str, program: Program) -> Program:
-    """``vjp`` or ``backward``: the cotangents become inputs, the gradients are the outputs."""
-    active, kept, count = program.active, program.kept, len(program.inputs)
+    """``vjp`` or ``backward`` of `program`. Cotangents become inputs, and gradients are the outputs."""
+    active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
     cotangents = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
 
     def over(target: Target) -> Flat:
@@ -147,7 +147,7 @@ def _reverse(name: str, program: Program) -> Program:
 
 
 def _jvp(program: Program) -> Program:
-    active, kept, count = program.active, program.kept, len(program.inputs)
+    active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
     def over(target: Target) -> Flat:
@@ -166,7 +166,7 @@ def _jvp(program: Program) -> Program:
 
 
 def _grad(program: Program) -> Program:
-    active, kept = program.active, program.kept
+    active, kept = program.active_inputs, program.active_outputs
 
     def over(target: Target) -> Flat:
         f = program.over(target)
@@ -184,7 +184,7 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
     def stage(program: Program) -> Program:
         if _jacobian_size(program, name) > JACOBIAN_LIMIT:
             program = _cornered(program)
-        active, kept = program.active, program.kept
+        active, kept = program.active_inputs, program.active_outputs
 
         def over(target: Target) -> Flat:
             f = program.over(target)
@@ -202,14 +202,14 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
 
 
 def _jacobian_size(program: Program, name: str) -> int:
-    inputs = sum(program.inputs[place].numel() for place in program.active)
-    outputs = sum(program.observed[0][place].numel() for place in program.kept)
+    inputs = sum(program.inputs[place].numel() for place in program.active_inputs)
+    outputs = sum(program.observed[0][place].numel() for place in program.active_outputs)
     return inputs * outputs * (inputs if name == "hessian" else 1)
 
 
 def _cornered(program: Program) -> Program:
-    """`program` as a function of the first elements of its large differentiable inputs, giving the first elements of its outputs."""
-    large = [place for place in program.active if program.inputs[place].numel() > CORNER]
+    """`program` as a function of the first elements of its large differentiable inputs. It returns the first elements of its outputs."""
+    large = [place for place in program.active_inputs if program.inputs[place].numel() > CORNER]
 
     def over(target: Target) -> Flat:
         f = program.over(target)

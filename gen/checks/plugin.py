@@ -1,7 +1,7 @@
-"""The pytest plug-in of the matrix: its options, which cells a run takes, and how one cell is run and shown.
+"""The pytest plug-in of the matrix: its options, the choice of cells, and how a cell runs and is reported.
 
-Loaded with `-p gen.checks.plugin`, also for tests that are none of the matrix; therefore torch and the target are imported
-when the first cell needs them, not before.
+It is loaded with `-p gen.checks.plugin`, for tests outside of the matrix too. So torch and the target are imported only when the first
+cell needs them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Run:
         return self._target
 
     def header(self) -> dict[str, Any]:
-        """What the results file and the terminal say of the run."""
+        """The description of the run, for the results file and the terminal."""
         return {
             "target": self.settings.target,
             "device": self.settings.device,
@@ -121,7 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _narrowed(config: pytest.Config) -> str:
-    """What keeps this run from taking every cell of its tier, in words; empty when nothing does."""
+    """Why this run does not take every cell of its tier, in words; empty if it does."""
     option = config.option
     asked = {
         "-k": option.keyword,
@@ -155,7 +155,7 @@ def _relative(path: Path, root: Path) -> Path:
 
 
 def family_of(module: Any) -> Family:
-    """The table of a generated module; one without a table is a family of its file's name."""
+    """The table of a generated module. A module without a table is a family with its file's name."""
     found = getattr(module, "FAMILY", None)
     return found if isinstance(found, Family) else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
 
@@ -171,7 +171,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             family.entries(cell)
     except TableError as error:
         pytest.fail(str(error), pytrace=False)
-    # Without a cell at this tier the function is left out, not reported as an empty and so skipped test.
+    # A function without a cell at this tier is left out. Otherwise pytest would report a skipped test.
     metafunc.parametrize("case", chosen, ids=[cell.id for cell in chosen], indirect=True)
 
 
@@ -194,7 +194,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Load torch, the target and OpInfo's database before the first cell, so that no cell's time includes it."""
+    """Load torch, the target and OpInfo's database before the first cell, so that no cell's time includes the loading."""
     if session.config.option.collectonly:
         return
     cells = [(item, cell) for item in session.items if (cell := _cell(item)) is not None]
@@ -210,7 +210,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _empty(item: pytest.Item) -> bool:
-    """Whether pytest made this item for a check that has no cell at the tier."""
+    """Whether pytest made this item for a check without a cell at the tier."""
     spec = getattr(item, "callspec", None)
     return spec is not None and cells_of(getattr(item, "function", None)) is not None and not isinstance(spec.params.get("case"), Cell)
 
@@ -223,13 +223,13 @@ def _cell(item: pytest.Item) -> Cell | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Attach what is known of the cell before anything can fail; the outcome is filled in when there is one."""
+    """Attach the facts of the cell before anything can fail. The outcome is filled in later."""
     cell = _cell(item)
     if cell is None:
         return
     assert isinstance(item, pytest.Function)
     family = family_of(item.module)
-    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail  # --runxfail: as if nothing were expected
+    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail  # with --runxfail no failure is expected
     entries = {
         name: entry for name, entry in family.entries(cell).items() if entry.active(settings) and not (shown and entry.kind == "xfail")
     }
@@ -252,7 +252,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    """The case of this cell, on the target, device and samples that the run chose."""
+    """The case of this cell, with the run's target, device and samples."""
     from gen.checks.case import Case
 
     run: Run = request.config.stash[_run]
@@ -271,7 +271,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run one cell and turn its verdict into pytest's terms. Other tests are left to pytest."""
+    """Run one cell and report its verdict to pytest. pytest runs other tests itself."""
     __tracebackhide__ = True
     if _cell(pyfuncitem) is None:
         return None
@@ -297,11 +297,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 class CellFailed(Exception):
-    """Carries a finished text to the report; its own traceback says nothing."""
+    """An error whose text is the report. Its traceback is not shown."""
 
 
 def _show(item: pytest.Function, case: Case, verdict: Verdict) -> None:
-    """Each failing sample as a subtest, then the case itself with one line."""
+    """Report each failing sample as a subtest, then the case in one line."""
     __tracebackhide__ = True
     samples = [failure for failure in verdict.failures if failure.sample is not None]
     if samples:
@@ -328,7 +328,7 @@ def _raise(item: pytest.Function, failure: SampleFailure, verdict: Verdict) -> N
     if isinstance(failure.error, Mismatch | Vacuous):
         lines.append(str(failure.error))
     else:
-        # Python's own form: pytest's quotes whole functions, and parses torch's files of 20,000 lines to do so.
+        # Python's traceback: pytest's quotes whole functions, for which it parses torch's files of 20,000 lines.
         lines.append("".join(traceback.format_exception(failure.error)).rstrip())
     raise CellFailed("\n".join([*lines, f"reproduce: {_command(item, failure.sample)}"])) from failure.error
 
@@ -341,7 +341,7 @@ def _title(item: pytest.Function) -> str:
 
 
 def _command(item: pytest.Function, sample: int | None) -> str:
-    """The line that reruns just this."""
+    """The command that reruns this cell or sample."""
     run = item.config.stash[_run]
     words = ["pytest", shlex.quote(item.nodeid), "--target", shlex.quote(run.settings.target)]
     if run.settings.device != "cpu":

@@ -1,7 +1,7 @@
 """Stages that take a whole program: captured graphs, joint graphs, exports and per-sample gradients.
 
-Each becomes a :class:`~gen.checks.pipelines.Program` as well: the graph is captured on one set of values and run on another, so a value
-that was baked into it shows; with dynamic shapes it is run once more at another size, where the sample permits one.
+Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and run on another, so that a value that is
+constant in the graph shows. With dynamic shapes it also runs at another size, if the sample has one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` around `program`; `axes` may hold ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``."""
+    """`stage` of `program`. `axes` may have ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``."""
     if stage == "per_sample":
         return _per_sample(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
@@ -44,7 +44,7 @@ def _captured(stage: str, program: Program, dynamic: bool) -> Program:
                 raise Mismatch("the traced function has no attribute `graph`")
             found: list[Any] = []
             for k in range(len(groups)):
-                with seeded(program.seed):  # whatever the capture drew
+                with seeded(program.seed):  # the capture may have drawn too
                     found += replay(*values[k * count : (k + 1) * count])
             return tuple(found)
 
@@ -55,8 +55,8 @@ def _captured(stage: str, program: Program, dynamic: bool) -> Program:
 
 
 def _joint(program: Program, partition: str, dynamic: bool) -> Program:
-    kept, flags, count = program.kept, program.differentiable, len(program.inputs)
-    _ = program.active  # says what is missing if nothing is differentiable
+    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    _ = program.active_inputs  # raises if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, dynamic)]
     everywhere = [extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs for group in groups]
 
@@ -91,7 +91,7 @@ def _beside(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor,
 
 
 def other_values(program: Program) -> tuple[Tensor, ...]:
-    """Inputs of the same shapes with other values, which the reference accepts."""
+    """Inputs of the same shapes with other values. The reference accepts them."""
     for variation in VARIATIONS:
         inputs = tuple(vary(x, 1, variation) for x in program.inputs)
         outputs = _accepted(program, inputs)
@@ -101,7 +101,7 @@ def other_values(program: Program) -> tuple[Tensor, ...]:
 
 
 def other_sizes(program: Program, dynamic: bool) -> list[tuple[Tensor, ...]]:
-    """At most one set of inputs in which every dimension of some size n > 1 has become 2n; a graph's number of results is fixed."""
+    """Inputs in which every dimension of one size n > 1 has become 2n: one set, or none. The number of results does not change."""
     if not dynamic:
         return []
     sizes = sorted({size for x in program.inputs for size in x.shape if size > 1}, reverse=True)
@@ -125,7 +125,7 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
     try:
         with seeded(program.seed):
             return reference.observe(program.over(reference), inputs, program.differentiable)[0]
-    except Exception:  # the op refuses these inputs, in its own words
+    except Exception:  # the op refuses these inputs, with any error
         return None
 
 
@@ -133,9 +133,12 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
 
 
 def _per_sample(program: Program, axes: Mapping[str, str]) -> Program:
-    """The batch is the first input, or one of indices, if the op works sample by sample along its dimension 0."""
+    """Per-sample gradients of `program`.
+
+    The batch is the first input or one of indices. The op must work sample by sample along its dimension 0.
+    """
     place = _batch_input(program)
-    active, kept = program.active, program.kept
+    active, kept = program.active_inputs, program.active_outputs
     params = [p for p in active if p != place]
     if not params:
         raise Unsuitable(f"{program.label} has no differentiable input besides the batch")
@@ -168,7 +171,7 @@ def _works_by_sample(program: Program, place: int) -> bool:
     try:
         rows = [f(*program.inputs[:place], entry[None], *program.inputs[place + 1 :]) for entry in program.inputs[place]]
         together = [torch.cat(column) for column in zip(*rows, strict=True)]
-    except Exception:  # not a batch: the op refuses a slice of this input, or gives what cannot be put together
+    except Exception:  # not a batch: the op refuses a slice of this input, or the results cannot be joined
         return False
     whole_outputs = program.observed[0]
     return all(

@@ -1,6 +1,6 @@
-"""What a run leaves: the results file, the record of durations, and the summary on the terminal.
+"""What a run writes: the results file, the record of durations, and the summary on the terminal.
 
-Cells may have run in worker processes; their facts arrive here, in the controlling one, as user properties of the reports.
+Cells may have run in worker processes. Their facts arrive in the controlling process as user properties of the reports.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Recorder:
         self._complete = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "context"):  # a subtest; its case follows
+        if hasattr(report, "context"):  # a subtest, whose case follows
             return
         facts = dict(report.user_properties).get(FACTS)
         if not isinstance(facts, dict):
@@ -80,11 +80,11 @@ class Recorder:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def nothing_passed(self) -> bool:
-        """A run of skips proves nothing. An expected failure is a result: the case ran and was compared."""
+        """Whether no cell passed or failed as expected. Such a run proves nothing."""
         return bool(self.cells) and not any(cell.outcome in ("passed", "xfailed") for cell in self.cells)
 
     def never(self) -> list[str]:
-        """Active entries that no cell of a whole run has met; strictness cannot see those that share a case with another."""
+        """Active entries that no cell of a whole run needed. Strict xfails do not reveal one that shares its cases with another entry."""
         if not (self.whole and self._complete):
             return []
         met = {name for cell in self.cells for name in cell.entries}
@@ -129,7 +129,7 @@ def _last_line(report: pytest.TestReport) -> str:
 
 
 def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:
-    """A worker that dies sends no facts; the node id tells which cell it was at."""
+    """The facts of a cell whose worker died, from the node id."""
     module, _, rest = report.nodeid.partition("::")
     check, _, case = rest.rstrip("]").partition("[")
     op, *words = case.split("-")

@@ -1,4 +1,4 @@
-"""The results file: JSON lines, a header, one line per cell, and a last line that says that the run ended."""
+"""The results file, in JSON lines: a header, a line per cell, and a last line if the run ended."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 __all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "read"]
 
-# Best first; the worst of several cells is the last of these among them.
+# Best first, so the worst of several cells has the last of these.
 OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error")
 
 
 class ResultsError(ValueError):
-    """A results file that cannot be read, with the line."""
+    """A results file cannot be read. The message names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What became of one cell. `node` is its pytest id, `entries` the known entries that happened.
+    """The result of one cell. `node` is its pytest id, `entries` are the known entries that happened.
 
-    `loops` are the ops that the target's vmap ran one element at a time, and how often.
+    `loops` counts the runs of each op that the target's vmap ran one element at a time.
     """
 
     id: str
@@ -43,7 +43,7 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A file read back. `end` is empty when the run was cut short."""
+    """The content of a results file. `end` is empty if the run was cut short."""
 
     header: Mapping[str, Any]
     cells: tuple[CellResult, ...]
@@ -54,7 +54,7 @@ class Results:
 
 
 def default_path(target: str, device: str, part: str = "") -> Path:
-    """Where a run records itself. A narrowed run (`part`) has a file of its own, so that it does not replace a whole one."""
+    """The results file of a run. A narrowed run (`part`) has another file, so that it does not replace the file of a whole run."""
     suffix = f"-{part}" if part else ""
     return Path(".cache/matrix") / f"results-{_word(target)}-{_word(device)}{suffix}.jsonl"
 
@@ -64,7 +64,7 @@ def _word(text: str) -> str:
 
 
 class Writer:
-    """Writes cells as they come, so that a run that dies leaves what it knew."""
+    """Writes each cell at once, so that a run that dies leaves its results so far."""
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Writer:
 
 
 def read(path: Path) -> Results:
-    """Read a results file; unknown keys are ignored, so that files of a newer version can be read."""
+    """Read a results file. Unknown keys are ignored, so that files of a newer version can be read."""
     header: dict[str, Any] | None = None
     end: dict[str, Any] = {}
     cells: list[CellResult] = []
@@ -110,7 +110,7 @@ def read(path: Path) -> Results:
                     cells.append(cell)
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
-                break  # the line that was being written when the run died
+                break  # the run died while it wrote this line
             raise ResultsError(f"{path}:{number}: not a line of a results file ({error})") from error
     if header is None:
         raise ResultsError(f"{path}: no header line; is it a results file?")

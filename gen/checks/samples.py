@@ -1,8 +1,8 @@
-"""Samples as flat functions: tensors in, a tuple of tensors out, everything else closed over.
+"""Samples as flat functions from tensors to a tuple of tensors. They close over all other arguments.
 
-A sample knows which inputs are differentiable, and what one run of the op on plain tensors shows: whether it draws random numbers,
-whether it changes its inputs, what warnings its kernels give. Samples of one op and dtype are built once per generated module and
-shared by its checks, and so is what was computed for them (:attr:`Sample.memory`).
+A sample records which inputs are differentiable. One run of the op on plain tensors shows its facts: whether it draws random numbers,
+whether it writes to its inputs, which warnings its kernels give. Samples of one op and dtype are built once per generated module. Its
+checks share them, and the results computed for them (:attr:`Sample.memory`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 Apply = Callable[..., Any]
-LARGEST = 20_000  # elements of all inputs together; larger samples show nothing that smaller ones do not
+LARGEST = 20_000  # elements of all inputs together; larger samples show no more than smaller ones
 
 
 @dataclass(frozen=True)
 class Op:
-    """What can be called: the op, its variants, and what turns its raw result into the outputs that are compared."""
+    """An op with its variants and references."""
 
     name: str
     call: Apply
@@ -64,13 +64,13 @@ class Sample:
     _facts: Facts | None = None
 
     def __call__(self, *tensors: Any) -> Values:
-        """The flat function. Inputs that the op writes to are cloned first, so it is a function indeed."""
+        """The flat function. It first clones the inputs that the op writes to, so that it has no side effect."""
         if self.facts.mutates:
             tensors = tuple(t.clone() if written else t for t, written in zip(tensors, self.facts.mutated, strict=True))
         return self.outputs(self.raw(self.op.call, tensors))
 
     def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
-        """`call` on the sample's arguments with `tensors` in their places, result as it comes."""
+        """`call` on the sample's arguments with `tensors` in their places. Returns the unchanged result."""
         args, kwargs = self.rebuild(tensors)
         if self.wrap is not None:
             return self.wrap(call, *args, **kwargs, **extra)
@@ -82,7 +82,7 @@ class Sample:
 
     @property
     def facts(self) -> Facts:
-        """What one run on plain tensors showed; an op that fails there raises its own error, here and at every use."""
+        """The facts from one run on plain tensors. If the op failed there, its error is raised here, each time."""
         if self._facts is None:
             self._facts = _observe(self)
         if self._facts.error is not None:
@@ -91,7 +91,7 @@ class Sample:
 
     @property
     def draws(self) -> bool:
-        """Whether the op is a draw and nothing else: an ATen op that is tagged as one and drew, with its values as its result."""
+        """Whether the op is only a draw: an ATen op with the tag of draws that drew random numbers, which are its result."""
         return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(self.op.call, "tags", ())
 
     @property
@@ -113,7 +113,7 @@ class Facts:
 
 
 def flat_tensors(result: Any) -> Values:
-    """The tensors of `result` in order; numbers become tensors, sparse ones dense, anything else is left out."""
+    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones. Anything else is left out."""
     leaves = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor):
@@ -124,7 +124,7 @@ def flat_tensors(result: Any) -> Values:
 
 
 class _RandomSpy(TorchDispatchMode):
-    """Notes whether any kernel drew from the global generator, even where a wrapper restores its state afterwards."""
+    """Notes whether any kernel drew from the global generator, even if a wrapper restores the generator's state afterwards."""
 
     drew = False
 
@@ -153,7 +153,7 @@ def _observe(sample: Sample) -> Facts:
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
-    """Batch norm's kernels write running statistics without counting a version, so values are compared as well."""
+    """Whether values are equal. Versions are not enough: kernels of batch norm write running statistics without incrementing them."""
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
@@ -161,7 +161,7 @@ def _identical(a: Tensor, b: Tensor) -> bool:
 
 
 def resolve(path: str) -> Any:
-    """``module:attribute`` or a dotted name of something importable."""
+    """The object at ``module:attribute`` or at a dotted name."""
     if ":" in path:
         module, attribute = path.split(":", 1)
         found: Any = importlib.import_module(module)
@@ -181,7 +181,7 @@ def resolve(path: str) -> Any:
 
 
 def make_op(name: str, row: Mapping[str, Any]) -> Op:
-    """The op of a matrix row: `row` wins, OpInfo supplies the rest, an importable dotted name will do."""
+    """The op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs an importable dotted name."""
     info = None if "call" in row else opinfo.lookup(name)
     reference = resolve(row["reference"]) if row.get("reference") else None
     inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
@@ -195,7 +195,7 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
 
 
 def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
-    """Every sample of the op for `dtype`, in the order of its source; none of them run yet."""
+    """Every sample of the op for `dtype`, in the order of its source. Nothing is run."""
     seed = ("samples", op.name, dtype)
     source = row.get("samples", "opinfo")
     if source == "opinfo":
@@ -215,7 +215,7 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
 
 
 def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
-    """The sample of one explicit call; its outputs are not processed."""
+    """The sample of one explicit call. Its outputs are not processed."""
     return _normalise(op, index, args, kwargs, lambda result: result, None, stable_seed(op.name, index))
 
 
@@ -242,7 +242,7 @@ def _normalise(
     leaves, spec = pytree.tree_flatten((list(args), kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
     detached = {id(leaves[place]): leaves[place].detach() for place in places}
-    inputs = tuple(detached[id(leaves[place])] for place in places)  # one tensor given twice stays one: an op may refuse that
+    inputs = tuple(detached[id(leaves[place])] for place in places)  # a tensor that occurs twice stays one, as an op may refuse that
     differentiable = tuple(leaves[place].requires_grad for place in places)
     fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
@@ -272,21 +272,21 @@ def _show(leaf: Any) -> str:
 
 
 def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
-    """At most `count` samples (None: all), chosen for diversity and the same on every run.
+    """At most `count` samples (None: all), chosen for diversity. The choice is the same on every run.
 
-    Samples differ in layout (ranks, sizes 0, 1 and more) and in their other arguments; the choice takes turns through the groups of equal
-    tensor ranks and never takes a signature twice while others remain. The first taken is the smallest that has elements to differ in.
+    The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other arguments. The choice takes turns
+    through the groups of equal ranks. It repeats no signature while others remain. The first sample is the smallest informative one.
     """
     fit = [sample for sample in pool if sample.numel <= largest]
-    if not any(map(_telling, fit)):
-        fit = sorted(filter(_telling, pool), key=lambda s: s.numel)[:1] + fit
+    if not any(map(_informative, fit)):
+        fit = sorted(filter(_informative, pool), key=lambda s: s.numel)[:1] + fit
     if count is None or len(fit) <= count:
         return fit
     groups: dict[Any, list[Sample]] = {}
     for sample in fit:
         groups.setdefault(tuple(ranks for ranks, *_ in sample.signature[0]), []).append(sample)
     turns = [_fresh_first(group) for group in groups.values()]
-    turns.sort(key=lambda group: (not _telling(group[0]), group[0].index))
+    turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
     chosen: list[Sample] = []
     for turn in range(len(fit)):
         for group in turns:
@@ -294,27 +294,27 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
                 chosen.append(group[turn])
         if len(chosen) >= count:
             break
-    return sorted(chosen[:count], key=lambda sample: not _telling(sample))
+    return sorted(chosen[:count], key=lambda sample: not _informative(sample))
 
 
-def _telling(sample: Sample) -> bool:
-    """More than one element in some input, none empty: values can differ."""
+def _informative(sample: Sample) -> bool:
+    """Whether results can differ: no input is empty, and one has more than one element."""
     return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
 
 
 def _fresh_first(group: list[Sample]) -> list[Sample]:
-    """New signatures before repeated ones; telling samples before empty and one-element ones, spread over the group."""
+    """New signatures before repeated ones. Among the new ones, informative samples come first, spread over the group."""
     seen: set[Any] = set()
     fresh: list[Sample] = []
     again: list[Sample] = []
-    for sample in sorted(group, key=lambda s: not _telling(s)):
+    for sample in sorted(group, key=lambda s: not _informative(s)):
         (again if sample.signature in seen else fresh).append(sample)
         seen.add(sample.signature)
     return _spread(fresh) + again
 
 
 def _spread(items: list[Sample]) -> list[Sample]:
-    """First, last, middle, then the rest in order: neighbours in a source are alike."""
+    """First, last, middle, then the rest in order, because neighbours in a source are alike."""
     if len(items) < 4:
         return items
     ends = [items[0], items[-1], items[len(items) // 2]]
@@ -322,14 +322,14 @@ def _spread(items: list[Sample]) -> list[Sample]:
 
 
 class Store:
-    """Samples of the current family of ops; another family evicts them."""
+    """Samples of the current family of ops. Another family evicts them."""
 
     def __init__(self) -> None:
         self.family: str | None = None
         self._pools: dict[Any, list[Sample]] = {}
 
     def pool(self, family: str, name: str, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
-        """All candidates; `wrapped` asks for OpInfo's wrapper for derivatives, where the op has one."""
+        """All candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has one."""
         if family != self.family:
             self._pools.clear()
             self.family = family

@@ -1,4 +1,4 @@
-"""Seeds that depend on names and on nothing else, so that a rerun of one case draws what the full run drew."""
+"""Seeds that depend only on names, so that a rerun of one case draws the same numbers as the full run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import torch
 
 
 def stable_seed(*parts: object) -> int:
-    """A seed in [0, 2³¹) from the text of `parts`; unlike ``hash``, the same in every process."""
+    """A seed in [0, 2³¹) from the text of `parts`. Unlike ``hash``, it is the same in every process."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A CPU generator seeded by :func:`stable_seed`; draws from it leave the global state alone."""
+    """A CPU generator seeded by :func:`stable_seed`. Draws from it do not change the global state."""
     return torch.Generator().manual_seed(stable_seed(*parts))
 
 
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """torch's global generators seeded inside, the CPU's restored after: what random ops draw from.
+    """Seed torch's global generators inside, and restore the CPU's afterwards. Random ops draw from them.
 
-    ``torch.manual_seed`` formats a stack trace for a CUDA that has not been started, which costs more than a check does; it is called
-    only where there is an accelerator to seed.
+    ``torch.manual_seed`` formats a stack trace if CUDA has not started, which costs more than a check does. So it is called only if there
+    is an accelerator.
     """
     seed = stable_seed(*parts)
     kept = torch.get_rng_state()
@@ -42,7 +42,7 @@ def seeded(*parts: object) -> Iterator[None]:
 
 @contextmanager
 def seeded_with_numpy(*parts: object) -> Iterator[None]:
-    """:func:`seeded`, and NumPy's global generator besides: some of OpInfo's samples draw from it."""
+    """As :func:`seeded`, and seed NumPy's global generator too. Some of OpInfo's samples draw from it."""
     kept = np.random.get_state()
     np.random.seed(stable_seed(*parts))
     try:

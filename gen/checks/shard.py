@@ -1,7 +1,7 @@
-"""Which of N shards runs a cell: balanced by recorded durations, the same on every machine that has the same record.
+"""Which of N shards runs a cell. Shards are balanced by recorded durations; the same record gives the same shards on every machine.
 
-Cells of one op in one module stay together, since they share samples and reference results, unless together they would
-take more than half of a shard.
+Cells of one op in one module share samples and reference results. So they stay in one shard, unless they would take more than
+half of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def assign(nodes: Sequence[str], durations: Mapping[str, float], count: int) -> dict[str, int]:
-    """node id -> shard number, counted from one. A node without a recorded duration weighs as much as the mean of the others."""
+    """node id -> shard number, counted from one. A node without a recorded duration counts as the mean of the others."""
     recorded = [durations[node] for node in nodes if node in durations]
     usual = sum(recorded) / len(recorded) if recorded else 1.0
     weights = {node: max(durations.get(node, usual), 1e-6) for node in nodes}
@@ -53,13 +53,13 @@ def _group(node: str) -> str:
 
 
 def fingerprint(assignment: Mapping[str, int]) -> str:
-    """Equal on two machines exactly when they divide the same cells in the same way."""
+    """A digest of the assignment. It is equal on two machines exactly when they divide the same cells in the same way."""
     text = "\n".join(f"{node} {number}" for node, number in sorted(assignment.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Seconds by node id; empty when nothing was recorded or the record is unreadable, since it only balances."""
+    """Seconds by node id. Empty if there is no readable record, since durations only balance the shards."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ def read_durations(path: Path) -> dict[str, float]:
 
 
 def write_durations(path: Path, seconds: Mapping[str, float]) -> None:
-    """Merge into the record, replacing it whole, so that a reader never sees half of one."""
+    """Merge into the record. The file is replaced as a whole, so that a reader never sees half of it."""
     merged = read_durations(path) | {node: round(value, 4) for node, value in seconds.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".tmp")

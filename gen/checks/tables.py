@@ -1,8 +1,7 @@
 """The vocabulary of a generated module: `op` rows, the `cases` decorator, `family` and `known` tables.
 
-A row says in one line which dtypes of an op run at which tier. Nothing is expanded at import beyond what is needed to
-validate it: `Cells.at(tier)` lists the cells of one tier when pytest asks for them.
-Mistakes raise `TableError` when the module is imported, because a table that is silently misread tests nothing.
+A row lists in one line which dtypes of an op run at which tier. The import of a module only validates its rows: a mistake raises
+`TableError`, because a table that is silently misread tests nothing. `Cells.at(tier)` expands the cells of a tier when pytest asks.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a check: an op with the words (`dtype[:axisvalue…]`) of each tier, and where known entries apply."""
+    """One line of a check: an op, the words (`dtype[:axisvalue…]`) of each tier, and the known entries that apply."""
 
     name: str
     words: tuple[tuple[str, str], ...]  # (word, tier)
-    known: tuple[tuple[str, tuple[str, ...]], ...]  # (entry, the dtype and axis values that it is narrowed to)
+    known: tuple[tuple[str, tuple[str, ...]], ...]  # (entry, the dtype and axis values to which it is narrowed)
 
 
 def op(name: str, smoke: str = "", default: str = "", full: str = "", known: str = "") -> Row:
-    """One op of a check. Each tier takes the words of the tiers before it as well as its own."""
+    """One op of a check. Each tier runs its own words and those of the tiers before it."""
     if not _NAME.fullmatch(name):
         raise TableError(f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d")
     words = tuple((word, tier) for tier, text in zip(TIERS, (smoke, default, full), strict=True) for word in text.split())
@@ -82,13 +81,13 @@ def _narrowings(name: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """All rows of one check with its axes; hangs on the test function that `cases` decorates."""
+    """All rows of one check, with its axes. `cases` attaches it to the test function."""
 
     rows: tuple[Row, ...]
     axes: tuple[tuple[str, tuple[str, ...]], ...]
 
     def at(self, tier: str) -> Iterator[Cell]:
-        """The cells of `tier` and of the tiers below it: rows in the order written, words sorted, whatever the tier."""
+        """The cells of `tier` and of the smaller tiers. Rows are in the order of the table, words are sorted."""
         highest = TIERS.index(tier)
         names = tuple(name for name, _ in self.axes)
         for row in self.rows:
@@ -100,7 +99,7 @@ class Cells:
 
 
 def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None) -> Callable[[_Test], _Test]:
-    """Run the decorated check once for each cell of `rows`; the check takes one argument, `case`."""
+    """Run the decorated check once for each cell of `rows`. The check takes one argument, `case`."""
     table = tuple((name, tuple(values)) for name, values in (axes or {}).items())
     _validate_axes(table)
     names = [row.name for row in rows]
@@ -122,7 +121,7 @@ def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None) -> Callab
 
 
 def cells_of(test: object) -> Cells | None:
-    """The table that `cases` hung on `test`, or None for a test that is not one of the matrix."""
+    """The table that `cases` attached to `test`, or None for a test outside of the matrix."""
     found = getattr(test, "matrix_cells", None)
     return found if isinstance(found, Cells) else None
 
@@ -153,7 +152,7 @@ def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None
 
 @dataclass(frozen=True)
 class Family:
-    """What a module's cases share: rows that need more than OpInfo, and the known deviations."""
+    """The tables that a module's cases share: rows that need more than OpInfo, and the known deviations."""
 
     name: str
     ops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -168,7 +167,7 @@ class Family:
 
 
 def family(name: str, ops: Mapping[str, Mapping[str, Any]] | None = None, known: Mapping[str, Known] | None = None) -> Family:
-    """The module-wide table; a generated module calls it once, as `FAMILY`."""
+    """The module-wide table. A generated module calls this once, as `FAMILY`."""
     for op_name, row in (ops or {}).items():
         if not isinstance(row, Mapping):
             raise TableError(f"family({name!r}): ops[{op_name!r}] is not a mapping")

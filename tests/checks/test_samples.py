@@ -100,7 +100,7 @@ def test_the_choice_is_diverse_and_starts_with_one_that_can_tell_values_apart() 
     assert len({tuple(x.ndim for x in sample.inputs) for sample in chosen}) >= 3
 
 
-def test_a_limit_on_size_leaves_at_least_one_telling_sample() -> None:
+def test_a_limit_on_size_leaves_at_least_one_informative_sample() -> None:
     (only,) = choose([s for s in pool("torch.nn.functional.conv2d") if s.numel > 100], 1, largest=10)
     assert only.numel > 10
 
