@@ -1,4 +1,4 @@
-"""Which ATen ops have which rules, from the records, and which ops torch differentiates that have no record here."""
+"""The coverage table: the rules of each recorded op, and the ops with a derivative in torch that have no record here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from . import expanded_weights as expanded_weights  # its layers enter their rules
+from . import expanded_weights as expanded_weights  # the import registers the rules of its layers
 from .expanded_weights.weight import HANDLED
 from .rules.ops import op_of
 from .rules.record import NESTED, RECORDS, Record
@@ -17,9 +17,9 @@ from .rules.record import NESTED, RECORDS, Record
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One overload. Each rule is a word: ``own``, how it is derived, ``none needed``, or ``missing``.
+    """The rules of one overload. A rule is ``own``, the way in which it is derived, ``none needed``, or ``missing``.
 
-    ``per_sample`` names the functions whose rule of expanded weights stands for this op.
+    ``per_sample`` names the functions whose per-sample rule covers this op.
     """
 
     name: str
@@ -31,13 +31,13 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """One row per recorded overload, by name."""
+    """One row per recorded overload, sorted by name."""
     layers = _layers()
     return [_row(func, record, layers.get(func, ())) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
 
 
 def _layers() -> dict[torch._ops.OpOverload, list[str]]:
-    """The functions with a per-sample rule of their own, by the ops with which they compute."""
+    """For each op, the functions that have a per-sample rule and compute with that op."""
     found: dict[torch._ops.OpOverload, list[str]] = {}
     for function, rule in HANDLED.items():
         for op in getattr(rule, "ops", ()):
@@ -71,7 +71,7 @@ def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> 
 
 
 def torch_differentiates() -> Iterator[str]:
-    """The overloads that torch's own list of derivatives names, where the installed torch ships that list."""
+    """The overloads in torch's own list of derivatives. None if the installed torch does not ship that list."""
     path = Path(torch.__file__).parent.parent / "torchgen/packaged/autograd/derivatives.yaml"
     if path.exists():
         for found in re.finditer(r"^- name: ([\w.]+)\(", path.read_text("utf-8"), re.MULTILINE):
@@ -80,14 +80,16 @@ def torch_differentiates() -> Iterator[str]:
 
 
 def missing() -> list[str]:
-    """What torch differentiates and no record here covers; in-place forms follow from their functional op and do not count. A record
-    that only says how its op draws covers nothing."""
+    """The functional overloads that torch differentiates and no record here covers. In-place forms follow from the functional op.
+
+    A record that only describes how its op draws covers nothing.
+    """
     recorded = {str(func).removeprefix("aten.") for func, r in RECORDS.items() if r.vjp or r.decomposition or r.nondiff}
     return sorted(name for name in set(torch_differentiates()) - recorded if not name.split(".")[0].endswith("_"))
 
 
 def markdown() -> str:
-    """The table as a page."""
+    """The page ``docs/coverage.md``."""
     table = rows()
     absent = missing()
     lines = [

@@ -1,6 +1,6 @@
-"""Per-sample gradients of a batched loss by a rule per kind of layer. See ``docs/expanded_weights.md``."""
+"""Per-sample gradients of a batched loss, computed by one rule per kind of layer. See ``docs/expanded_weights.md``."""
 
-from . import conv as conv  # each registers its rules
+from . import conv as conv  # each module registers its rules
 from . import embedding as embedding
 from . import linear as linear
 from . import norms as norms

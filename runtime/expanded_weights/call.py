@@ -1,4 +1,4 @@
-"""``call_for_per_sample_grads``: a module whose parameters get per-sample gradients from the next backward."""
+"""``call_for_per_sample_grads``: runs a module so that the next backward pass computes per-sample gradients of its parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.nn.utils.stateless import _functional_call  # the public name is torch.func's
+from torch.nn.utils.stateless import _functional_call  # the public one is torch.func's
 from torch.utils import _pytree as pytree
 
 from ..session.leaf import as_leaf
@@ -23,20 +23,21 @@ def call_for_per_sample_grads(
     batch_first: bool = True,
     fallback: bool = False,
 ) -> Callable[..., Any]:
-    """``module`` as a function whose backward pass computes per-sample gradients, as ``torch.nn.utils._per_sample_grad`` has it.
+    """``module`` as a function whose backward pass computes per-sample gradients. As in ``torch.nn.utils._per_sample_grad``.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> call_for_per_sample_grads(model)(torch.ones(3, 2)).sum().backward()
     >>> model.weight.grad_sample.shape
     torch.Size([3, 1, 2])
 
-    The result is ``module(*args)``. After ``backward`` of a loss of it, every parameter that requires grad has ``grad_sample``, of shape
-    (B, *parameter): the gradients of each sample's own loss, whatever ``loss_reduction`` ("sum", "mean") combined them.
+    The function returns ``module(*args)``. After the backward pass of a loss, every parameter that requires grad has ``grad_sample``, of
+    shape (B, *parameter). It holds the gradient of each sample's own loss. ``loss_reduction``: whether the loss is the "sum" or the "mean"
+    of these.
 
-    ``batch_size``: found from the arguments if None. ``batch_first``: the batch is dimension 0 of the inputs, else 1. ``fallback``: run a
-    function without a rule by ``vmap(vjp)``. A function of weights alone then takes the whole module through it, which needs a module
-    without effects of its own. ``RuntimeError`` for other arguments, for batches of different sizes, and if ``grad_sample`` holds
-    gradients already. ``UnhandledFunction`` names a function without a rule.
+    ``batch_size``: found from the arguments if None. ``batch_first``: the batch is dimension 0 of the inputs, else dimension 1.
+    ``fallback``: run a function that has no rule by ``vmap(vjp)``. If such a function has no batched argument, the whole module runs by
+    ``vmap(vjp)``, so the module must have no side effects. ``RuntimeError`` for other arguments, for batches of different sizes, and if
+    ``grad_sample`` already holds gradients. ``UnhandledFunction`` names a function without a rule.
     """
     _check_arguments(module, batch_size, loss_reduction)
 

@@ -1,6 +1,6 @@
-"""``conv1d``, ``conv2d``, ``conv3d``: the weight's gradient of a sample is its output's gradient times the windows of its input.
+"""``conv1d``, ``conv2d``, ``conv3d``: the weight's gradient of a sample is its output gradient times the windows of its input.
 
-The windows are a strided view of the padded input; one copy lines them up for a batched matrix product over samples and groups.
+The windows are a strided view of the padded input. They are copied once into the layout of a batched matrix product.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from .layer import Gradients, layer, need_batch
 from .utils import sum_over_all_but_batch_and_last_n
 
-Sizes = int | Sequence[int]  # of each spatial dimension
+Sizes = int | Sequence[int]  # one number per spatial dimension, or one for all
 
 
 def _each(value: int | Sequence[int], n: int) -> list[int]:
@@ -23,7 +23,7 @@ def _each(value: int | Sequence[int], n: int) -> list[int]:
 
 
 def _margins(padding: Sizes | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
-    """What is added before and after each spatial dimension; ``"same"`` puts the odd one after."""
+    """The padding before and after each spatial dimension. For ``"same"``, an odd total puts one more after."""
     n = len(kernel)
     if padding == "valid":
         return [(0, 0)] * n
@@ -35,7 +35,7 @@ def _margins(padding: Sizes | str, kernel: Sequence[int], dilation: Sequence[int
 
 
 def windows(x: torch.Tensor, out: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> torch.Tensor:
-    """(N, C, *spatial) -> (N, C, *kernel, *out), a view: what each element of the kernel sees at each position."""
+    """(N, C, *spatial) -> (N, C, *kernel, *out), a view: the input elements that each kernel element meets at each output position."""
     steps = x.stride()[2:]
     return x.as_strided(
         (*x.shape[:2], *kernel, *out),

@@ -1,4 +1,4 @@
-"""``embedding``: each sample adds its gradients into the rows that it looked up."""
+"""``embedding``: each sample adds its output gradients to the rows that it looked up."""
 
 from __future__ import annotations
 

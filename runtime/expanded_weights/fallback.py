@@ -1,4 +1,7 @@
-"""Any function, by ``vmap(vjp)`` over the samples: right for whatever works sample by sample, at the price of generality."""
+"""Per-sample gradients of any function, by ``vmap(vjp)`` over the samples. It is slower than a rule.
+
+It is right for every function that treats samples independently.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from .weight import ExpandedWeight, UnhandledFunction
 
 
 def by_sample(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """``func(*args, **kwargs)``, whose ExpandedWeights get their gradients in the backward.
+    """Run ``func(*args, **kwargs)`` so that the backward pass gives its ExpandedWeights per-sample gradients.
 
-    The batch is every tensor among the arguments that is not a weight and whose first dimension is of the batch size.
+    The batch is every tensor among the arguments that is not a weight and whose dimension 0 has the batch size.
     """
     call = _Call(func, args, kwargs)
     outs, out_spec = pytree.tree_flatten(call.run(call.batch, call.weights))
@@ -37,7 +40,7 @@ def by_sample(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 class _Call:
-    """A call of a function as one of its batch and its weights, all of them plain tensors."""
+    """A call as a function of its batch and its weights, with plain tensors."""
 
     def __init__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.func, self.name = func, getattr(func, "__name__", repr(func))
@@ -52,7 +55,7 @@ class _Call:
         self.weights = [self.held[i] for i in self.weights_at]
 
     def run(self, batch: Sequence[Any], weights: Sequence[Any]) -> Any:
-        """What the function returns for these."""
+        """The results of the function for this batch and these weights."""
         full = list(self.held)
         for i, v in zip((*self.batch_at, *self.weights_at), (*batch, *weights), strict=True):
             full[i] = v
@@ -61,7 +64,7 @@ class _Call:
 
 
 class _Backward:
-    """The derivatives of a call. ``outs``: of its results those that have some; ``tracked``: their numbers."""
+    """The derivatives of a call. ``outs``: its results that have a derivative. ``tracked``: their numbers."""
 
     def __init__(self, call: _Call, tracked: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
         self.call, self.tracked, self.outs = call, tracked, outs
@@ -77,7 +80,7 @@ class _Backward:
         return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(self.outs, grads, strict=True))
 
     def deliver(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Put the gradients of each sample on the weights."""
+        """Add the gradients of each sample to ``grad_sample`` of the weights."""
 
         def one(sample: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]) -> Any:
             rows = [x.unsqueeze(0) for x in sample]
@@ -88,7 +91,7 @@ class _Backward:
             set_grad_sample_if_exists(self.call.given[i], partial(_given, g))
 
     def input_grad(self, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradient of each tensor of the batch; None where nobody wants it."""
+        """The gradient of each tensor of the batch. None for a tensor without an edge."""
         wanted = [k for k, e in enumerate(self.edges) if e is not None]
 
         def of_inputs(*chosen: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -111,8 +114,10 @@ def _is_batch(a: object, size: int) -> bool:
 
 
 def _check_by_sample(name: str, outs: Sequence[Any], first: Sequence[Any], size: int) -> None:
-    """The first sample alone must give the first rows, or samples mix and per-sample gradients have no meaning. Tensors of the meta
-    device have shapes alone to tell by."""
+    """Raise unless the results for the first sample alone are the first rows of the results for the batch.
+
+    Otherwise samples mix, and per-sample gradients have no meaning. For meta tensors only shapes are compared.
+    """
     for o, f in zip(outs, first, strict=True):
         same = o.dim() > 0 and o.shape[0] == size and f.shape == o[:1].shape
         if not same or not (o.is_meta or torch.allclose(f, o[:1], rtol=1e-3, atol=1e-4, equal_nan=True)):

@@ -1,4 +1,4 @@
-"""A layer rule: how one function computes per-sample gradients; and the node that runs it in the backward."""
+"""Layer rules: how one function computes per-sample gradients, and the node that runs a rule in the backward pass."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..tape.values import edge_of
 from .utils import check_batch_size, check_input, plain, set_grad_sample_if_exists, standard_kwargs, unpack_expanded_weight_or_tensor
 from .weight import HANDLED, ExpandedWeight, implements_per_sample_grads
 
-Gradient = Sequence[torch.Tensor | None]  # one per result of a call, or one per edge
-Gradients = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]  # by parameter, from the gradient of the result
+Gradient = Sequence[torch.Tensor | None]  # one entry per result of a call, or one per edge
+Gradients = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]  # by parameter name: a formula of the result's gradient
 
 
 class PerSampleBackward(Node):
-    """Puts per-sample gradients on the original weights and passes the gradient of the input on.
+    """The node of a layer. It adds per-sample gradients to the original weights and returns the gradient of the input.
 
-    ``deliver(grads)`` does the former; ``input_grad(grads)`` gives one gradient per edge.
+    ``deliver(grads)`` adds the per-sample gradients. ``input_grad(grads)`` returns one gradient per edge.
     """
 
     __slots__ = ("deliver", "input_grad")
@@ -56,7 +56,7 @@ class PerSampleBackward(Node):
 
 
 class LayerFunction:
-    """What a rule becomes: ``apply`` in the form that :func:`implements_per_sample_grads` asks for."""
+    """A rule with the method ``apply`` that :func:`implements_per_sample_grads` needs."""
 
     def __init__(self, rule: Callable[..., Gradients], ops: tuple[torch._ops.OpOverload, ...] = ()) -> None:
         self.rule = rule
@@ -74,13 +74,13 @@ class LayerFunction:
         bound.apply_defaults()
         gradients = by_weight = self.rule(*bound.args, **bound.kwargs)
         self._check(func, gradients, [name for name, a in given.items() if isinstance(a, ExpandedWeight)])
-        check_batch_size(args, kwargs)  # after the rule, which says that a batch is missing altogether
+        check_batch_size(args, kwargs)  # after the rule, which has a better error for a missing batch
         out = func(*actual, **named)
         if not torch.is_grad_enabled():
             return SESSION.wrap(out)
         weights = {name: w for name, w in given.items() if isinstance(w, ExpandedWeight)}
         batch_second = any(not w.batch_first for w in weights.values())
-        if batch_second:  # formulas of weights look for the batch at dimension 0
+        if batch_second:  # formulas of weights expect the batch at dimension 0
             by_weight = self.rule(bound.args[0].transpose(0, 1), *bound.args[1:], **bound.kwargs)
         x = as_leaf(args[0]) if args[0].requires_grad else args[0]
 
@@ -94,7 +94,7 @@ class LayerFunction:
         return SESSION.wrap(out, (node, 0))
 
     def _check(self, func: Callable[..., Any], gradients: Gradients, weights: list[str]) -> None:
-        """The rule has a formula for each weight, and none for what is no parameter."""
+        """Raise ``ValueError`` unless the rule has a formula for each weight, and only for parameters."""
         known = self.signature.parameters
         for wrong in [name for name in weights if name not in gradients] or [name for name in gradients if name not in known]:
             raise ValueError(
@@ -104,7 +104,7 @@ class LayerFunction:
 
 
 def _only(grads: Gradient) -> torch.Tensor:
-    """The gradient of the one result of a layer, without which its node does not run."""
+    """The gradient of the only result of a layer. Its node runs only if there is one."""
     (g,) = grads
     assert g is not None
     return g
@@ -115,11 +115,12 @@ def _applied(formula: Callable[[torch.Tensor], torch.Tensor], g: torch.Tensor, _
 
 
 def layer(*functions: Callable[..., Any], ops: str = "") -> Callable[[Callable[..., Gradients]], LayerFunction]:
-    """Make a rule for torch functions: ``rule(input, weight, …)`` with the function's own parameters, as plain tensors.
+    """Register a rule for torch functions: ``rule(input, weight, …)`` with the parameters of the function, as plain tensors.
 
-    It returns ``{parameter: formula}``, a formula taking the gradient of the result: ``"input"`` gives that of the input where it has one,
-    any other that of the parameter per sample, batch first. ``ops``: the ATen ops by which the functions meet their weights, named as for
-    ``register``; the coverage table shows the rule there. An op of ``torch.library`` is a function like any other.
+    The rule returns ``{parameter: formula}``. A formula takes the gradient of the result. That of ``"input"`` returns the gradient of the
+    input; it may be missing if the input has none. Any other returns the gradient of its parameter per sample, batch first. A function may
+    also be an op of ``torch.library``. ``ops``: the ATen ops that use the weights, named as for ``register``. The coverage table shows the
+    rule there.
     """
 
     def decorate(rule: Callable[..., Gradients]) -> LayerFunction:
@@ -138,7 +139,7 @@ def layer(*functions: Callable[..., Any], ops: str = "") -> Callable[[Callable[.
 
 
 def _called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """What a call of ``function`` is known as when it meets a tensor subclass: of an op of ``torch.library`` the overload."""
+    """The functions that a tensor subclass may see for a call of ``function``. For an op of ``torch.library``: also its overloads."""
     if isinstance(function, CustomOpDef):
         function = function._opoverload.overloadpacket
     yield function
@@ -147,7 +148,7 @@ def _called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def need_batch(name: str, x: torch.Tensor, rank: int) -> None:
-    """An input of fewer dimensions is one sample without batch, for which nothing per sample is meant."""
+    """Raise unless ``x`` has at least ``rank`` dimensions. An input of fewer dimensions is one sample without a batch dimension."""
     if x.dim() < rank:
         raise RuntimeError(
             f"Expanded Weights need a batch dimension: {name} expects an input of at least {rank} dimensions, got one of {x.dim()}"

@@ -1,4 +1,4 @@
-"""``linear``: an outer product per sample, summed over the positions of the sample."""
+"""``linear``: an outer product per sample, summed over the other dimensions of the sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``layer_norm``, ``group_norm``, ``instance_norm``: scale and shift act on a normalized input that no other sample touches."""
+"""``layer_norm``, ``group_norm``, ``instance_norm``: scale and shift act on a normalized input that depends on one sample only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What layer rules share: the calling convention, validation, and where per-sample gradients are put."""
+"""Helpers of layer rules: the calling convention, checks of arguments, and where per-sample gradients are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIXTURE = (
 
 
 def standard_kwargs(kwarg_names: Sequence[str], args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Split a flat argument list whose last values belong to ``kwarg_names`` into positional arguments and keywords."""
+    """Split ``args`` into positional and keyword arguments. Its last values belong to ``kwarg_names``."""
     n = len(args) - len(kwarg_names)
     return tuple(args[:n]), dict(zip(kwarg_names, args[n:], strict=True))
 
@@ -31,7 +31,7 @@ def forward_helper(func: Callable[..., Any], expanded_args: Sequence[Any], expan
 
 
 def check_input(func: Callable[..., Any], x: object) -> None:
-    """The first argument of a layer is the batch."""
+    """Raise unless the first argument of a layer is a tensor with a batch dimension."""
     name = getattr(func, "__name__", repr(func))
     if isinstance(x, ExpandedWeight):
         raise RuntimeError(f"Expanded Weights do not support inputs that are also ExpandedWeights. Input of {name} must be a Tensor")
@@ -44,7 +44,7 @@ def check_input(func: Callable[..., Any], x: object) -> None:
 
 
 def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Every ExpandedWeight must be of the batch size of the first argument."""
+    """Raise unless the batch size of every ExpandedWeight is that of the first argument."""
     for a in (*args, *kwargs.values()):
         if isinstance(a, ExpandedWeight):
             size = args[0].shape[0 if a.batch_first else 1]
@@ -56,7 +56,7 @@ def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def plain(a: Any) -> Any:
-    """The tensor without history under an argument; anything else as it is."""
+    """The tensor without history that an argument holds. Any other argument is returned as it is."""
     if isinstance(a, ExpandedWeight):
         return plain(a.orig_weight)
     if isinstance(a, Value):
@@ -67,9 +67,10 @@ def plain(a: Any) -> Any:
 
 
 def set_grad_sample_if_exists(maybe_expanded_weight: object, per_sample_grad_fn: Callable[[Any], torch.Tensor]) -> None:
-    """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to the ``grad_sample`` of an ExpandedWeight's original.
+    """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to ``grad_sample`` of an ExpandedWeight's original.
 
-    For the mean of the samples' losses the gradients are multiplied by the batch size: they are those of each sample's own loss.
+    If the loss is the mean of the samples' losses, the gradients are multiplied by the batch size. So they belong to each sample's own
+    loss.
     """
     unpacked = unpack_expanded_weight_or_tensor(maybe_expanded_weight)
     if not isinstance(maybe_expanded_weight, ExpandedWeight):
@@ -86,7 +87,10 @@ def set_grad_sample_if_exists(maybe_expanded_weight: object, per_sample_grad_fn:
 
 
 def unpack_expanded_weight_or_tensor(maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x) -> Any:
-    """``func`` of the original of an ExpandedWeight or of a tensor that needs no grad; None for anything but a tensor."""
+    """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None for anything else.
+
+    A tensor that requires grad is a ``RuntimeError``.
+    """
     if isinstance(maybe_expanded_weight, ExpandedWeight):
         return func(maybe_expanded_weight.orig_weight)
     if not isinstance(maybe_expanded_weight, torch.Tensor):
@@ -97,6 +101,6 @@ def unpack_expanded_weight_or_tensor(maybe_expanded_weight: object, func: Callab
 
 
 def sum_over_all_but_batch_and_last_n(tensor: torch.Tensor, n_dims: int) -> torch.Tensor:
-    """Sum over every dimension but the first and the last ``n_dims``: (batch, *summed, *kept) -> (batch, *kept)."""
+    """Sum over all dimensions but the first and the last ``n_dims``: (batch, *summed, *rest) -> (batch, *rest)."""
     dims = tuple(range(1, tensor.dim() - n_dims))
     return tensor.sum(dims) if dims else tensor

@@ -1,4 +1,4 @@
-"""A weight that stands for one copy of itself per sample, without the copies."""
+"""``ExpandedWeight``: a parameter that stands for one copy of itself per sample, without copies in memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Fallback = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 
 class UnhandledFunction(RuntimeError):
-    """A function without per-sample rule met an ExpandedWeight."""
+    """Raised if a function without a per-sample rule gets an ExpandedWeight."""
 
 
 def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[[Rule], Rule]:
-    """Register what runs when ``torch_function`` meets an ExpandedWeight: an object with ``apply(kwarg_names, func, *args)``.
+    """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets an ExpandedWeight.
 
-    ``args`` are the positional arguments followed by the values of ``kwarg_names``. See ``layer`` for the short way.
+    ``args`` are the positional arguments, followed by the values of ``kwarg_names``. ``layer`` is the short way.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -33,10 +33,10 @@ def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[
 
 
 class ExpandedWeight(torch.Tensor):
-    """``orig_weight``, expanded over ``batch_size`` samples of a loss that is their ``"sum"`` or ``"mean"``.
+    """``orig_weight``, expanded over ``batch_size`` samples. The loss is the ``"sum"`` or ``"mean"`` of the samples' losses.
 
-    Layers that know it compute with the original and put per-sample gradients into ``orig_weight.grad_sample`` in the backward.
-    ``fallback(func, args, kwargs)`` runs any other function, which else is an error.
+    A function with a rule computes with the original, and its backward adds per-sample gradients to ``orig_weight.grad_sample``.
+    ``fallback(func, args, kwargs)`` runs any other function. Without it, such a function is an error.
     """
 
     orig_weight: Any
