@@ -1,7 +1,7 @@
-"""`make bench`: the runtime beside torch.func and torch's engine in one process, as ratios of medians; and what both keep in memory.
+"""`make bench`: the runtime beside torch.func and torch's engine in one process, as ratios of medians; and the memory of both.
 
-Every comparison first checks that both sides return the same. Absolute times on a shared machine mean little; the ratios of
-interleaved rounds do.
+Every comparison first checks that both sides return the same. On a shared machine, ratios of interleaved rounds are meaningful and
+absolute times are not.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""What a call costs away from ops, under the drop-in: indexing, questions, modules, steps of optimizers, recurrent layers, imports.
+"""The cost of calls under the drop-in that are mostly not ops: indexing, questions, modules, optimizers, recurrent layers, imports.
 
-Each case is a function written against torch's own names, which is made and run once under the drop-in and once without it. The tensors
-are so small that nothing but the cost of calls is seen.
+Each case is written with torch's own names. It is made and run both under the drop-in and without it. The tensors are so small that only
+the cost of calls shows.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """`make()` gives the call, which makes its tensors beforehand; it costs at most `goal` times what it costs torch."""
+    """`make()` makes the tensors and returns the call. Its time should be at most `goal` times that of torch."""
 
     name: str
     what: str
@@ -123,7 +123,7 @@ def forward_and_backward(layer: Callable[..., nn.Module], *shape: int, **options
 
 
 def transformed(layer: Callable[..., nn.Module], *shape: int, **options: Any) -> Call:
-    """The gradient by the parameters, as `torch.func.grad` takes it."""
+    """The gradient by the parameters, by `torch.func.grad`."""
     torch.manual_seed(0)
     module, x = layer(4, 4, **options), _tensor(*shape)
     parameters = {name: p.detach() for name, p in module.named_parameters()}
@@ -153,7 +153,7 @@ def resampling(mode: str, dims: int, recorded: bool) -> Call:
 
 
 def cases() -> Iterator[Case]:
-    """Those with a goal are what the project promises; the others stand beside them so that no neighbour falls behind unseen."""
+    """Every case. Those with a goal are promises of the project; the others show that similar calls are not much slower."""
     yield Case("x[0, 1, 2]", "call", partial(reading, False), 8)
     yield Case("x[0, 1, 2]", "recorded", partial(reading, True), 8)
     yield Case("x[0, 1, 2] = number", "call", partial(writing, 2.0), 8)
@@ -206,7 +206,7 @@ IMPORTS = {"import runtime": "import runtime", "runtime.dropin.install()": "impo
 
 
 def imports(rounds: int = 5) -> dict[str, float]:
-    """Seconds of processor time beyond `import torch`, each in processes of its own."""
+    """Seconds of processor time beyond `import torch`. Each import has its own processes."""
 
     def once(statement: str) -> float:
         command = [sys.executable, "-c", _IMPORT.format(statement)]

@@ -1,4 +1,4 @@
-"""A cell is one comparison of two callables; running it says how they compare, or what went wrong on which side."""
+"""A cell compares two callables. Its outcome is the ratio of their times, or the error of a side."""
 
 import warnings
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from benchmarks.timing import Ratio, compare
 
 @dataclass(frozen=True)
 class Cell:
-    """`build()` gives ours and the peer's callable, which return what is compared for equality before anything is timed.
+    """`build()` returns our callable and the peer's. Their results are compared before anything is timed.
 
-    `goal`: the ratio that ours should not exceed; `around()`: the context in which ours is called.
+    `goal`: the ratio that ours should not exceed. `around()`: the context in which ours is called.
     """
 
     suite: str
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def difference(ours: object, peer: object) -> str:
-    """Where two results differ, "" if nowhere: by at most 1e-3 of a tensor's largest element, the noise of float32 in another order."""
+    """Where two results differ, or "". The tolerance is 1e-3 of a tensor's largest element: float32 sums in another order."""
     mine, theirs = ([t for t in pytree.tree_leaves(plain(side)) if isinstance(t, torch.Tensor)] for side in (ours, peer))
     if len(mine) != len(theirs):
         return f"{len(mine)} results, the peer has {len(theirs)}"
@@ -58,16 +58,16 @@ def difference(ours: object, peer: object) -> str:
 
 
 def run(cell: Cell, *, seconds: float) -> Outcome:
-    """Run both sides once, compare what they return, then time them."""
+    """Run both sides once, compare their results, then time them."""
     results: list[object] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch.func about loops and their speed: the table shows it
+        warnings.simplefilter("ignore")  # torch.func warns of slow loops, which the table shows
         calls = cell.build()
         for side, call, around in zip(("runtime", cell.peer), calls, (cell.around, nullcontext), strict=True):
             try:
                 with around():
                     results.append(call())
-            except Exception as e:  # whatever a side cannot do belongs in the table
+            except Exception as e:  # any error of a side belongs in the table
                 return Outcome(cell, None, f"{side}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}")
         different = difference(*results)
         if different:

@@ -35,7 +35,7 @@ def backward_alone(p: Training, ours: bool) -> Step:
 
 
 def replayed(p: Training, ours: bool) -> Step:
-    """Ours traced once, its forward and backward then replayed; the peer is eager."""
+    """Ours is traced once, then its forward and backward are replayed. The peer is eager."""
     return forward_and_backward(p, ours, aot.aot_function(p.loss, aot.nop) if ours else None)
 
 

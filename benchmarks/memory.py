@@ -1,6 +1,6 @@
-"""Tensors saved for the backward pass, by the runtime's tape and by torch's engine, for the same programs on the same values.
+"""Tensors saved for the backward pass by the runtime's tape and by torch's engine, for the same programs on the same values.
 
-Counts are exact and do not depend on the machine, unlike times.
+Unlike times, counts are exact and do not depend on the machine.
 """
 
 import itertools
@@ -29,7 +29,7 @@ SLACK = 1.05
 
 @dataclass(frozen=True)
 class Held:
-    """`references`: saved tensors, the same one counted each time; `storages` and `bytes`: each piece of memory counted once."""
+    """`references` counts every saved tensor. `storages` and `bytes` count each piece of memory once."""
 
     references: int
     storages: int
@@ -41,7 +41,7 @@ class Held:
         return cls(len(tensors), len(storages), sum(storages.values()))
 
     def within(self, peer: "Held") -> bool:
-        """No more than the peer, plus 5%."""
+        """Whether this is at most 5% more than the peer."""
         return self.references <= SLACK * peer.references and self.storages <= SLACK * peer.storages and self.bytes <= SLACK * peer.bytes
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Held:
 
 
 def _dense_parts(t: Tensor) -> tuple[Tensor, ...]:
-    """What a tensor consists of: itself, or the indices and values of a sparse one."""
+    """The dense tensors of `t`: itself, or the indices and values of a sparse one."""
     if t.layout is torch.strided:
         return (t,)
     if t.layout is torch.sparse_coo:
@@ -62,7 +62,7 @@ def _dense_parts(t: Tensor) -> tuple[Tensor, ...]:
 
 
 def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:
-    """Run `f` and see what torch's engine packs."""
+    """Run `f` and count what torch's engine packs."""
     kept: list[Tensor] = []
 
     def pack(t: Tensor) -> Tensor:
@@ -76,11 +76,11 @@ def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:
     return held
 
 
-_HOMES = ("runtime.tape", "runtime.session", "runtime.autograd", "runtime.aot")  # of nodes, and of what nodes hold
+_HOMES = ("runtime.tape", "runtime.session", "runtime.autograd", "runtime.aot")  # the modules of nodes and of the objects in them
 
 
 def saved_by_runtime(f: Callable[..., Any], *args: Any) -> Held:
-    """Run `f` and walk the tape behind its results."""
+    """Run `f` and count what the tape behind its results holds."""
     outs = f(*args)
     return Held.of([t for node in _tape(outs) for t in _saved(node)])
 
@@ -97,7 +97,7 @@ def _tape(outs: Any) -> Iterator[Node]:
 
 
 def _saved(thing: Any) -> Iterator[Tensor]:
-    """Every tensor that a node holds, however deep: in lists, wrappers of saved tensors and nodes inside the node."""
+    """Every tensor that a node holds, at any depth: in lists, in wrappers of saved tensors, and in nodes inside the node."""
     if isinstance(thing, Tensor):
         while isinstance(thing, Value):
             thing = thing._inner
@@ -106,7 +106,7 @@ def _saved(thing: Any) -> Iterator[Tensor]:
         for x in thing:
             yield from _saved(x)
     elif isinstance(thing, AccumulateGrad):
-        return  # a leaf is the caller's
+        return  # a leaf belongs to the caller
     elif type(thing).__module__.startswith(_HOMES) and not isinstance(thing, type):
         for cls in type(thing).__mro__:
             for slot in cls.__dict__.get("__slots__", ()):
@@ -116,7 +116,7 @@ def _saved(thing: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes allocated by a forward and backward pass: at most at any time, and still there after the forward pass."""
+    """Bytes allocated by a training step: the maximum at any time, and those left after the forward pass."""
 
     peak: int
     kept: int
@@ -125,7 +125,7 @@ class Peak:
 def peak_of(p: Training, ours: bool) -> Peak:
     """Measure a training step by the events of torch's allocator, which serves both sides."""
     forward, reset = training_pass(p, ours)
-    forward()()  # allocates what stays
+    forward()()  # allocates everything that remains between steps
     reset()
     with _measured() as passed:
         backward = forward()
@@ -147,7 +147,7 @@ def _changes(measured: Any) -> list[int]:
 
 
 def training_pass(p: Training, ours: bool) -> tuple[Callable[[], Callable[[], None]], Callable[[], None]]:
-    """A step: a forward pass that returns the backward pass; and what clears the gradients."""
+    """A forward pass that returns the backward pass, and a function that clears the gradients."""
     x, parameters = leaves(p, ours)
 
     def forward() -> Callable[[], None]:
@@ -162,7 +162,7 @@ def training_pass(p: Training, ours: bool) -> tuple[Callable[[], Callable[[], No
 
 
 def sides(f: Callable[..., Any], tensors: Sequence[Tensor], differentiable: Callable[[int], bool]) -> tuple[Held, Held]:
-    """What the runtime and torch's engine save for `f`."""
+    """The tensors that the runtime and torch's engine save for `f`."""
     ours = [runtime.wrap(t.clone(), requires_grad=differentiable(i)) for i, t in enumerate(tensors)]
     theirs = [t.clone().requires_grad_(differentiable(i)) for i, t in enumerate(tensors)]
     return saved_by_runtime(f, *ours), saved_by_torch(f, *theirs)
@@ -183,7 +183,10 @@ Swept = tuple[str, Held | str, Held | str]
 
 
 def of_ops(only: str = "", samples: int = 2) -> Iterator[Swept]:
-    """The same for samples of every op that torch's OpInfo database can differentiate in float64; a side that cannot run one says why."""
+    """As :func:`of_programs`, for samples of every op of torch's OpInfo database that is differentiable in float64.
+
+    A side that cannot run a sample has its error in place of the counts.
+    """
     from torch.testing._internal.common_methods_invocations import op_db
 
     for op in op_db:
@@ -213,7 +216,7 @@ def _of_sample(op: Any, sample: Any) -> tuple[Held | str, Held | str]:
 def _or_error(saved: Callable[..., Held], f: Callable[..., Any], args: Sequence[Any]) -> Held | str:
     try:
         return saved(f, *args)
-    except Exception as e:  # whatever an op may raise: the sweep goes on, and reports it
+    except Exception as e:  # an op may raise any error; the sweep reports it and continues
         return f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
 
 
@@ -230,7 +233,7 @@ def resident(iterations: int, every: int) -> Iterator[int]:
 
 
 def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
-    """Print every table; return what they say."""
+    """Print every table, and return the data."""
     data: dict[str, Any] = {"saved": _saved_table(console, only), "peak": _peak_table(console, only)}
     swept = list(of_ops(only))
     return data | {
@@ -241,7 +244,7 @@ def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
 
 
 def _table(title: str, *columns: str, numbers: bool) -> Table:
-    """`numbers`: all columns but the first hold numbers, and are aligned to the right."""
+    """An empty table. With `numbers`, all columns except the first are aligned to the right."""
     table = Table(title=title, title_justify="left")
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if numbers and place else "left")

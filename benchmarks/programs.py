@@ -1,6 +1,6 @@
-"""The programs that are compared, each written once as a function of tensors and run by both sides on the same values.
+"""The programs of the benchmarks. Each is a function of tensors, which both sides run on the same values.
 
-`small` ones are dominated by what a call costs, `large` ones by kernels of 100 µs and up.
+`small` programs are dominated by the cost of calls, `large` ones by kernels of 100 µs and more.
 """
 
 import math
@@ -19,9 +19,9 @@ SIZES = ("small", "large")
 
 @dataclass(frozen=True)
 class Program:
-    """`outputs(x, *parameters)` has the leading dimension of `x` and then ten or so numbers; it also takes a single `x[i]`.
+    """`outputs(x, *parameters)` has the leading dimension of `x`, then about ten numbers. It also accepts a single `x[i]`.
 
-    `few` is the position among `(x, *parameters)` of an argument with few elements, by which Jacobians and Hessians are taken.
+    `few` is the position in `(x, *parameters)` of an argument with few elements. Jacobians and Hessians are taken by it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Program:
 
 
 def randoms(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Normal numbers scaled so that products with them keep their magnitude."""
+    """Normal numbers, scaled so that products with them preserve magnitude."""
     return tuple(torch.randn(shape) / math.sqrt(math.prod(shape[1:]) or 1) for shape in shapes)
 
 
@@ -57,7 +57,7 @@ def pointwise_chain(size: str, length: int = 10) -> Program:
 
 
 def mlp(size: str) -> Program:
-    """Three layers; a context vector enters the first beside the features."""
+    """Three layers. The first one also gets a context vector."""
 
     def outputs(x: Tensor, context: Tensor, w0: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
         hidden = torch.relu(F.linear(x, w1, b1) + F.linear(context, w0))
@@ -70,7 +70,7 @@ def mlp(size: str) -> Program:
 
 
 def cnn(size: str) -> Program:
-    """Two convolutions with group norm, max pooling, a linear head; each channel of the image has a gain."""
+    """Two convolutions with group norm, max pooling and a linear head. Each channel of the image has a gain."""
 
     def outputs(
         x: Tensor, gain: Tensor, w1: Tensor, b1: Tensor, n1: Tensor, m1: Tensor, w2: Tensor, b2: Tensor, n2: Tensor, m2: Tensor, w3: Tensor,
@@ -94,7 +94,7 @@ def cnn(size: str) -> Program:
 
 
 def transformer_block(size: str) -> Program:
-    """Pre-norm attention and a GELU MLP, each with a residual, then mean pooling and a linear head; each head of attention has a gain."""
+    """Pre-norm attention and a GELU MLP with residuals, then mean pooling and a linear head. Each attention head has a gain."""
     batch, length, width, heads = (2, 8, 16, 2) if size == "small" else (4, 64, 256, 4)
 
     def outputs(
@@ -119,7 +119,7 @@ def transformer_block(size: str) -> Program:
 
 
 def linear_solve(size: str) -> Program:
-    """A system whose matrix is a batch's own plus an update of rank eight."""
+    """Linear systems. Each matrix of the batch gets an update of rank eight."""
 
     def outputs(x: Tensor, diagonal: Tensor, u: Tensor, b: Tensor) -> Tensor:
         solution = torch.linalg.solve(x + (u * diagonal) @ u.mT, b.expand(*x.shape[:-2], *b.shape))
@@ -132,14 +132,14 @@ def linear_solve(size: str) -> Program:
 
 
 def programs(sizes: tuple[str, ...] = SIZES) -> list[Program]:
-    """Every program of the sizes asked for, with seeded values."""
+    """Every program of the given sizes, with seeded values."""
     torch.manual_seed(0)
     return [make(size) for size in sizes for make in (pointwise_chain, mlp, cnn, transformer_block, linear_solve)]
 
 
 @dataclass(frozen=True)
 class Training:
-    """A step of training: `loss(x, *parameters)`, of which the parameters get gradients."""
+    """A step of training. The parameters get gradients of `loss(x, *parameters)`."""
 
     name: str
     loss: Callable[..., Tensor]
@@ -148,7 +148,7 @@ class Training:
 
 
 def chain_of_100() -> Training:
-    """Fifty times a product and a tanh, 8×8."""
+    """A product and a tanh, fifty times, 8×8."""
 
     def loss(x: Tensor, scale: Tensor) -> Tensor:
         for _ in range(50):
@@ -209,7 +209,7 @@ def cnn_step(first: int, second: int) -> Training:
 
 
 def lstm_step() -> Training:
-    """A layer of LSTM, 16 steps, batch 8, 32 features."""
+    """An LSTM layer: 16 steps, batch 8, 32 features."""
     features, hidden = 32, 32
 
     def loss(x: Tensor, *weights: Tensor) -> Tensor:
@@ -230,8 +230,11 @@ def solve_step() -> Training:
 
 
 def trainings() -> list[Training]:
-    """Every training step, with seeded values. The narrow transformer and CNN show what a call costs; the wide ones have the sizes of
-    the base model of Vaswani et al. (2017) and of the first layers of Simonyan and Zisserman (2015)."""
+    """Every training step, with seeded values.
+
+    The narrow transformer and CNN show the cost of calls. The wide ones have the sizes of the base model of Vaswani et al. (2017) and of
+    the first layers of Simonyan and Zisserman (2015).
+    """
     torch.manual_seed(0)
     return [
         *(transformer_step(128, 4), transformer_step(512, 8), cnn_step(16, 32), cnn_step(64, 128)),

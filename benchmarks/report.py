@@ -1,4 +1,4 @@
-"""Outcomes as a table for people and as JSON."""
+"""Outcomes as tables and as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def means(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """One table per suite and size: programs down, what is done with them across; then whatever has no ratio, and why."""
+    """Print one table per suite and size, with a row per program and a column per transform. Then list the cells without a ratio."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.cell.suite, o.cell.size), []).append(o)

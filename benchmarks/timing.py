@@ -1,8 +1,8 @@
 """Interleaved timing of two callables.
 
-A noisy machine slows both sides alike when they take turns; the ratio of their medians then means something where
-neither time does. Time is that of the processor, on one thread: on a shared machine a call of five milliseconds is as good as
-always interrupted and one of three is not, which the clock on the wall would count against the former.
+When two sides take turns, a noisy machine slows both alike. Then the ratio of their medians is meaningful, though neither time is.
+Time is processor time on one thread. On a shared machine, a call of five milliseconds is almost always interrupted, and one of three is
+not. Wall-clock time would count the interruption.
 """
 
 import gc
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median seconds per call of ours and of the peer, and the quartiles of their ratio taken round by round."""
+    """Median seconds per call of ours and of the peer, and the quartiles of the ratios of single rounds."""
 
     ours: float
     peer: float
@@ -39,15 +39,15 @@ def compare(
     clock: Callable[[], float] = time.process_time,
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Ratio:
-    """Time both in alternation for about `seconds` in all, after a warm-up; a round repeats a call until it takes about a millisecond.
+    """Time both in alternation for about `seconds` in all, after a warm-up. A round repeats a call until it takes about a millisecond.
 
-    Which side goes first alternates as well, so that neither always finds the caches that the other left. Ours runs `around()`, which is
-    entered and left beside the clock.
+    The side that goes first alternates too, so that neither always starts with the other's caches. Ours runs inside `around()`, whose
+    entry and exit are not timed.
     """
 
     def turn(of_ours: bool, repeats: int) -> float:
         with around() if of_ours else nullcontext():
-            if around is not nullcontext:  # what it changes is new to the interpreter's caches, too
+            if around is not nullcontext:  # warms the interpreter's caches for what `around` changes
                 _once(ours if of_ours else peer, repeats, clock)
             return _once(ours if of_ours else peer, repeats, clock)
 
@@ -74,7 +74,7 @@ def compare(
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
-    """The mean under which twice as slow and twice as fast cancel; NaN of nothing."""
+    """The mean in which twice as slow and twice as fast cancel. NaN for an empty list."""
     logs = [math.log(r) for r in ratios]
     return math.exp(statistics.fmean(logs)) if logs else math.nan
 

@@ -1,4 +1,4 @@
-"""runtime.func beside torch.func: every transform of every program."""
+"""Compare runtime.func with torch.func: every transform of every program."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,1 +1,1 @@
-"""Ops of a user's own, described in matrix.yaml without any Python beside the op and its scalar reference."""
+"""A user's own ops. Besides the op and its scalar reference they need only YAML in matrix.yaml, and no other Python."""

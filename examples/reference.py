@@ -1,6 +1,6 @@
 """The ops of `examples/ops.py` as scalar loops: slow, obvious, and independent of torch's kernels.
 
-Each takes tensors and returns one; the work in between is Python floats in nested loops.
+Each takes tensors and returns a tensor. In between it computes with Python floats in nested loops.
 """
 
 import math
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def _each(f: Callable[..., float], *tensors: Tensor) -> Tensor:
-    """f on the entries at each position of tensors of one shape."""
+    """The tensor of `f(*entries)` at each position. The tensors have one shape."""
     columns = [t.reshape(-1).tolist() for t in tensors]
     return torch.tensor([f(*entries) for entries in zip(*columns, strict=True)], dtype=torch.float64).reshape(tensors[0].shape)
 
 
 def _each_row(f: Callable[..., list[float]], *tensors: Tensor) -> Tensor:
-    """f on the last-dimension rows at each position of tensors whose other dimensions agree."""
+    """The tensor of `f(*rows)`, where rows run along the last dimension. The other dimensions of the tensors agree."""
     lead = tensors[0].shape[:-1]
     count = math.prod(lead)
     columns = [t.reshape(count, t.shape[-1]).tolist() for t in tensors]

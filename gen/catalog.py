@@ -1,7 +1,7 @@
-"""What is known of each op of torch's OpInfo database, as far as expansion needs it.
+"""The facts of each op of torch's OpInfo database that expansion needs.
 
-Importing that database takes seconds, so its facts are stored as JSON under `.cache/`, one file per torch version. Reading
-them back needs no torch at all, which is what makes a warm `generate` fast.
+Importing that database takes seconds. So its facts are stored as JSON under `.cache/`, in one file per torch version. Reading
+them needs no torch, which makes a warm `generate` fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMA = 1  # raise it when `Facts` changes
 
 @dataclass(frozen=True)
 class Facts:
-    """One op. `dtypes` are those that its forward takes on the CPU, `differentiable` those that torch also differentiates."""
+    """One op. Its forward accepts `dtypes` on the CPU, and torch differentiates it for the dtypes `differentiable`."""
 
     name: str
     opinfo: str
@@ -32,7 +32,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All ops, by dotted name, and the torch version that they are true of."""
+    """All ops, by dotted name, and the torch version to which the facts belong."""
 
     torch: str
     ops: Mapping[str, Facts]
@@ -51,7 +51,7 @@ def torch_version() -> str:
 
 
 def load(cache: Path) -> Catalog:
-    """The catalogue of the installed torch, from `cache` if it is there; else built (some 8 s) and written there."""
+    """The catalogue of the installed torch, read from `cache`. If it is not there, it is built (some 8 s) and written."""
     installed = torch_version()
     path = cache / f"opinfo-{installed}-{SCHEMA}.json"
     try:
@@ -68,7 +68,7 @@ def load(cache: Path) -> Catalog:
 
 
 def build() -> Catalog:
-    """Read the facts off the database itself."""
+    """The catalogue of the installed torch, from the database itself."""
     import torch
     from torch.testing._internal.opinfo import core
 

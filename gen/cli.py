@@ -1,6 +1,6 @@
 """The command line: `python -m gen …`, installed as `matrix-gen`.
 
-Exit codes: 0 all is well, 1 something is stale or failed, 2 the input is wrong.
+Exit codes: 0 if all is well, 1 if something is stale or failed, 2 if the input is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from gen.errors import MatrixError, OverwriteError
 from gen.plan import add_matrix_arguments, cache_of, load_plan, write_coverage
 
-# Sub-commands with a module of their own, imported only when asked for: each offers add_arguments(parser) and run(args).
+# Sub-commands with their own module, imported when used. Each module has add_arguments(parser) and run(args).
 ELSEWHERE = {
     "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": ("gen.explain", "why a case exists, is excluded, is expected to fail, or was dropped by reduction"),
@@ -73,7 +73,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def generate(args: argparse.Namespace) -> int:
-    """Write what changed, and say what."""
+    """Write the changed modules, and print which ones changed."""
     from gen import render, writer
 
     folder = _folder(args)
@@ -91,7 +91,7 @@ def generate(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Show how the directory differs from what the matrix says, without writing."""
+    """Show how the directory differs from the matrix, without writing."""
     from gen import render, writer
 
     folder = _folder(args)
@@ -128,7 +128,7 @@ def schema(args: argparse.Namespace) -> int:
 
 
 def _progress(families: list[str]) -> Iterable[str]:
-    """A bar on a terminal; nothing elsewhere, where it would only fill a log."""
+    """A progress bar on a terminal, and nothing elsewhere, where it would fill a log."""
     if not sys.stderr.isatty():
         return families
     from rich.console import Console

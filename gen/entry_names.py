@@ -1,4 +1,4 @@
-"""Names of entries: how the lines of a generated module, `gen list` and `gen explain` speak of what is known of a case.
+"""Names of entries, for generated modules, `gen list` and `gen explain`.
 
 An entry with the reason «the op has no formula for a tangent» is named `op_no_formula_tangent`. A second entry with these words
 is `op_no_formula_tangent_2`.
@@ -24,7 +24,7 @@ _WORD = re.compile(r"[a-z0-9]+(?:-[a-z]+)*")
 
 
 def words_of(text: str, kind: str) -> str:
-    """An identifier of the first words of `text` that say something; `kind` comes first where none could start one."""
+    """An identifier from the first significant words of `text`. `kind` comes first if no word can start an identifier."""
     text = _POSSESSIVE.sub("", _REFERENCE.sub("", text.lower()))
     chosen: list[str] = []
     for word in _WORD.findall(text):
@@ -38,10 +38,10 @@ def words_of(text: str, kind: str) -> str:
 
 
 class UniqueNames:
-    """The names that are given out, each once.
+    """Gives each name once.
 
-    Of equal names the first stays as it is and the others are numbered from 2, in the order in which they are asked for. An entry
-    that is added after them changes none; one that is added between them moves the numbers behind it. `name:` on an entry fixes its name.
+    The first of equal names is unchanged. The others are numbered from 2, in the order of the calls. An entry that is added after them
+    changes no name. One that is added between them shifts the numbers after it. `name:` on an entry fixes its name.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -49,7 +49,7 @@ class UniqueNames:
         self._last: dict[str, int] = {}
 
     def give(self, wanted: str) -> str:
-        """`wanted`, or `wanted_2`, `wanted_3`, … where it is taken."""
+        """`wanted`, or `wanted_2`, `wanted_3`, … if it is taken."""
         name, number = wanted, self._last.get(wanted, 1)
         while name in self._taken:
             number += 1

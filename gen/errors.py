@@ -1,7 +1,7 @@
-"""Mistakes in the input: where each is, what was expected, and the nearest valid name.
+"""Mistakes in the input: the place of each, what was expected, and the nearest valid name.
 
-Everything that reads matrix.yaml collects `Problem`s and raises one `MatrixError` with all of them, so that an author
-mends a file in one go instead of one mistake per run.
+Code that reads matrix.yaml collects `Problem`s and raises one `MatrixError` with all of them. So an author can correct all
+mistakes after one run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_LISTED = 16
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """A place in a file; line and column count from 1, and 0 means that the file as a whole is meant."""
+    """A place in a file. Line and column count from 1; 0 means the file as a whole."""
 
     file: str
     line: int = 0
@@ -49,7 +49,7 @@ class Problem:
 
 
 class MatrixError(Exception):
-    """Bad input. `problems` holds every mistake that was found, in the order of the files."""
+    """Bad input. `problems` has every mistake that was found, in the order of the files."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         seen = dict.fromkeys(problems)
@@ -58,11 +58,11 @@ class MatrixError(Exception):
 
 
 class OverwriteError(Exception):
-    """A file that a person wrote stands where a generated one should go."""
+    """A file that a person wrote is in the place of a generated one."""
 
 
 def nearest(word: object, names: Iterable[str]) -> str:
-    """The name that `word` most likely meant, or an empty string."""
+    """The name that `word` most likely stands for, or an empty string."""
     import difflib
 
     word = str(word)
@@ -70,14 +70,14 @@ def nearest(word: object, names: Iterable[str]) -> str:
     found = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if found:
         return found[0]
-    # A last component alone often identifies what was meant: `torch.conv2d` for `torch.nn.functional.conv2d`.
+    # The last component alone often identifies the name: `torch.conv2d` for `torch.nn.functional.conv2d`.
     tail = word.rpartition(".")[2]
     same_tail = [name for name in names if "." in name and name.rpartition(".")[2] == tail]
     return same_tail[0] if same_tail else ""
 
 
 def one_of(names: Sequence[str] | Iterable[str]) -> str:
-    """`one of a, b, c`, cut where a list would no longer be read."""
+    """`one of a, b, c`, cut if the list is too long to read."""
     names = list(names)
     if len(names) > MAX_LISTED:
         return f"one of {', '.join(names[:MAX_LISTED])}, … ({len(names)} in all)"

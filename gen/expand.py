@@ -1,8 +1,8 @@
-"""Ops × checks × dtypes × axes -> cells, with what is known of each and which tier takes it.
+"""Ops × checks × dtypes × axes -> cells, with the known entries and the tier of each.
 
-The cells of an op are the bits of one integer over the *columns*, where a column is a check with a dtype and axis values.
-Excluding, expecting to fail and reducing are then a few wide bit operations for each op, which is why a warm `generate`
-of some 150,000 cells is fast without a cache of results.
+The cells of an op are the bits of one integer over the *columns*. A column is a check with a dtype and axis values. Excluding,
+expecting failures and reducing then take a few wide bit operations for each op. So a warm `generate` of some 150,000 cells is
+fast without a cache of results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_TIERS = {"smoke": Tier(reduce=Reduce(t=1)), "default": Tier(reduce=Reduc
 
 @dataclass(frozen=True)
 class Column:
-    """What a cell is besides its op."""
+    """A cell without its op: a check, a dtype and axis values."""
 
     check: str
     dtype: str
@@ -36,7 +36,7 @@ class Column:
 
     @property
     def word(self) -> str:
-        """As a generated module writes it: `dtype[:value…]`."""
+        """The column in a generated module: `dtype[:value…]`."""
         return ":".join((self.dtype, *self.values))
 
     def case(self, op: str) -> str:
@@ -46,7 +46,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of exclude, skip, xfail, vanishes or tolerance: the columns and the ops (both as bits) that it is about."""
+    """An entry of exclude, skip, xfail, vanishes or tolerance. Its `columns` and `ops` are bits."""
 
     kind: str
     name: str
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass
 class TierCells:
-    """The cells of a tier, the smaller tiers' included; `universe` is what its reduction had to cover."""
+    """The cells of a tier, which include those of the smaller tiers. `universe` has the cells that its reduction had to cover."""
 
     spec: Tier
     universe: list[int]
@@ -73,7 +73,7 @@ class TierCells:
 
 @dataclass
 class Plan:
-    """The expanded matrix. Lists of integers run parallel to `ops`; the bits of each run parallel to `columns`."""
+    """The expanded matrix. Lists of integers have one integer per op, whose bits stand for `columns`."""
 
     loaded: Loaded
     catalog: Catalog
@@ -88,12 +88,12 @@ class Plan:
     tiers: dict[str, TierCells] = field(default_factory=dict)
 
     def of_check(self, mask: int, check: str) -> int:
-        """The part of `mask` that lies in `check`, moved to bit 0."""
+        """The bits of `mask` for the columns of `check`, moved to bit 0."""
         start, count = self.spans[check]
         return mask >> start & ((1 << count) - 1)
 
     def entries_of(self, op: int) -> Iterator[Entry]:
-        """The known entries of an op, those of the matrix before those that a row or a check brings along."""
+        """The known entries of an op. Those of the matrix come before those of a row or check."""
         return (entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1)
 
     def tier_of(self, op: int, column: int) -> str | None:
@@ -102,7 +102,7 @@ class Plan:
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
-    """The whole matrix as cells. Raises `MatrixError` with every mistake, those of form included."""
+    """The whole matrix as cells. Raises `MatrixError` with every mistake, including mistakes of form."""
     dtypes = Dtypes(loaded)
     found = ops_.resolve(loaded, catalog, dtypes)
     columns, spans = _columns(loaded, dtypes)
@@ -134,7 +134,7 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
 
 
 def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
-    """The facts that an op must have: those that the check requires, and those that its form and reference imply."""
+    """The facts that an op must have, because the check requires them or its form or reference implies them."""
     form = axes.get("form", check.form)
     needed = set(check.requires)
     if form in ("out", "inplace", "view_inplace"):
@@ -147,7 +147,7 @@ def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
 
 
 class _Maker:
-    """The sets behind every name, made once; from them cells, entries and tiers."""
+    """Makes cells, entries and tiers from the sets behind each name, which are made once."""
 
     def __init__(self, loaded: Loaded, found: Sequence[Op], columns: list[Column], spans: dict[str, tuple[int, int]], today: date) -> None:
         self._loaded, self._ops, self._columns, self._spans, self._today = loaded, found, columns, spans, today
@@ -166,7 +166,7 @@ class _Maker:
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
     def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
-        """The union of what `globs` mean; one that means nothing is a mistake, unless what it means was itself mistaken."""
+        """The union of the sets that `globs` match. A glob without a match is a mistake, unless its target was itself a mistake."""
         for index, glob in enumerate(globs):
             if names.match(glob) is None and not self._was_cut_out(glob, names):
                 matches = "matches nothing" if is_glob(glob) else "is unknown"
@@ -174,13 +174,13 @@ class _Maker:
         return names.match_any(globs)
 
     def _was_cut_out(self, glob: str, names: Names) -> bool:
-        derived = names.what not in ("op", "family", "check")  # dtypes and axis values are known only by the columns
+        derived = names.what not in ("op", "family", "check")  # only the columns show dtypes and axis values
         return glob in self._loaded.cut or (not self._loaded.cases_are_known and (derived or is_glob(glob)))
 
     # --- which cells there are ----------------------------------------------------------------------------------------------------
 
     def possible(self) -> list[int]:
-        """For each op the columns that suit it: by its facts, its dtypes, and what check and family say of each other."""
+        """For each op the columns that fit it, by its facts, its dtypes, and the filters of checks and families."""
         columns_of = self._columns_by_need()
         allowed = self._ops_of_checks()
         masks = []
@@ -203,7 +203,7 @@ class _Maker:
         return masks
 
     def _columns_by_need(self) -> dict[tuple[frozenset[str], str, bool], int]:
-        """Columns by what they need of an op: facts, a dtype, and whether a derivative in it."""
+        """Columns by what they need of an op: facts, a dtype, and whether the op must be differentiable in it."""
         found: dict[tuple[frozenset[str], str, bool], int] = {}
         checks = self._loaded.matrix.checks
         differentiates = {name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()}
@@ -228,7 +228,7 @@ class _Maker:
         return mask
 
     def _asked(self, op: Op, own: bool) -> int:
-        """The columns of the checks that the op's family asks for, or the op itself."""
+        """The columns of the checks that the op's row or family selects."""
         family = ("families", op.family)
         checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
         mask = self._select(self._checks, op.checks, checks_path)
@@ -238,7 +238,7 @@ class _Maker:
         return mask & ~self._checks.match_any(op.not_checks)
 
     def _ops_of_checks(self) -> dict[str, int]:
-        """For each check that names ops or families, the ops that it is for."""
+        """For each check that names ops or families, its ops."""
         found = {}
         for name, check in self._loaded.matrix.checks.items():
             path = ("checks", name)
@@ -253,7 +253,7 @@ class _Maker:
     # --- what is known of them ----------------------------------------------------------------------------------------------------
 
     def entries(self, possible: Sequence[int]) -> list[Entry]:
-        """The entries of the matrix, then the tolerances that rows and checks bring along."""
+        """The entries of the matrix, then the tolerances of rows and checks."""
         matrix = self._loaded.matrix
         written: list[tuple[str, Where, ops_.Path]] = [
             (kind, spec, (kind, index))
@@ -298,12 +298,12 @@ class _Maker:
         if any(cells[index] & entry.columns for index in reduce.bits(entry.ops)) or not self._loaded.cases_are_known:
             return
         if any(problem.path.startswith(shown(entry.path)) for problem in self._loaded.problems):
-            return  # its names are wrong, which has been said
+            return  # its names are wrong, which is already reported
         what = f"{entry.kind} matches no case: {entry.spec.reason}"
         self._loaded.problem(entry.path, what, "an entry that is about something (`gen list` with the same filters shows cases)")
 
     def _named(self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames) -> dict[ops_.Path, str]:
-        """Each entry's own name, or one from its reason. Exclusions come last, as no generated module names them."""
+        """Each entry with its own name, or one from its reason. Exclusions come last, as no generated module names them."""
         own = Counter(spec.name for _, spec, _ in written if spec.name)
         found: dict[ops_.Path, str] = {}
         for kind, spec, path in sorted(written, key=lambda entry: entry[0] == "exclude"):
@@ -328,7 +328,7 @@ class _Maker:
     # --- which tier takes them ----------------------------------------------------------------------------------------------------
 
     def tier_specs(self) -> dict[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]:
-        """For each tier its spec, columns, ops, and limits with their columns."""
+        """For each tier its spec, its columns, its ops, and its limits with their columns."""
         found = {}
         for name in TIERS:
             tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
@@ -344,7 +344,7 @@ class _Maker:
 
 
 def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]) -> None:
-    """Choose the cells of each tier, smaller tiers first: their cells are given to the larger ones."""
+    """Choose the cells of each tier. Smaller tiers come first, since the larger ones contain their cells."""
     rows = [op.name for op in plan.ops]
     columns = [factors(plan, position) for position in range(len(plan.columns))]
     given = [0] * len(rows)
@@ -367,7 +367,7 @@ def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, int, int, list[tuple[
 
 
 def factors(plan: Plan, position: int) -> reduce.Column:
-    """The values of a column that a reduction tells apart."""
+    """The values of a column that a reduction distinguishes."""
     column = plan.columns[position]
     over = plan.loaded.matrix.checks[column.check].over
     return (f"check={column.check}", f"dtype={column.dtype}", *(f"{axis}={value}" for axis, value in zip(over, column.values, strict=True)))

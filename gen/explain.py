@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
-    """What the matrix says of one case, each statement with its line."""
+    """Everything that the matrix says about one case, each statement with its line."""
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
     yield node_id(plan, op, column)
     yield f"  op: {row.name}, family {row.family} ({_at(plan, row.path)})"
@@ -65,7 +65,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
 
 
 def _overview(plan: Plan, op: int, case: str) -> int:
-    """One line for each check that has the case or could have it."""
+    """One line for each check that has the case, or could have it."""
     for check in plan.loaded.matrix.checks:
         values = tuple(case.split("-")[1:])
         start, count = plan.spans[check]
@@ -110,7 +110,7 @@ def _unknown(what: str, names: list[str], word: str) -> MatrixError:
 
 
 def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
-    """Everything that speaks against the case."""
+    """The reasons why there is no such case."""
     op, check = plan.ops[index], plan.loaded.matrix.checks[column.check]
     source = "torch's OpInfo database" if "opinfo" in op.facts else "its row"
     there = _at(plan, ("checks", column.check))
@@ -167,7 +167,7 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
 
 
 def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
-    """Cells of the tier that between them cover every t-tuple of the dropped one."""
+    """Cells of the tier that together cover every t-tuple of the dropped cell."""
     tier = plan.tiers[name]
     size = tier.coverage.t
     own = (f"op={plan.ops[op].name}", *factors(plan, position))

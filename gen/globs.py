@@ -8,9 +8,9 @@ from fnmatch import translate
 
 
 class Names:
-    """Names, each with a set (as the bits of an integer), and the union of the sets that a glob means.
+    """Names, each with a set as the bits of an integer. A glob stands for the union of the sets of the names that it matches.
 
-    A glob is answered once. `all` means the same as `*`.
+    Each glob is resolved once. `all` is the same as `*`.
     """
 
     def __init__(self, sets: Mapping[str, int], what: str) -> None:
@@ -19,7 +19,7 @@ class Names:
         self._answers: dict[str, int | None] = {}
 
     def match(self, glob: str) -> int | None:
-        """The union of the sets of the names that `glob` means, or None where it means none."""
+        """The union of the sets of the names that `glob` matches, or None if it matches none."""
         if glob not in self._answers:
             named = self.named(glob)
             self._answers[glob] = _union(self.sets[name] for name in named) if named or glob in ("*", "all") else None
@@ -30,7 +30,7 @@ class Names:
         return _union(self.match(glob) or 0 for glob in globs)
 
     def named(self, glob: str) -> list[str]:
-        """The names that `glob` means, in order."""
+        """The names that `glob` matches, in order."""
         if glob in self.sets:
             return [glob]
         if glob in ("*", "all"):
@@ -42,7 +42,7 @@ class Names:
 
 
 def is_glob(text: str) -> bool:
-    """Whether `text` can mean more than one name."""
+    """Whether `text` can match more than one name."""
     return any(character in text for character in "*?[")
 
 

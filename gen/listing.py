@@ -1,4 +1,4 @@
-"""`gen list`: which cases there are, without running anything."""
+"""`gen list`: print the cases without running anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILTERS = ("op", "family", "check", "dtype")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Filters on every axis, and forms of output."""
+    """Add filters on every axis, and options for the output."""
     add_matrix_arguments(parser)
     for name in FILTERS:
         parser.add_argument(f"--{name}", action="append", metavar="GLOB", help=f"only this {name}; repeat for more")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the cases that the filters leave."""
+    """Print the cases that pass the filters."""
     plan = load_plan(args.matrix)
     if args.coverage:
         _print_coverage(plan, args.json)
@@ -87,7 +87,7 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
-    """The names that a filter means. One that means nothing is a mistake, told with the nearest name."""
+    """The names that a filter matches. A filter without a match is a mistake, reported with the nearest name."""
     everything = {
         "op": [op.name for op in plan.ops],
         "family": list(plan.loaded.matrix.families),

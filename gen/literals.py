@@ -17,7 +17,7 @@ def quoted(text: str) -> str:
 
 
 def docstring(text: str, indent: str = "") -> str:
-    """A docstring that says `text`, on as many lines as it needs."""
+    """The source of a docstring with the text `text`, on as many lines as it needs."""
     escaped = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text.replace("\\", "\\\\")
     lines = textwrap.wrap(escaped.replace('"""', r"\"\"\""), WIDTH - len(indent) - 6, break_long_words=False, break_on_hyphens=False)
     body = f"\n{indent}".join(lines)
@@ -28,7 +28,7 @@ def docstring(text: str, indent: str = "") -> str:
 
 
 def literal(value: object, indent: str = "", before: int = 0) -> str:
-    """A literal for plain data: on one line where it fits after `before` columns, else one item to a line."""
+    """A literal for plain data. It is on one line if that fits after `before` columns, and has one item per line if not."""
     short = _short(value)
     if len(indent) + before + len(short) <= WIDTH:
         return short
@@ -45,7 +45,7 @@ def literal(value: object, indent: str = "", before: int = 0) -> str:
 
 
 def call(name: str, arguments: list[tuple[str, object]], indent: str = "", before: int = 0) -> str:
-    """`name(value, key=value, …)`; an argument without a key is positional."""
+    """The source `name(value, key=value, …)`. An argument without a key is positional."""
     pairs = [(f"{key}=" if key else "", value) for key, value in arguments]
     short = f"{name}({', '.join(key + _short(value) for key, value in pairs)})"
     if len(indent) + before + len(short) <= WIDTH:

@@ -1,6 +1,6 @@
-"""Families and rows -> the ops of the matrix, each with its facts, and which family it belongs to.
+"""Families and rows -> the ops of the matrix, each with its facts and its family.
 
-A name claims its op before any glob does; among globs the first family in the file wins. That lets a last family
+An exact name takes precedence over a glob. Among globs, the first family in the file takes the op. So a last family can
 collect «all the rest» by `torch.*`.
 """
 
@@ -16,7 +16,7 @@ from gen.globs import Names, is_glob
 from gen.spec import COMPLEX, DTYPES, FLOATS, Family, OpRow
 from gen.validate import Loaded
 
-OWN_DTYPES = ("float32", "float64")  # of an op that is described here and names no dtypes
+OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes without dtypes
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))
 OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance")  # keys of a row that run time does not need
 
@@ -25,7 +25,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Op:
-    """One row of the matrix. `row` is what run time must know beyond OpInfo; `path` is where the matrix names the op."""
+    """One row of the matrix. `row` has the facts that run time needs beyond OpInfo. `path` is the place that names the op."""
 
     name: str
     family: str
@@ -71,11 +71,11 @@ class Dtypes:
 
     @property
     def all(self) -> list[str]:
-        """Every dtype that some group has; every common one where there are no groups."""
+        """Every dtype of a group, or every common dtype if there are no groups."""
         return list(dict.fromkeys(dtype for group in self._groups.values() for dtype in group)) or [*FLOATS[2:], *COMPLEX[1:]]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
-        """The dtypes that words (groups or dtypes) mean, in the order written; unknown words are noted as mistakes."""
+        """The dtypes of words (groups or dtypes), in their order. Unknown words are noted as mistakes."""
         found: list[str] = []
         for index, word in enumerate(words):
             found += self._groups[word] if word in self._groups else self._single(word, (*path, index))
@@ -100,7 +100,7 @@ class _Resolver:
         self._names = Names(dict.fromkeys(catalog.ops, 0), "op")
 
     def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
-        """Take the ops that `row` names into the family, unless they are taken."""
+        """Add the ops that `row` names to the family, unless another family has them."""
         if not is_glob(row.op):
             if row.op in self.found:
                 first = self._loaded.source.where(self.found[row.op].path).short
@@ -147,7 +147,7 @@ class _Resolver:
         )
 
     def _asked(self, name: str, family_name: str, family: Family, row: OpRow, path: Path, known: Facts | None) -> frozenset[str] | None:
-        """The dtypes that the row, or else its family, asks for."""
+        """The dtypes of the row, or of its family if the row has none."""
         if row.dtypes is None:
             return None if family.dtypes is None else frozenset(self._dtypes.resolve(family.dtypes, ("families", family_name, "dtypes")))
         asked = frozenset(self._dtypes.resolve(row.dtypes, (*path, "dtypes")))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
-EAGER = "backward"  # in the eager session, so that nothing but itself may stand around it
+EAGER = "backward"  # runs in the eager session, so only itself may be outside it
 WHOLE = ("trace", "aot.joint", "aot.export", "per_sample")
 FORWARD = "forward"
 STAGES = (*NESTING, EAGER, *WHOLE, FORWARD)
@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.
 
 
 class PipelineError(ValueError):
-    """A pipeline that cannot be read; `offset` is where in the text."""
+    """A pipeline cannot be read. `offset` is the place in the text."""
 
     def __init__(self, what: str, offset: int, expected: str = "", word: str = "") -> None:
         super().__init__(what)
@@ -27,7 +27,7 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages, outermost first; none for `forward`."""
+    """Stages, outermost first. `forward` has none."""
 
     stages: tuple[str, ...]
 
@@ -48,7 +48,7 @@ def parse(text: str) -> Pipeline:
     end = len(text.rstrip())
     while position < end:
         token = _TOKEN.match(text, position)
-        assert token is not None  # `bad` matches whatever the others do not
+        assert token is not None  # `bad` matches everything else
         start = token.start(token.lastgroup or 0)
         position = token.end()
         if token["bad"] or (token["dot"] is not None and expects_stage):

@@ -1,4 +1,4 @@
-"""What the commands share: finding the matrix, expanding it, naming its cases, and the proof of what its tiers cover."""
+"""Shared by the commands: find the matrix, expand it, name its cases, and compute the coverage of its tiers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def cache_of(matrix: Path) -> Path:
-    """Where the generator keeps what it can rebuild."""
+    """The folder for everything that the generator can rebuild."""
     return matrix.resolve().parent / ".cache" / "gen"
 
 
 def load_plan(matrix: Path) -> Plan:
-    """The expanded matrix; raises `MatrixError` with every mistake in it."""
+    """The expanded matrix. Raises `MatrixError` with every mistake in it."""
     loaded = validate.load(matrix)
     return expand.expand(loaded, catalog.load(cache_of(matrix)))
 
 
 def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
-    """For each tier: how it was reduced, its cells, and how many of the valid t-tuples they have."""
+    """For each tier: its reduction, its cells, and how many of the valid t-tuples they cover."""
     return {
         name: {
             "reduce": tier.spec.reduce.model_dump(exclude_none=True),
@@ -43,7 +43,7 @@ def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def write_coverage(plan: Plan, path: Path) -> None:
-    """Leave the proof where the report looks for it."""
+    """Write the coverage to the file that the report reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(coverage(plan), indent=1)
     if not path.exists() or path.read_text() != text:
@@ -51,6 +51,6 @@ def write_coverage(plan: Plan, path: Path) -> None:
 
 
 def node_id(plan: Plan, op: int, column: Column) -> str:
-    """The case as pytest names it."""
+    """The pytest id of the case."""
     name = plan.ops[op]
     return f"generated_tests/test_{name.family}.py::test_{column.check}[{column.case(name.name)}]"

@@ -1,7 +1,7 @@
-"""`gen probe`: run an op over dtypes and checks, and print the YAML that it proposes for matrix.yaml.
+"""`gen probe`: run an op over dtypes and checks, and print a proposal of YAML for matrix.yaml.
 
-It proposes what it saw: checks that pass, and for those that fail an xfail with its exception and message. It never
-proposes a reason; an entry without one does not validate, so nobody can paste a finding without having understood it.
+The proposal has the checks that pass, and an xfail with exception and message for each that fails. It has no reasons. An
+entry without a reason does not validate, so a person must understand a finding before it can be used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(op: str, matrix: Path) -> Plan:
-    """The matrix expanded; an op of the database that it does not name yet is added to a family `mine`."""
+    """The expanded matrix. If it does not name the op of the database yet, the op is added to a family `mine`."""
     known = catalog.load(Path(".cache/gen"))
     plan = expand(validate.load(matrix), known)
     if any(one.name == op for one in plan.ops):
@@ -74,7 +74,7 @@ def _plan(op: str, matrix: Path) -> Plan:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one cell did. `errors` are its distinct exceptions, as (class, pattern)."""
+    """The result of one cell. `errors` are its distinct exceptions, as (class, pattern)."""
 
     check: str
     word: str
@@ -89,7 +89,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Probe:
-    """An op, and the cells that suit it before anything is excluded or reduced."""
+    """An op, and the cells that fit it, before exclusion and reduction."""
 
     op: str
     plan: Plan
@@ -100,7 +100,7 @@ class Probe:
 
     @property
     def family(self) -> Family:
-        """As the generated module of the op would have it."""
+        """The family table that a generated module of the op would have."""
         op = self.plan.ops[self._index]
         return Family(op.family, {op.name: op.row} if op.row else {})
 
@@ -109,7 +109,7 @@ class Probe:
         return next(index for index, op in enumerate(self.plan.ops) if op.name == self.op)
 
     def seen(self) -> Iterator[Seen]:
-        """Every check that may concern the op, on every dtype that suits it."""
+        """Run every check that fits the op, on every dtype that fits it."""
         for place in bits(self.plan.possible[self._index]):
             if fnmatchcase(self.plan.columns[place].check, self.wanted):
                 yield self._cell(self.plan.columns[place])
@@ -130,7 +130,7 @@ class Probe:
 
 
 def pattern(error: BaseException) -> str:
-    """A regular expression for the part of a message that stays the same from sample to sample."""
+    """A regular expression for the part of a message that is the same in every sample."""
     first = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, Mismatch) and "largest error" in first:
         return "largest error"
@@ -139,7 +139,7 @@ def pattern(error: BaseException) -> str:
 
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
-    """The entries, as text to paste; comments say what is left to do."""
+    """The entries, as text to paste. Comments say what the author must add."""
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
     for one in seen:
         by_check[one.check].append(one)
@@ -164,7 +164,7 @@ def _counts(seen: Sequence[Seen]) -> str:
 
 
 def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
-    """One entry for each cause; a check whose cells all fail for it needs no dtypes."""
+    """One entry for each cause. It needs no dtypes for a check if all cells of the check fail for this cause."""
     causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:
         for cause in one.errors if one.outcome == "failed" else ():

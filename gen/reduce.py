@@ -1,11 +1,11 @@
-"""Fewer cells that still cover every valid t-tuple, with the proof.
+"""Choose fewer cells that still cover every valid t-tuple, and count the coverage.
 
-The cells of a matrix are (row, column) pairs: a row is an op, a column one check × dtype × axis values. A row's valid cells
-are the bits of an integer, so the work is a few wide bit operations per row, and no search over a product is needed:
+The cells of a matrix are (row, column) pairs. A row is an op, a column is one check × dtype × axis values. A row's valid cells
+are the bits of an integer. So each row takes a few wide bit operations, without a search over a product:
 
-1. Row by row, a greedy cover of the (t−1)-tuples of the row's columns; with the row itself they are all the t-tuples
-   that contain it. A row's choice depends on that row alone, so adding an op changes no other line.
-2. The t-tuples that contain no row are by then almost all covered; what is missing is added.
+1. For each row, a greedy choice covers the (t−1)-tuples of the row's columns. Together with the row, these are all the t-tuples
+   that contain it. The choice depends on that row alone, so adding an op changes no other line.
+2. Almost all t-tuples without a row are covered by then. Cells are added for the others.
 
 Both steps choose among enumerated valid cells and stop only when nothing valid is uncovered, so the cover is complete.
 """
@@ -20,12 +20,12 @@ from itertools import combinations
 from operator import or_
 from zlib import crc32
 
-Column = tuple[str, ...]  # the values of a cell's factors other than the op, each written so that no two factors share a value
+Column = tuple[str, ...]  # the values of a cell's factors other than the op; no two factors share a value
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many t-tuples of factor values some valid cell has, and how many of those some chosen cell has."""
+    """How many t-tuples of factor values occur in valid cells, and how many of these occur in chosen cells."""
 
     t: int
     tuples: int
@@ -39,9 +39,9 @@ class Coverage:
 
 
 def cover(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, given: Sequence[int]) -> list[int]:
-    """Chosen columns of each row, as bits: `given`, and what covers every t-tuple of the `valid` cells.
+    """The chosen columns of each row, as bits: those in `given`, and more until every t-tuple of the `valid` cells is covered.
 
-    Deterministic; a row's own part depends on the row's name, its valid columns and nothing else.
+    Deterministic. A row's own part depends only on the row's name and its valid columns.
     """
     inside = _tuple_masks(columns, t - 1)
     hashes = [crc32(" ".join(column).encode()) for column in columns]
@@ -70,7 +70,7 @@ def _cover_between_rows(rows: Sequence[str], valid: Sequence[int], columns: Sequ
 
 
 def coverage(valid: Sequence[int], chosen: Sequence[int], columns: Sequence[Column], t: int) -> Coverage:
-    """Count t-tuples over the valid cells and over those of them that are chosen."""
+    """Count the t-tuples of the valid cells and of the chosen ones."""
     inside, outside = _tuple_masks(columns, t - 1), _tuple_masks(columns, t)
     kept = [mask & ok for mask, ok in zip(chosen, valid, strict=True)]
     return Coverage(
@@ -83,7 +83,7 @@ def coverage(valid: Sequence[int], chosen: Sequence[int], columns: Sequence[Colu
 
 
 def sample(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], cells: int, seed: int) -> list[int]:
-    """`cells` of the valid cells, by a rank that depends on the seed and the cell alone: a new op displaces few others."""
+    """`cells` of the valid cells, by a rank that depends only on the seed and the cell. So a new op displaces few others."""
     ranked = [
         (blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(), index, column)
         for index, mask in enumerate(valid)
@@ -104,13 +104,13 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
-    """For each column the tuples of `size` of its values, as bits. The one tuple of size 0 stands for the row alone."""
+    """For each column, the tuples of `size` of its values, as bits. The empty tuple stands for the row alone."""
     numbers: dict[tuple[str, ...], int] = {}
     return [sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size)) for column in columns]
 
 
 def _greedy(masks: Sequence[int], candidates: Sequence[int], missing: int) -> Iterator[int]:
-    """Candidates that cover `missing`, those that cover most first; in the given order where they cover as much."""
+    """Candidates that cover `missing`, those that cover most first. Ties are in the given order."""
     gains = [(candidate, (masks[candidate] & missing).bit_count()) for candidate in candidates]
     level = max((gain for _, gain in gains), default=0)
     while missing and level:

@@ -1,7 +1,6 @@
 """Cells -> the text of modules: one per family, one function per check, one line per op.
 
-A module's text depends on its own family only, and holds no time, version or path, so that a diff of the tree reads as a
-list of what changed.
+A module's text depends only on its family. It contains no time, version or path. So a diff of the folder lists what changed.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ def modules(plan: Plan, progress: Progress = iter) -> dict[str, str]:
 
 
 def is_generated(text: str) -> bool:
-    """Whether the file came from here, edited or not."""
+    """Whether `gen generate` wrote the file, edited or not."""
     return text.startswith(MARK)
 
 
 def is_edited(text: str) -> bool:
-    """Whether a generated file no longer says what it said when it was written."""
+    """Whether a generated file has changed since it was written."""
     header, _, body = text.partition("\n")
     found = _HEADER.match(header)
     return found is None or found["hash"] != _hash(body)
@@ -78,7 +77,7 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
 def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
-    # The values are Python source made by gen.literals: HTML escapes would break them.
+    # The values are Python source from gen.literals, which HTML escapes would break.
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     return environment.from_string((Path(__file__).parent / "templates" / "module.py.j2").read_text())
 
@@ -121,12 +120,12 @@ def _known_arguments(plan: Plan, entry: Entry) -> list[tuple[str, object]]:
 
 
 class _Words:
-    """The words of lines. Many lines say the same of different ops, so each set of columns is put in words once."""
+    """The text of lines. Many ops have the same columns, so each set of columns is written once."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._texts: dict[tuple[str, int], str] = {}
-        # Known entries by op, made by walking the entries once.
+        # Known entries by op, from one pass over the entries.
         self._entries: list[list[Entry]] = [[] for _ in plan.ops]
         for index in range(len(plan.ops)):
             self._entries[index] = list(plan.entries_of(index))
@@ -155,7 +154,7 @@ class _Words:
         ]  # fmt: skip
         if known:
             parts.append(("known", " ".join(known)))
-        # What `gen.literals.call` would write, but these lines are thousands.
+        # The same text as `gen.literals.call`, which is too slow for thousands of lines.
         line = "".join((f"    op({quoted(plan.ops[op].name)}", *(f', {key}="{text}"' for key, text in parts), "),"))
         if len(line) <= WIDTH:
             return line
@@ -170,7 +169,7 @@ class _Words:
         return self._texts[key]
 
     def _narrowed(self, name: str, check: str, hit: int, taken: int) -> str:
-        """The entry's name, with `@words` where it holds for some of the line's cells only."""
+        """The entry's name, with `@words` if it applies to only some of the line's cells."""
         if hit == taken:
             return name
         start, count = self._plan.spans[check]

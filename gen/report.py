@@ -1,7 +1,7 @@
-"""`gen report`: results files -> one HTML page that works from disk and asks nothing of the network.
+"""`gen report`: results files -> one HTML page, which works from disk without a network.
 
-The page is a table first (readable without scripts); a compact JSON block beside it holds what a cell consists of, for the
-panel that opens when a cell is chosen.
+The page is a table that is readable without scripts. A compact JSON block has the details of each cell, for the panel that
+opens when a cell is selected.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _newest() -> Path:
 
 
 def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
-    """What is recorded of targets that the page does not show: the loops of `runs` are compared with theirs."""
+    """Results of targets that the page does not show. Their loops are compared with those of `runs`."""
     shown = {run.header["target"] for run in runs}
     return [result for result in _join([read(path) for path in _recorded()]) if result.header["target"] not in shown]
 
 
 def _join(results: Sequence[Results]) -> list[Results]:
-    """Shards of one run (same target, device and tier) become one; otherwise each file is a run."""
+    """Join shards of one run (same target, device and tier). Every other file is a run."""
     joined: dict[tuple[Any, ...], Results] = {}
     for number, result in enumerate(results):
         header = result.header
@@ -113,7 +113,7 @@ def _coverage(path: Path) -> dict[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Square:
-    """One cell of the grid: the worst outcome, what is written in it, and what is read out."""
+    """One cell of the grid: the worst outcome, the text in it, and the text for screen readers."""
 
     outcome: str
     text: str
@@ -122,7 +122,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the grid, of an op or of a whole family."""
+    """One row of the grid, for an op or for a whole family."""
 
     name: str
     squares: tuple[Square | None, ...]
@@ -139,7 +139,7 @@ class Group:
 
 @dataclass(frozen=True)
 class View:
-    """What the template draws of one run."""
+    """The data of one run for the template."""
 
     key: str
     title: str
@@ -160,7 +160,7 @@ class View:
 
 
 def page(runs: Sequence[Results], coverage: Mapping[str, Mapping[str, Any]], others: Sequence[Results] = ()) -> str:
-    """The whole page as text. Of the results in `others` it shows only the loops."""
+    """The whole page as text. It shows only the loops of the results in `others`."""
     views = [_view(f"run{number}", result) for number, result in enumerate(runs)]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gen", "templates"),
@@ -237,7 +237,7 @@ def _square(cells: Sequence[CellResult], place: str) -> Square | None:
 
 
 def _summary(cells: Sequence[CellResult]) -> Square | None:
-    """A family's square: any failure shows; otherwise what is most frequent, so that one exception does not colour a hundred passes."""
+    """A family's square. It shows any failure, or else the most frequent outcome, so one exception does not colour a hundred passes."""
     if not cells or _worst(cells) in _FAILURES:
         return _square(cells, "")
     outcome, count = Counter(cell.outcome for cell in cells).most_common(1)[0]
@@ -245,7 +245,7 @@ def _summary(cells: Sequence[CellResult]) -> Square | None:
 
 
 class _Data:
-    """The JSON block: texts once each, cells as short lists that point at them."""
+    """The JSON block. It has each text once, and cells as short lists of indices into the texts."""
 
     def __init__(self, checks: Sequence[str]) -> None:
         self._texts: dict[str, int] = {}
@@ -274,12 +274,12 @@ class _Data:
 
     def text(self) -> str:
         data = {"texts": list(self._texts), "outcomes": OUTCOMES, "places": self._places}
-        # Inside <script>, `<` could end the block; in JSON it may be written as an escape.
+        # Inside <script>, `<` could end the block, so JSON's escape is used.
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _failures(cells: Sequence[CellResult]) -> list[tuple[str, str, int, list[str]]]:
-    """(outcome, why, count, node ids), worst first, so that one cause that hits many cells is one line."""
+    """(outcome, why, count, node ids), worst first. One cause that affects many cells is one line."""
     grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for cell in cells:
         if cell.outcome in _FAILURES:
@@ -307,7 +307,7 @@ def _some(words: set[str], shown: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Loops:
-    """The ops that each target's vmap ran one element at a time: a line is an op with (times, cells) for each run, or None."""
+    """The ops that each target's vmap ran one element at a time. A line is an op, with (times, cells) or None for each run."""
 
     names: Sequence[str]
     ops: Sequence[int]
@@ -320,8 +320,8 @@ def _loops(runs: Sequence[Results]) -> Loops:
         counted: dict[str, tuple[int, int]] = {}
         for cell in run.cells:
             for op, times in cell.loops.items():
-                before = counted.get(_bare(op), (0, 0))
-                counted[_bare(op)] = before[0] + times, before[1] + 1
+                before = counted.get(_short_name(op), (0, 0))
+                counted[_short_name(op)] = before[0] + times, before[1] + 1
         found.append(counted)
     ops = sorted(set().union(*found))
     return Loops(
@@ -331,8 +331,8 @@ def _loops(runs: Sequence[Results]) -> Loops:
     )
 
 
-def _bare(op: str) -> str:
-    """``aten::unique_dim`` and ``aten.unique_dim.default`` are one name."""
+def _short_name(op: str) -> str:
+    """The common form ``aten.unique_dim`` of ``aten::unique_dim`` and ``aten.unique_dim.default``."""
     return op.replace("::", ".").removesuffix(".default")
 
 

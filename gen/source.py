@@ -1,8 +1,10 @@
-"""YAML text -> data in which every node knows its file, line and column.
+"""YAML text -> data in which every node has its file, line and column.
 
-PyYAML's C parser does the reading. On top of it stand the rules that make a file safe and unambiguous to edit: scalars
-follow the YAML 1.2 core schema (`1e-12` is a number, `on` and `no` are strings), duplicate keys are mistakes, no tag
-builds an object, aliases cannot explode, and `include:` merges further files section by section.
+PyYAML's C parser reads the text. This module adds rules that make a file safe and unambiguous:
+
+- Scalars follow the YAML 1.2 core schema: `1e-12` is a number, `on` and `no` are strings.
+- Duplicate keys and tags are mistakes, and so are aliases that would expand to too much data.
+- `include:` merges further files section by section.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _KINDS = {
 
 
 class _Text(io.StringIO):
-    """A stream that has a name, which the parser then writes into every mark."""
+    """A stream with a name, which the parser writes into every mark."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -59,9 +61,9 @@ for _kind, _pattern, _first in (
 
 @dataclass
 class Source:
-    """A matrix file with its includes: plain `data`, and the node tree that says where each piece stands.
+    """A matrix file with its includes: plain `data`, and the node tree with the place of each value.
 
-    `where(path)` walks the tree only when a message needs it, so that reading a correct file costs nothing extra.
+    `where(path)` walks the tree only when a message needs a place, so a correct file costs nothing extra.
     """
 
     name: str
@@ -70,16 +72,16 @@ class Source:
     _root: yaml.MappingNode
 
     def node(self, path: Sequence[str | int]) -> yaml.Node:
-        """The node at `path`, or the deepest one on the way to it."""
+        """The node at `path`, or the deepest existing node on the way to it."""
         return self._walk(path)[0]
 
     def where(self, path: Sequence[str | int], *, key: bool = False) -> Mark:
-        """The place of the value at `path`; with `key`, that of the key (or list item) that holds it."""
+        """The place of the value at `path`. With `key`, the place of its key or list item."""
         node, holder = self._walk(path)
         return _mark(holder if key else node)
 
     def relative(self, file: str) -> str:
-        """A file's name as seen from the folder of the first one, wherever the command was run."""
+        """A file's name relative to the folder of the first file, wherever the command runs."""
         folder = self.name.rpartition("/")[0]
         return file.removeprefix(f"{folder}/") if folder else file
 
@@ -104,7 +106,7 @@ class Source:
         return node, holder
 
     def without(self, paths: Collection[tuple[str | int, ...]], minimum: dict[str, Any]) -> Source:
-        """This source with what stands at `paths` cut out; keys of `minimum` that are then lacking are filled in."""
+        """This source without the values at `paths`. Keys that then lack are filled in from `minimum`."""
         node, data = _cut(self._root, self.data, paths)
         return Source(self.name, {**minimum, **data}, self.files, node)
 
@@ -131,9 +133,9 @@ def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tupl
 
 
 def load(path: str | Path, name: str | None = None) -> Source:
-    """Read `path` and what it includes.
+    """Read `path` and its includes.
 
-    Raises `MatrixError` with every mistake that can be told without knowing the language of the file.
+    Raises `MatrixError` with every mistake of YAML. Mistakes in the language of the matrix are found later.
     """
     reader = _Reader()
     path = Path(path)
@@ -148,7 +150,7 @@ def load(path: str | Path, name: str | None = None) -> Source:
 
 
 class _Reader:
-    """Reads files and merges the included ones; collects problems instead of stopping at the first."""
+    """Reads files and merges the included ones. It collects all problems instead of stopping at the first."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -156,7 +158,7 @@ class _Reader:
         self._seen: set[Path] = set()
 
     def file(self, path: Path, name: str, chain: tuple[tuple[Path, str], ...], included_at: Mark | None) -> yaml.MappingNode | None:
-        """The merged root mapping of one file, or None where nothing usable was found."""
+        """The merged root mapping of one file, or None if nothing in it is usable."""
         here = included_at or Mark(name)
         resolved = path.resolve()
         if any(resolved == earlier for earlier, _ in chain):
@@ -240,7 +242,7 @@ class _Reader:
             if id(node) in open_:
                 self._problem(_mark(node), "", "an alias that contains itself", "a finite structure")
                 return 1
-            if depth > MAX_DEPTH:  # by aliases: the text itself is not that deep
+            if depth > MAX_DEPTH:  # only aliases nest so deep, as the text does not
                 self._problem(_mark(node), "", f"nested deeper than {MAX_DEPTH} levels")
                 return 1
             open_.add(id(node))
@@ -374,7 +376,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
-    # The parser may notice a tab only on the line after it.
+    # The parser may report a tab only on the next line.
     for number in (line, line - 1):
         indent = re.match(r"[ \t]*", lines[number]) if 0 <= number < len(lines) else None
         if indent and "\t" in indent[0]:
@@ -388,7 +390,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
 
 
 def _too_deep(text: str) -> Any:
-    """Where collections nest too deep. The parser's events do not recurse; its node builder does, and would crash."""
+    """The place where collections nest too deep. It uses the parser's events, since its node builder recurses and would crash."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):

@@ -1,7 +1,7 @@
-"""The language of matrix.yaml, as pydantic models; `matrix.schema.json` is written from them.
+"""The language of matrix.yaml, as pydantic models. `matrix.schema.json` is written from them.
 
-Short forms are widened before validation (a word to a list of one word, an op's name to a mapping), so the models hold
-one shape each and a mistake has one place. What a name refers to is not decided here but in `gen.expand`.
+Short forms are widened before validation: a word to a list of one word, an op's name to a mapping. So each model has one shape,
+and a mistake has one place. `gen.expand` resolves names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
 
 
 def fault(what: str, expected: str = "", nearest: str = "", offset: int = -1) -> PydanticCustomError:
-    """A mistake in the words of `gen.errors.Problem`; `offset` is where in the string."""
+    """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string."""
     return PydanticCustomError("matrix", "{what}", {"what": what, "expected": expected, "nearest": nearest, "offset": offset})
 
 
@@ -163,7 +163,7 @@ def _reduce(value: object) -> object:
 
 
 def _kind_of_argument(value: object) -> str:
-    """Which of the forms of an argument is meant; the tags stand in pydantic's paths, and are dropped from messages."""
+    """The tag of the form of an argument. Tags occur in pydantic's paths, and are removed from messages."""
     if isinstance(value, dict):
         return "<tensor>"
     return "<list>" if isinstance(value, list) else "<plain>"
@@ -188,13 +188,13 @@ Against = Annotated[list[Reference], Field(min_length=1), BeforeValidator(_as_li
 
 
 class Strict(BaseModel):
-    """Unknown keys are mistakes, and nothing is coerced: `"4"` is not a number."""
+    """A model in which unknown keys are mistakes and nothing is coerced: `"4"` is not a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Tensor(Strict):
-    """A tensor by description: its shape, where its values lie, and how it lies in memory."""
+    """A tensor by description: its shape, the range of its values, and its memory layout."""
 
     shape: list[Annotated[int, Field(ge=0)]]
     dtype: DtypeName | None = None
@@ -233,14 +233,14 @@ class Sample(Strict):
 
 
 class ErrorSample(Sample):
-    """A call that must fail, and how."""
+    """A call that must fail, with its exception."""
 
     raises: Dotted
     match: Regex = ""
 
 
 class Samples(Strict):
-    """Where samples come from: `opinfo`, a callable, or a list of calls."""
+    """The source of samples: `opinfo`, a callable, or a list of calls."""
 
     callable: Callable_ | None = None
     rows: Annotated[list[Sample] | None, Field(min_length=1)] = None
@@ -254,7 +254,7 @@ SamplesOf = Annotated[Samples, BeforeValidator(_samples, json_schema_input_type=
 
 
 class Tolerance(Strict):
-    """How far results may lie from the reference where the dtype's own tolerance does not fit."""
+    """The allowed error of results, if the dtype's own tolerance does not fit."""
 
     rtol: NotNegative = 0.0
     atol: NotNegative = 0.0
@@ -262,7 +262,7 @@ class Tolerance(Strict):
 
 
 class OpRow(Strict):
-    """One op. A bare name, or a glob, stands for rows of torch's OpInfo database."""
+    """One op. A name or glob alone stands for rows of torch's OpInfo database."""
 
     op: Glob
     call: Callable_ | None = None
@@ -325,7 +325,7 @@ class Check(Strict):
 
 
 class Where(Strict):
-    """Which cases an entry is about: globs over every axis; what is left out means any."""
+    """The cases of an entry: globs over every axis. A key that is left out matches everything."""
 
     op: Globs = ["*"]
     family: Globs = ["*"]
@@ -343,7 +343,7 @@ class Exclude(Where):
 
 
 class Known(Where):
-    """Cases that are generated, and of which something is known; the conditions hold at run time."""
+    """Cases that are generated, with a known fact about them. The conditions are evaluated at run time."""
 
     target: Glob | None = None
     device: Glob | None = None
@@ -358,7 +358,7 @@ class Xfail(Known):
 
 
 class ToleranceEntry(Known):
-    """Cases with a tolerance of their own."""
+    """Cases with their own tolerance."""
 
     rtol: NotNegative = 0.0
     atol: NotNegative = 0.0
@@ -379,7 +379,7 @@ class Reduce(Strict):
 
 
 class Limit(Strict):
-    """At most so many cells of some checks, drawn by seed."""
+    """At most `cells` cells of some checks, drawn by seed."""
 
     checks: Globs
     cells: Positive
@@ -387,7 +387,7 @@ class Limit(Strict):
 
 
 class Tier(Strict):
-    """Which cells a run takes; each tier also holds the cells of the smaller tiers."""
+    """The cells that a run takes. A tier contains the cells of the smaller tiers."""
 
     reduce: Annotated[Reduce, BeforeValidator(_reduce, json_schema_input_type=Literal["smoke", "pairwise", "full"] | Reduce)] = Reduce()
     checks: Globs = ["*"]
@@ -404,7 +404,7 @@ class Targets(Strict):
 
 
 class Device(Strict):
-    """How the presence of a device is told."""
+    """How to find out whether a device is present."""
 
     available: Callable_ | None = None
     reason: Text = ""

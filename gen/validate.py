@@ -1,7 +1,7 @@
-"""Plain data -> `spec.Matrix`, with every mistake of form found and placed.
+"""Plain data -> `spec.Matrix`, with the place of every mistake of form.
 
-What is wrong is cut out and the rest validated again, so that mistakes of meaning elsewhere are still found in the same
-run. `Loaded.problems` holds what was found; only `gen.expand` raises it, together with its own findings.
+Wrong parts are cut out, and the rest is validated again. So mistakes of meaning elsewhere are found in the same run.
+`Loaded.problems` has all mistakes. Only `gen.expand` raises them, together with its own.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from gen.spec import SECTIONS_OF_CASES, Matrix
 
 Loc = tuple[str | int, ...]
 
-# What a matrix must at least say, for when that was cut out.
+# The keys that a matrix needs, used if they were cut out.
 MINIMUM: dict[str, Any] = {"version": 1, "families": {}}
 
 
 @dataclass
 class Loaded:
-    """A matrix whose form is right as far as `problems` does not say otherwise, and its source."""
+    """A matrix and its source. Its form is right, except for `problems`."""
 
     matrix: Matrix
     source: source.Source
     problems: list[Problem] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
-    """Names of checks, families and ops that were cut out or misspelt: whoever else refers to them is not to blame."""
+    """Names of checks, families and ops that were cut out or misspelt. Other references to them are no mistakes."""
 
     @property
     def cases_are_known(self) -> bool:
-        """Whether what was cut out can change which cases there are; if so, «matches no case» would mislead."""
+        """Whether the cut-out parts leave the set of cases unchanged. If not, «matches no case» would mislead."""
         return not any(problem.path.split(".")[0] in SECTIONS_OF_CASES for problem in self.problems)
 
     def problem(self, path: Sequence[str | int], what: str, expected: str = "", nearest: str = "", mark: Mark | None = None) -> None:
@@ -46,11 +46,11 @@ class Loaded:
 
 
 def load(path: str | Path, name: str | None = None) -> Loaded:
-    """Read and validate a matrix file. Raises `MatrixError` only where nothing usable is left of it."""
+    """Read and validate a matrix file. Raises `MatrixError` only if nothing usable is left of it."""
     read = source.load(path, name)
     problems: list[Problem] = []
     cut: set[str] = set()
-    for _ in range(8):  # each round cuts out what the round before found wrong
+    for _ in range(8):  # each round cuts out the mistakes of the round before
         try:
             return Loaded(Matrix.model_validate(read.data), read, problems, cut)
         except ValidationError as error:
@@ -63,7 +63,7 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
 
 
 def shown(path: Sequence[str | int]) -> str:
-    """`families.mine.ops[0]`."""
+    """The path as text: `families.mine.ops[0]`."""
     text = ""
     for step in path:
         if isinstance(step, str) and not step.isprintable():
@@ -91,7 +91,7 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
 
 
 def _in_words(kind: str, message: str) -> str:
-    """What pydantic expected, in the words of YAML."""
+    """What pydantic expected, in terms of YAML."""
     return {
         "string_type": "a text (quote it if it looks like a number)",
         "list_type": "a list",
@@ -114,7 +114,7 @@ def _brief(value: object) -> str:
 
 
 def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
-    """`loc` without the steps that pydantic adds: tags of unions, and the widening of short forms."""
+    """`loc` without the steps that pydantic adds for tags of unions and for widened short forms."""
     path: list[str | int] = []
     for position, step in enumerate(loc):
         if step == "[key]":
@@ -131,7 +131,7 @@ def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
 
 
 def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
-    """The smallest whole thing that the mistake lies in: an unknown key, an entry, an op, a check, a family."""
+    """The path of the smallest unit with the mistake: an unknown key, an entry, an op, a check or a family."""
     path = _data_path(detail["loc"], data)
     if detail["type"] == "extra_forbidden":
         return path
@@ -141,7 +141,7 @@ def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
 
 
 def _name(path: Loc, data: Any) -> str:
-    """What others call the thing at `path`: an op by its name, all else by its key."""
+    """The name by which other parts refer to the value at `path`: an op's name, or else the key."""
     for step in path:
         data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
     named = data.get("op") if isinstance(data, dict) else None
@@ -149,10 +149,10 @@ def _name(path: Loc, data: Any) -> str:
 
 
 def _model_at(loc: Sequence[str | int]) -> Any:
-    """The type that the language has at `loc`, by walking its models."""
+    """The type of the language at `loc`, found by walking its models."""
     kind: Any = Matrix
     for step in loc:
-        kind = _bare(kind, str(step))
+        kind = _inner_type(kind, str(step))
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             if str(step) in kind.model_fields:
                 field_ = kind.model_fields[str(step)]
@@ -161,11 +161,11 @@ def _model_at(loc: Sequence[str | int]) -> Any:
             kind = get_args(kind)[0]
         elif get_origin(kind) is dict:
             kind = get_args(kind)[1]
-    return _bare(kind, "")
+    return _inner_type(kind, "")
 
 
-def _bare(kind: Any, tag: str) -> Any:
-    """`kind` without `Annotated` and `None`; of a tagged union, the member that `tag` names or else the first."""
+def _inner_type(kind: Any, tag: str) -> Any:
+    """`kind` without `Annotated` and `None`. For a tagged union, the member with `tag`, or else the first."""
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]

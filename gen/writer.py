@@ -1,7 +1,7 @@
 """A set of files -> a directory, all or nothing.
 
-The new directory is built aside on the same filesystem, unchanged files by hard link, and then takes the old one's place
-in one step where the system can exchange two names, else in two renames. An interrupted run leaves the old set whole.
+The new directory is built beside the old one, with hard links to unchanged files. Then it takes the old one's place: in one step if
+the system can exchange two names, otherwise by two renames. An interrupted run leaves the old set complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATTERN = "test_*.py"
 
 @dataclass(frozen=True)
 class Changes:
-    """What a directory lacks, holds differently, holds in excess, and holds already; `edited` are changed by hand."""
+    """The files that a directory lacks, has with other content, has in excess, and has already. `edited` are changed by hand."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -37,7 +37,7 @@ class Changes:
         return bool(self.added or self.changed or self.removed)
 
     def summary(self) -> str:
-        """One line, with the names where they are few."""
+        """One line, with names if they are few."""
         parts = []
         for word in ("added", "changed", "removed"):
             names: tuple[str, ...] = getattr(self, word)
@@ -47,7 +47,7 @@ class Changes:
 
 
 def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str], bool], is_edited: Callable[[str], bool]) -> Changes:
-    """How `folder` differs from `files`. Raises `OverwriteError` where a file that a person wrote is in the way."""
+    """How `folder` differs from `files`. Raises `OverwriteError` if a file that a person wrote has the name of one of them."""
     present = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(PATTERN))} if folder.is_dir() else {}
     foreign = [name for name, text in present.items() if name in files and not is_generated(text)]
     if foreign:
@@ -65,7 +65,7 @@ def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str]
 
 
 def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iterator[str]:
-    """Unified diff from what is there to what should be."""
+    """The unified diff from the present files to the new ones."""
     for name in (*changes.added, *changes.changed, *changes.removed):
         path = folder / name
         old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -74,7 +74,7 @@ def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iter
 
 
 def untracked(folder: Path, names: Iterable[str]) -> list[str]:
-    """Files that git does not know; none where there is no repository."""
+    """Files that git does not track; none if there is no repository."""
     command = ["git", "-C", str(folder), "ls-files", "--", "."]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -84,7 +84,7 @@ def untracked(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
-    """Bring `folder` to `files`; what is in it besides generated modules stays."""
+    """Write `files` to `folder`. Other files than generated modules stay."""
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -123,7 +123,7 @@ def _write_through(path: Path, text: str) -> None:
 
 
 def _take_place(staging: Path, folder: Path) -> None:
-    """`folder` becomes what `staging` is; `staging` is left as what is to be thrown away."""
+    """Put `staging` in the place of `folder`. Afterwards `staging` is the folder to delete."""
     if not folder.exists():
         staging.rename(folder)
     elif not _exchange(staging, folder):
@@ -131,7 +131,7 @@ def _take_place(staging: Path, folder: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two names in one step (Linux); False where the system cannot."""
+    """Exchange two names in one step (Linux). Returns False if the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -1,7 +1,7 @@
 """References: slow, obvious, independent of every target.
 
-They implement the methods of ``gen.targets.protocol.Target``, so that one pipeline is built over a target and over a reference by the
-same code. :class:`gen.reference.loop.Loop` maps by a Python loop and differentiates by torch's plain engine;
+They implement the methods of ``gen.targets.protocol.Target``. So the same code builds a pipeline over a target and over a
+reference. :class:`gen.reference.loop.Loop` maps by a Python loop and differentiates by torch's plain engine;
 :class:`gen.reference.numeric.Numeric` takes the outermost derivative by central differences.
 """
 

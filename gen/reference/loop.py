@@ -1,7 +1,7 @@
 """vmap as a loop over the batch; derivatives by torch's plain autograd engine, one vector at a time.
 
-Nothing here comes from torch.func. Forward-mode results are the transpose of the transposed derivative, taken by the reverse engine twice,
-so they share no formula with forward-mode rules; only where an op cannot be differentiated twice is forward_ad used.
+Nothing here uses torch.func. Tangents come from the reverse engine: it transposes the derivative twice. So they share no formula with
+forward-mode rules. forward_ad is used only if an op cannot be differentiated twice.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Push = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Loop:
-    """See :class:`gen.targets.protocol.Target` for shapes and conventions; nests in itself to any depth."""
+    """See :class:`gen.targets.protocol.Target` for shapes and conventions. It nests in itself to any depth."""
 
     name = "loop"
     lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self._depth = 0  # derivatives being taken around this point; inside one, results must stay differentiable
+        self._depth = 0  # how many derivatives are running; inside one, results must stay differentiable
 
     # --- derivatives ------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Loop:
     # --- other transforms -------------------------------------------------------------------------------------------------------
 
     def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
-        """Every entry is a fresh contiguous tensor, as if it had never been part of a batch."""
+        """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the batch in its layout."""
 
         def g(*args: Tensor) -> tuple[Tensor, ...]:
             size = next(arg.shape[dim] for arg, dim in zip(args, in_dims, strict=True) if dim is not None)
@@ -135,7 +135,7 @@ class Loop:
         rows = [gradients(entry) for entry in batch]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
-    # --- what a check asks besides ------------------------------------------------------------------------------------------------
+    # --- for checks ---------------------------------------------------------------------------------------------------------------
 
     def observe(self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
         """Outputs of `f`, and for each whether it depends differentiably on the differentiable inputs."""
@@ -156,7 +156,7 @@ class Loop:
             self._depth -= 1
 
     def _recorded(self, f: Flat, primals: Sequence[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Inputs that the engine can be asked about, connected to an outer recording where there is one, and `f` of them."""
+        """Inputs for the engine, and `f` of them. They are connected to an outer recording if there is one."""
         with self._inside():
             xs = [p.clone() if p.requires_grad else p.detach().clone().requires_grad_() for p in primals]
             return xs, tuple(f(*xs))
@@ -175,7 +175,7 @@ class Loop:
             )
 
     def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
-        """Outputs of `f` and its pushforward; by forward_ad where the op's derivative cannot itself be differentiated."""
+        """Outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot be differentiated."""
         xs, outputs = self._recorded(f, primals)
         transposed: Push | None = None
 
@@ -192,7 +192,7 @@ class Loop:
         return outputs, push
 
     def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
-        """Tangents of `xs` to tangents of `outputs`: the pullback is linear in its cotangents, and its own pullback is this."""
+        """The map from tangents of `xs` to tangents of `outputs`. It is the pullback of the pullback, which is linear in its cotangents."""
         with self._inside():
             tracked = [output for output in outputs if output.requires_grad]
             probes = [torch.ones_like(output, requires_grad=True) for output in tracked]
@@ -230,7 +230,7 @@ def sum_of_squares(outputs: Sequence[Any]) -> Any:
 
 def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
     with forward_ad.dual_level(), warnings.catch_warnings():
-        # torch scripts its forward-mode formulas when first asked for one, and deprecates that.
+        # torch scripts its forward-mode formulas at the first use, and warns that scripting is deprecated.
         warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
         duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]
         parts = [forward_ad.unpack_dual(output) for output in f(*duals)]
@@ -238,7 +238,7 @@ def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
 
 
 def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
-    """`f` as a function of the arguments `argnums`, the others fixed."""
+    """`f` as a function of the arguments `argnums`. The others are fixed."""
 
     def g(*some: Tensor) -> tuple[Tensor, ...]:
         full = list(args)
@@ -264,7 +264,7 @@ def _one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tupl
 
 
 def _stacked(rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like: Tensor, last: bool = False) -> Tensor:
-    """Rows stacked to ``outer + inner``; with `last`, to ``inner + outer``."""
+    """Rows stacked to the shape ``outer + inner``; with `last`, to ``inner + outer``."""
     shape = (*inner, *outer) if last else (*outer, *inner)
     if not rows:
         return like.new_zeros(shape)
@@ -274,7 +274,7 @@ def _stacked(rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like:
 def _blocks(
     columns: Sequence[Sequence[Sequence[Tensor]]], primals: Sequence[Tensor], outputs: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """A Jacobian by output and input from what each coordinate of each input does to the outputs."""
+    """Blocks of a Jacobian by output and input, from its columns: the tangents of the outputs for each coordinate of each input."""
     return tuple(
         tuple(
             _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)

@@ -1,8 +1,8 @@
 """The outermost derivative by central differences; inner ones, and everything else, by the plain engine.
 
-Inputs are expected in float64 or complex128. Differences at steps h and h/2 are extrapolated (error O(h⁴)), and points where the
-function has no derivative are found by two signs: the two central differences disagree, or the one-sided ones keep a jump that does
-not shrink with the step. Such entries are returned as NaN, "not comparable", and a comparison that knows leaves them out.
+Inputs must be in float64 or complex128. Differences at steps h and h/2 are extrapolated (error O(h⁴)). The function has no derivative at
+a point if the two central differences disagree, or if the jump between one-sided differences does not shrink with the step. Such entries
+are returned as NaN, "not comparable". A comparison with ``numeric`` leaves them out.
 
 Complex derivatives follow torch's convention: the gradient g of cotangent v satisfies ⟨g, u⟩ = ⟨v, J u⟩ for every direction u, with
 ⟨a, b⟩ the real part of Σ conj(a)·b, so a complex coordinate has two directions, 1 and i.
@@ -18,18 +18,18 @@ import torch
 from gen.reference.loop import Flat, Loop, _blocks, _of, _one_hot
 
 Tensor = torch.Tensor
-STEPS = (1e-3, 1e-5)  # the second is tried where the first found no derivative: steep, not kinked
-FEW = 16  # real coordinates of one input up to which its full gradient is taken
+STEPS = (1e-3, 1e-5)  # the second is tried if the first found no derivative: the function may be steep, not kinked
+FEW = 16  # an input with at most so many real coordinates gets its full gradient
 DIRECTIONS = 6  # random directions for larger inputs
-LIMIT = 96  # real coordinates of all inputs for results that cannot be projected
+LIMIT = 96  # real coordinates of all inputs, if results cannot be projected
 
 
 class Numeric(Loop):
     """See :class:`gen.targets.protocol.Target`.
 
     With `project`, gradients of an input of more than :data:`FEW` coordinates are returned as their inner products with random unit
-    directions, shape ``(DIRECTIONS,)``; :meth:`project` maps a target's gradients likewise. Without, more than :data:`LIMIT`
-    coordinates are a ValueError.
+    directions, of shape ``(DIRECTIONS,)``. :meth:`project` maps a target's gradients in the same way. Without `project`, more than
+    :data:`LIMIT` coordinates raise ValueError.
     """
 
     name = "numeric"
@@ -49,7 +49,7 @@ class Numeric(Loop):
         pushed: list[list[tuple[Tensor, ...]]] = []
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            if not pushed:  # a Jacobian pulls back many cotangents through the same differences
+            if not pushed:  # computed once, since a Jacobian pulls back many cotangents
                 pushed.extend([self._difference(f, primals, k, u) for u in self._basis(k, primal)] for k, primal in enumerate(primals))
             return tuple(self._assemble(k, primal, pushed[k], cotangents) for k, primal in enumerate(primals))
 
@@ -79,7 +79,7 @@ class Numeric(Loop):
         return g
 
     def project(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """A target's gradients in the form in which this object returned its own."""
+        """A target's gradients, projected as this object projected its own."""
         projected = []
         for k, gradient in enumerate(gradients):
             if k in self._directions:
@@ -89,7 +89,7 @@ class Numeric(Loop):
         return tuple(projected)
 
     def _choose_directions(self, primals: Sequence[Tensor]) -> None:
-        """Draw directions for large inputs; ValueError if there are large inputs and results cannot be projected."""
+        """Draw directions for large inputs. Raises ValueError if inputs are large and results cannot be projected."""
         self._directions.clear()
         if not self._project and sum(map(_coordinates, primals)) > LIMIT:
             raise ValueError(f"more than {LIMIT} coordinates: too large for differences in every coordinate")
@@ -123,7 +123,7 @@ class Numeric(Loop):
     def _along(
         self, f: Flat, points: list[Tensor], directions: list[Tensor], place: Callable[[list[Tensor]], list[Tensor]] = list
     ) -> tuple[Tensor, ...]:
-        """The derivative of `f` along `directions`; NaN where there is none."""
+        """The derivative of `f` along `directions`. NaN where there is none."""
         centre = self._evaluate(f, place(points))
         best: tuple[Tensor, ...] | None = None
         for step in STEPS:
@@ -156,7 +156,7 @@ def _coordinates(x: Tensor) -> int:
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """The real part of Σ conj(a)·b. An entry with a zero cotangent counts as nothing, even where the derivative is unknown."""
+    """The real part of Σ conj(a)·b. An entry with a zero cotangent counts as 0, even if its derivative is unknown."""
     product = (a.conj() * b).real if a.is_complex() or b.is_complex() else a * b
     return torch.where(a == 0, torch.zeros_like(product), product).sum()
 

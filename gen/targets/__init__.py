@@ -28,7 +28,7 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> Target:
-    """The target called `name`; LookupError names the known ones, and what to do about a missing one."""
+    """The target called `name`. The LookupError for an unknown name lists the known ones and says how to add one."""
     if name in _BUILT_IN:
         module, attribute = _BUILT_IN[name]
         return cast(Target, getattr(importlib.import_module(module), attribute)())

@@ -1,8 +1,8 @@
-"""Faults in a target's own rules: the seam between `gen audit --rules` and a target, and the kinds of fault.
+"""Faults in a target's own rules: the interface between `gen audit --rules` and a target, and the kinds of fault.
 
-A *rule* is what a target knows of one op for one purpose: how its gradient, tangent or batch is made. A target that offers the methods of
-:class:`Auditable` lets the audit put a fault into one rule at a time. The kinds are mistakes that an author of rules makes; what they need
-to know of one execution of a rule is a :class:`Call`, so that a target adds its rules without kinds of its own.
+A *rule* is the part of a target that computes the gradient, tangent or batch of one op. A target with the methods of :class:`Auditable`
+lets the audit put a fault into one rule at a time. The kinds are mistakes that authors of rules make. They work on a :class:`Call`, which
+describes one execution of a rule. So a target only describes its rules and adds no kinds.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _OTHER_DTYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a target. `part` is a key of :data:`KINDS`; `op` and `argument` say whose it is, `family` groups ops in tables.
-    `harmless` names kinds that are no faults here, as what they give is as right as the honest result."""
+    """One rule of a target, for `argument` of `op`. `part` is a key of :data:`KINDS`. `family` groups ops in tables.
+
+    `harmless` names the kinds that are no faults here, because their result is as right as the honest one.
+    """
 
     op: str
     part: str
@@ -51,20 +53,22 @@ class Rule:
 
 
 class Watch(Protocol):
-    """What ran while a target was watched."""
+    """The rules that ran under a watch."""
 
     def taken(self) -> dict[str, frozenset[str]]:
-        """By name each rule that ran since the last call, with the kinds of fault that would have changed what it gave; `REFUSED` is
-        among them where the rule gave nothing but said that there is no such derivative or batch."""
+        """The rules that ran since the last call, by name, each with the kinds of fault that would have changed its result.
+
+        `REFUSED` is among the kinds if the rule raised because there is no such derivative or batch.
+        """
         ...
 
 
 @runtime_checkable
 class Auditable(Target, Protocol):
-    """A target that shows its rules. Both context managers hold for everything that this process runs inside them."""
+    """A target that offers its rules to the audit. Its context managers affect everything that the process runs inside them."""
 
     def fingerprint(self) -> str:
-        """A text that changes whenever a rule or what runs it does."""
+        """A text that changes with every change of a rule or of the code that runs it."""
         ...
 
     def rules(self) -> Sequence[Rule]:
@@ -72,7 +76,7 @@ class Auditable(Target, Protocol):
         ...
 
     def watched(self) -> AbstractContextManager[Watch]:
-        """Note which rules run, and which kinds of fault would show in what they give."""
+        """Note which rules run, and which kinds of fault would change their results."""
         ...
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
@@ -82,13 +86,13 @@ class Auditable(Target, Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """One execution of a rule: ``run(*inputs)`` is what it gives, a tensor, None, or a tuple or list of these.
+    """One execution of a rule. ``run(*inputs)`` returns its result: a tensor, None, or a tuple or list of these.
 
-    roles:    of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the forward pass) or ``other``.
-    place:    where `run` gives several results and the rule answers for one of them, which.
-    others:   further ways to be wrong, which the target knows how to run: by kind, what they give.
-    constant: a value without its derivatives, as ``detach`` makes one.
-    inert:    kinds that the target undoes whatever the rule gives, as a dtype that it casts back.
+    roles:    the role of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the forward pass) or ``other``.
+    place:    which of several results of `run` belongs to the rule.
+    others:   results of the kinds that only the target can apply, by kind.
+    constant: maps a value to one without derivatives, as ``detach`` does.
+    inert:    kinds that the target undoes whatever the rule returns, such as a dtype that it casts back.
     """
 
     run: Callable[..., Any]
@@ -103,7 +107,7 @@ class Call:
         return self.run(*self.inputs)
 
     def with_inputs(self, role: str, change: Callable[[Any], Any], count: int | None = None) -> Call:
-        """The call with `count` of its tensor inputs of `role` changed, or all."""
+        """The call with `count` of its tensor inputs of `role` changed, or all of them."""
         inputs = list(self.inputs)
         left = len(inputs) if count is None else count
         for place, value in enumerate(inputs):
@@ -122,7 +126,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def moves(kind: str, result: Any) -> bool:
-    """Whether a kind may change a result of these shapes; what stands behind a batched value has more dimensions than it shows."""
+    """Whether a kind may change a result of these logical shapes. (The tensor behind a batched value has more dimensions.)"""
     shapes = [torch.empty(x.shape, device="meta") for x in _leaves(result) if _tensor(x)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
@@ -132,7 +136,7 @@ def _tensor(x: Any) -> bool:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], of: Callable[[Any], bool] = inexact) -> Any:
-    """`change` of every tensor in a value that is floating or complex, or what `of` says."""
+    """`value` with `change` applied to every tensor for which `of` holds, by default to floating and complex ones."""
     if isinstance(value, (tuple, list)):
         changed = [_mapped(x, change, of) for x in value]
         return changed if type(value) is list else tuple(changed)
@@ -144,7 +148,7 @@ def _changed(value: Any, kind: str) -> Any:
 
 
 def change(call: Call, kind: str, result: Any) -> Any:
-    """What the call gives with a fault of `kind`; `result` is what it gives without."""
+    """The call's result with a fault of `kind`. `result` is the one without."""
     if kind in OWN:
         faulty = call.others[kind]() if kind in call.others else result
     elif kind in _OF_INPUTS:
@@ -160,7 +164,7 @@ def change(call: Call, kind: str, result: Any) -> Any:
     return tuple(part if place == call.place else honest for place, (part, honest) in enumerate(zip(faulty, result, strict=True)))
 
 
-# --- of what a rule gives -------------------------------------------------------------------------------------------------------
+# --- faults of results ----------------------------------------------------------------------------------------------------------
 
 
 def _rolled(x: Any) -> Any:
@@ -192,13 +196,13 @@ _OF_RESULT: dict[str, Callable[[Any], Any]] = {
     "shared": _shared,
     "narrowed": lambda x: x.to(_OTHER_DTYPE.get(x.dtype, torch.float32)),
 }
-_ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))  # of integers and booleans as well
+_ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))  # these change integers and booleans too
 
-# --- of what a rule is given ----------------------------------------------------------------------------------------------------
+# --- faults of inputs -----------------------------------------------------------------------------------------------------------
 
 
 def _edge(call: Call, result: Any) -> Any:
-    """NaN where a saved value of the result's shape is 0 or infinite, as an unguarded division gives."""
+    """The result with NaN where a saved value of its shape is 0 or infinite, as after an unguarded division."""
     saved = [x for value, role in zip(call.inputs, call.roles, strict=True) if role == "saved" for x in _leaves(value) if inexact(x)]
 
     def edged(x: Any) -> Any:
@@ -213,7 +217,7 @@ _OF_INPUTS: dict[str, Callable[[Call], Call]] = {
     "detached": lambda call: call.with_inputs("saved", call.constant),
 }
 
-OWN = frozenset(("swapped", "dropped", "dim"))  # what the target itself must know how to run; where it does not, they change nothing
+OWN = frozenset(("swapped", "dropped", "dim"))  # only the target can apply these; where it does not, they change nothing
 
 _DERIVATIVE = ("sign", "scaled", "conjugated", "zeroed", "leaked", "rolled", "transposed", "edge", "saved", "detached")
 KINDS: dict[str, tuple[str, ...]] = {
@@ -223,18 +227,24 @@ KINDS: dict[str, tuple[str, ...]] = {
     "decomposition": ("sign", "scaled", "conjugated", "leaked", "rolled", "transposed", "narrowed", "detached"),
     "per_sample": ("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "mixed", "shared"),
 }
-"""Which kinds fit a part.
+"""The kinds of each part.
 
-sign, scaled (by 1.001), conjugated, zeroed, leaked (one is added), rolled (along the last dimension), transposed (the last two, of one
-size): of what the rule gives. edge: NaN where a saved value is 0 or infinite. saved: one saved value is off by 1 %. detached: saved
-values count as constants, so that second derivatives alone are wrong. swapped: another argument's gradient. dropped: one of several
-tangents is left out. narrowed: another dtype. mixed: the batch is rotated. shared: all elements of the batch get the first one's
-result. dim: a dimension argument is off by one.
+- sign, scaled (by 1.001), conjugated, zeroed, leaked (one is added), rolled (along the last dimension), transposed (the last two
+  dimensions, if of equal size): the result is changed so.
+- edge: NaN where a saved value is 0 or infinite.
+- saved: one saved value is off by 1 %.
+- detached: saved values count as constants, so that only second derivatives are wrong.
+- swapped: another argument's gradient.
+- dropped: one of several tangents is left out.
+- narrowed: another dtype.
+- mixed: the batch is rotated.
+- shared: all elements of the batch get the first one's result.
+- dim: a dimension argument is off by one.
 """
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Whether two results, tuples of plain tensors of any layout, differ anywhere; NaN equals NaN."""
+    """Whether two results, tuples of plain tensors of any layout, differ in any element. NaN equals NaN."""
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What both shipped targets need for per-sample gradients: a function with parameters as a module, and the loss."""
+"""Helpers of both built-in targets for per-sample gradients: a function with parameters as a module, and the loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Parametric(nn.Module):
-    """`f` as a module that holds `params`, which is what ``call_for_per_sample_grads`` takes."""
+    """`f` as a module with the parameters `params`, for ``call_for_per_sample_grads``."""
 
     def __init__(self, f: Callable[..., Any], params: Sequence[Tensor]) -> None:
         super().__init__()
@@ -22,11 +22,11 @@ class Parametric(nn.Module):
 
 
 def batch_loss(outputs: Sequence[Any], samples: int, reduction: str) -> Any:
-    """Σ|output|² over all outputs, or that over the number of samples."""
+    """Σ|output|² over all outputs; for ``mean``, divided by the number of samples."""
     total = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
     return total / samples if reduction == "mean" else total
 
 
 def of_samples(gradient: Tensor, reduction: str) -> Tensor:
-    """The gradient of a batch of samples by the batch's loss, as that of each sample by its own."""
+    """The gradients of the samples' own losses, from the gradient of the batch's loss."""
     return gradient * len(gradient) if reduction == "mean" else gradient

@@ -1,14 +1,17 @@
-"""What an implementation must offer to be exercised by a matrix.
+"""The methods that an implementation needs so that a matrix can test it.
 
-A target is any object with the methods of :class:`Target`; it need not inherit from it. At the boundary (a transform called by a
-check) inputs and results are plain ``torch.Tensor``s. A function that is handed to a transform takes and returns whatever values the
-enclosing transform of the same target passes, which is how transforms nest. Functions return tuples of tensors, always, but for the one
-given to :meth:`Target.grad`, which returns a real zero-dimensional tensor.
+A target is any object with the methods of :class:`Target`. It need not inherit from it.
 
-A target may count what its `vmap` runs one element at a time: an attribute ``loops``, a ``Counter`` of op names, one more for every such
-run. Each cell records by how much it grew.
+- At the boundary, where a check calls a transform, inputs and results are plain ``torch.Tensor``s.
+- A function that is given to a transform takes and returns the values of the enclosing transform of the same target. That is how
+  transforms nest.
+- Functions return tuples of tensors. The only exception is the function given to :meth:`Target.grad`, which returns a real
+  zero-dimensional tensor.
 
-A third party registers a target, a class or a function that returns an instance, under the entry point group ``matrix.targets``.
+A target may have an attribute ``loops``, a ``Counter`` of op names. It counts the runs of each op that `vmap` ran one element at a time.
+Each cell records by how much it grew.
+
+A third party registers a target under the entry point group ``matrix.targets``, as a class or as a function that returns an instance.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ Joint = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Values, Values]]
 
 
 class Target(Protocol):
-    """The protocol; ``lacks`` names the methods' stages that are not offered (cells that need them are reported as lacking)."""
+    """The protocol. ``lacks`` names the stages that the target does not offer. Cells that need one are reported as lacking."""
 
     name: str
     lacks: frozenset[str]
@@ -39,16 +42,17 @@ class Target(Protocol):
         ...
 
     def vjp(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
-        """Outputs of ``f(*primals)`` and the pullback: cotangents, one per output, to gradients, one per primal.
+        """Outputs of ``f(*primals)`` and the pullback. It maps cotangents, one per output, to gradients, one per primal.
 
         Complex gradients follow torch's convention: the conjugate of the holomorphic derivative times the cotangent.
         """
         ...
 
     def backward(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
-        """As :meth:`vjp`, by the engine of the eager session instead of a transform: `f` runs on leaves that require grad.
+        """As :meth:`vjp`, but by the engine of the eager session instead of a transform. `f` runs on leaves that require grad.
 
-        Within the function of another `backward` the primals are that one's tensors, and the pullback is recorded (``create_graph``).
+        Inside the function of an outer `backward`, the primals are tensors of the outer one, and the pullback is recorded
+        (``create_graph``).
         """
         ...
 
@@ -57,7 +61,7 @@ class Target(Protocol):
         ...
 
     def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
-        """`f` mapped over the dimensions `in_dims` (negative ones count from the end); outputs batched at 0; random draws differ."""
+        """`f` mapped over the dimensions `in_dims`; negative ones count from the end. Outputs are batched at 0. Random draws differ."""
         ...
 
     def grad(self, f: Callable[..., Tensor]) -> Flat:
@@ -81,13 +85,13 @@ class Target(Protocol):
         ...
 
     def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        """A graph captured on `args`, as a callable with an attribute ``graph``, a ``torch.fx.Graph``; a reference needs none."""
+        """A callable that replays the graph captured on `args`. Its attribute ``graph`` is a ``torch.fx.Graph``; a reference needs none."""
         ...
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
         """``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition` (``default`` or ``min_cut``).
 
-        `args` that require grad are differentiated; `f` returns only differentiable outputs, and there is one cotangent for each.
+        The `args` that require grad are differentiated. `f` returns only differentiable outputs, with one cotangent each.
         """
         ...
 

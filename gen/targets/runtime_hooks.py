@@ -1,6 +1,6 @@
-"""The runtime's rules pass through a hook: each record is replaced by one whose rules call it.
+"""Hooks in the runtime's rules. Each record is replaced by one whose rules call a hook.
 
-A watch (:mod:`gen.targets.runtime_watch`) hooks every rule, a fault (:mod:`gen.targets.runtime_rules`) the one that it is in.
+A watch (:mod:`gen.targets.runtime_watch`) hooks every rule. A fault (:mod:`gen.targets.runtime_rules`) hooks the one rule that has it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from runtime.tape.conform import conform
 from runtime.tape.nodes import Node
 from runtime.tape.values import GradValue
 
-Hook = Callable[[str, Call], Any]  # (name of the rule, its execution) -> the result that the rule gives instead
-_NOBODY = Node(SESSION, (), ())  # stands for the node whose gradient is conformed
-_hidden = 0  # derivatives under way of which :func:`_at_once` says that no batch rule counts
+Hook = Callable[[str, Call], Any]  # (name of the rule, its execution) -> the result that replaces the rule's
+_NOBODY = Node(SESSION, (), ())  # in place of the node whose gradient is conformed
+_hidden = 0  # running derivatives whose batch rules do not count (:func:`_at_once`)
 
 
 def name_of(func: OpOverload) -> str:
@@ -38,14 +38,14 @@ def name_of(func: OpOverload) -> str:
 
 @contextmanager
 def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
-    """Every rule, or one, passes through `hook` inside."""
+    """Inside, every rule calls `hook`, or only the rule `only`."""
     funcs = [func for func in RECORDS if only is None or only.op == name_of(func)] if only is None or only.part != "per_sample" else []
     layers = [(f, layer) for f, layer in HANDLED.items() if only is None or (only.part, only.op) == ("per_sample", f.__name__)]
     kept = {func: RECORDS[func] for func in funcs}
     plain = [(layer, layer.rule) for _, layer in layers]
 
     def hook_tangents() -> None:
-        """A jvp is compiled from its record, and anew whenever a record is added."""
+        """Hook each jvp again: it is compiled from its record whenever a record is added."""
         for func, record in kept.items():
             if record.jvp is not None and (only is None or only.part == "jvp"):
                 op = op_of(func)
@@ -69,7 +69,7 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
 
 
 def _forget() -> None:
-    """What was worked out of the records is stale."""
+    """Discard everything that was derived from the records."""
     for listener in tuple(_listeners):
         listener()
 
@@ -78,7 +78,7 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
     name = name_of(func)
     changed: dict[str, Any] = {}
     if only is None or only.part in ("vjp", "jvp"):
-        changed["elementwise"] = False  # a fault need not be elementwise where the rule is
+        changed["elementwise"] = False  # a fault in an elementwise rule need not be elementwise
     if record.vjp is not None and (only is None or only.part == "vjp"):
         changed["vjp"] = {key: _vjp(hook, name, record, key, only) for key in record.vjp}
     if record.batch is not None and (only is None or only.part == "batch"):
@@ -90,8 +90,11 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
 
 @contextmanager
 def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
-    """Inside runs a derivative of a record on `values`. Where a hook alone keeps it from running once on all that a batch holds
-    (``Record.elementwise``), the batch rules that it runs instead do not count: without hooks they do not run."""
+    """A derivative of a record on `values` runs inside.
+
+    Without hooks, an elementwise derivative (``Record.elementwise``) would run once on the whole batch. Only because of the hook it runs
+    batch rules instead, so these do not count.
+    """
     global _hidden
     level = innermost(values, None) if elementwise else None
     hides = isinstance(level, BatchLevel) and level.line_up(values)[0] is not None
@@ -135,7 +138,7 @@ def _vjp(hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: 
                 others["swapped"] = partial(_exchanged, run, inputs, place)
             elif sibling is not None:
                 others["swapped"] = lambda: _conformed(table[sibling](*[given[name] for name in theirs]), metas[0])
-            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])  # the engine takes no such gradient
+            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])  # the engine accepts no such gradient
             result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant, unasked))
         return result
 
@@ -143,7 +146,7 @@ def _vjp(hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: 
 
 
 def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
-    """A gradient as the engine takes it: summed to the argument's shape, in its dtype. What is lost there is no part of the rule."""
+    """A gradient as the engine changes it: summed to the argument's shape, in its dtype. What it removes is not part of the rule."""
     shape, dtype = meta
     if isinstance(gradient, (tuple, list)):
         return [_conformed(g, (s, d)) for g, s, d in zip(gradient, shape, dtype, strict=True)]
@@ -159,7 +162,7 @@ def _role(name: str) -> str:
 
 
 def _exchanged(run: Callable[..., Any], inputs: Sequence[Any], place: int) -> tuple[Any, ...] | None:
-    """A joint formula's result with one gradient in the place of another."""
+    """The result of a joint formula with another gradient at `place`."""
     result = run(*inputs)
     if result is None:
         return None
@@ -181,7 +184,7 @@ def _jvp(
 
     def run(*inputs: Any) -> Any:
         with _at_once(elementwise, (*inputs[1], *inputs[2])):
-            found = rule(*inputs)  # as the level takes it: expanded to the result's shape, in its dtype
+            found = rule(*inputs)  # changed as the level does it: expanded to the result's shape, in its dtype
         if isinstance(result, torch.Tensor):
             return fit(found[0] if isinstance(found, (tuple, list)) else found, result)
         if found is None or not isinstance(result, (tuple, list)):
@@ -223,7 +226,7 @@ def _batch(
 
 
 def _with_other_dims(func: OpOverload, batched: Sequence[bool], args: Sequence[Any]) -> list[Any] | None:
-    """The arguments with every dimension one further on, or None where there are none or only one."""
+    """The arguments with every dimension argument increased by one, or None if no argument changes."""
     first = args[0][0] if args and isinstance(args[0], (tuple, list)) and args[0] else args[0] if args else None
     if not isinstance(first, torch.Tensor):
         return None
@@ -254,7 +257,7 @@ def _per_sample(hook: Hook, op: str, only: Rule | None, rule: Callable[..., Any]
 
 
 def constant(value: Any) -> Any:
-    """A value without history and tangents, at its own level and at those further out."""
+    """A value without history and tangents, at its own level and at outer levels."""
     if isinstance(value, (GradValue, DualValue)):
         return value._level.wrap(constant(value._inner))
     if isinstance(value, BatchedValue):

@@ -1,4 +1,4 @@
-"""The runtime's records as rules that can be given faults: see :class:`gen.targets.faults.Auditable`."""
+"""The runtime's records as rules for the audit: see :class:`gen.targets.faults.Auditable`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def rules() -> list[Rule]:
 
 
 def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
-    """Those that give tensors: not formulas that only refuse or that ask for nothing, nor for what is a number in this overload, nor
-    for sizes."""
+    """The rules of a record that return tensors.
+
+    Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are numbers in this overload, and sizes.
+    """
     op = name_of(func)
     tensors = {argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)}
     for key, formula in (record.vjp or {}).items():
@@ -54,9 +56,11 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
 
 
 def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:
-    """Kinds that leave what a batch rule gives as right as it was, because nothing defines these values: those in uninitialized memory
-    (``new_empty``), and the order of draws that are all of one distribution. Where a tensor says of which, as for ``bernoulli(p)``, the
-    order counts; that elements of the batch share no draw, and shape and dtype, always do."""
+    """Kinds that leave the result of a batch rule as right as it was, because nothing defines the values that they change.
+
+    These are values in uninitialized memory (``new_empty``), and the order of draws from one distribution. The order counts if a tensor
+    gives the distribution, as in ``bernoulli(p)``. Shape and dtype always count, and elements of the batch must not share a draw.
+    """
     if record.unfilled:
         return ("mixed", "shared", "rolled", "transposed", "scaled")
     tensors = [argument for argument in func._schema.arguments if "Tensor" in str(argument.type)]
@@ -73,12 +77,12 @@ def planted(name: str, kind: str) -> Iterator[None]:
 
     def hook(_: str, call: Call) -> Any:
         nonlocal busy
-        if busy:  # the fault's own arithmetic may need the rule that the fault is in
+        if busy:  # the fault's own arithmetic may use the faulty rule
             return call.result()
         before = torch.get_rng_state()
         result = call.result()
         after = torch.get_rng_state()
-        torch.set_rng_state(before)  # a rule that draws draws the same with the fault
+        torch.set_rng_state(before)  # with the fault, a rule draws the same numbers
         busy = True
         try:
             return change(call, kind, result)

@@ -122,7 +122,7 @@ class RuntimeTarget:
 
 
 def _gradients(outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False) -> tuple[Any, ...]:
-    """By the session's engine; zeros where nothing leads to an input."""
+    """Gradients by the session's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in xs)

@@ -1,4 +1,4 @@
-"""Which of the runtime's rules run, and which kinds of fault would show in what they give."""
+"""Find which of the runtime's rules run, and which kinds of fault would change their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runtime.func.pushforward import DualValue
 from runtime.seam.levels import Value
 from runtime.tape.values import GradValue
 
-SURVEYED = 3  # executions of a rule that a watch looks into before it is asked what it saw
+SURVEYED = 3  # executions of a rule that a watch inspects between two calls of `taken`
 
 
 class Watched:
@@ -79,13 +79,13 @@ class Watched:
                     shows = differs(_plain(call.others[kind]()), truth)
                 else:
                     shows = (looked_into or kind not in ("saved", "edge")) and differs(change(plain, kind, truth), truth)
-            except Exception:  # a kind that cannot be done here says nothing of the rule, or fails as loudly as a fault can
+            except Exception:  # a kind that cannot be applied here; one in `others` would raise in a cell too, which shows
                 shows = kind in call.others
             if shows:
                 yield kind
 
     def _depends_on_saved(self, name: str, call: Call) -> bool:
-        """Whether what the rule gives has a derivative by what it saved: else values that count as constants are no fault."""
+        """Whether the rule's result has a derivative by its saved values. If not, treating these as constants is no fault."""
         if name not in self._depends and self._tries[name] < 10:
             self._tries[name] += 1
             with suppress(Exception):
@@ -113,7 +113,7 @@ def _derivative(call: Call) -> bool:
 
 
 def _differentiable(value: object) -> bool:
-    """All leaves are floating or complex: what a transform takes as one input."""
+    """Whether all leaves are floating or complex, as a transform requires of an input."""
     leaves = value if isinstance(value, (tuple, list)) else (value,)
     return bool(leaves) and all(map(inexact, leaves))
 
@@ -136,7 +136,7 @@ def _is_tracked(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What values hold in the end, in tuples and lists as well."""
+    """The plain tensors behind values, in tuples and lists too."""
     if isinstance(value, (tuple, list)):
         held = [_plain(x) for x in value]
         return held if type(value) is list else tuple(held)
@@ -146,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    """Free of tensors that have no values of their own to look at, as those of a symbolic trace."""
+    """Whether all tensors are plain. A symbolic trace, for example, has tensors without values."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return not isinstance(value, torch.Tensor) or type(value) is torch.Tensor

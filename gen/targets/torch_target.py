@@ -23,7 +23,7 @@ _loops: Counter[str] = Counter()
 
 @contextmanager
 def _fallback_is_expected() -> Iterator[None]:
-    """Two warnings of vmap that no value shows: an op without a batching rule, which is counted, and a kernel that resizes a buffer."""
+    """Silence two warnings of vmap: an op without a batching rule, which is counted in `loops`, and a kernel that resizes a buffer."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_LOOP, category=UserWarning)
         warnings.filterwarnings("ignore", message="An output with one or more elements was resized", category=UserWarning)
@@ -41,7 +41,7 @@ def _text(warning: warnings.WarningMessage) -> str:
 
 
 class _Module(nn.Module):
-    """`f` as a module without parameters, which is what torch.export takes."""
+    """`f` as a module without parameters, for torch.export."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class TorchTarget:
     loops = _loops
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them
+        with warnings.catch_warnings():  # torch imports these at its first jvp and scripts them
             warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
             importlib.import_module("torch._decomp.decompositions_for_jvp")
 
@@ -157,7 +157,7 @@ def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
 def _gradients(
     outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], create_graph: bool = False
 ) -> tuple[Tensor, ...]:
-    """By torch's engine; zeros where nothing leads to an input."""
+    """Gradients by torch's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in xs)

@@ -1,4 +1,4 @@
-"""The audit plants what it says, raises no false alarm, and its count can be trusted."""
+"""The audit plants the faults that it names, raises no false alarm, and counts right."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Faults in rules: each kind does what it says, the runtime's records take them and let go of them, and the draw is fair."""
+"""Faults in rules: each kind does what it says, the runtime's records are restored afterwards, and the draw is fair."""
 
 import argparse
 import json

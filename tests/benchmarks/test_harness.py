@@ -1,4 +1,4 @@
-"""The harness of `make bench`, on a clock of its own: medians, turns, means, and that no wrong answer is timed."""
+"""The harness of `make bench`, with a fake clock: medians, turns and means are right, and no wrong answer is timed."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which in_dims patterns are tried, and that entries of a batch differ."""
+"""The right in_dims patterns are tried, and entries of a batch differ."""
 
 import itertools
 from typing import Any

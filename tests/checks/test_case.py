@@ -1,4 +1,4 @@
-"""`assert_same` passes what is right, fails what is wrong, and does not pass what shows nothing."""
+"""`assert_same` passes right results, fails wrong ones, and does not pass a comparison that proves nothing."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What counts as the same, and what is said when it is not."""
+"""Which results count as equal, and what the message says if they differ."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The check of ill-formed calls sees a vmap that takes the batch for a dimension of the op, and one that refuses what a loop takes."""
+"""The check of ill-formed calls finds a vmap that treats the batch as a dimension of the op, and one that refuses what a loop accepts."""
 
 from collections.abc import Callable
 from typing import Any

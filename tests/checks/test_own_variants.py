@@ -1,4 +1,4 @@
-"""A row of one's own may name its in-place and out= variants, and say that it has no derivative."""
+"""A user's own row may name its in-place and out= variants, and say that it has no derivative."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""References that were wrong themselves: each test is a false alarm, or a gap, that a sweep over torch's own database showed."""
+"""References that were wrong. Each test is a false alarm or a gap that a sweep over torch's own database found."""
 
 from typing import Any
 

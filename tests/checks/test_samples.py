@@ -1,4 +1,4 @@
-"""Samples are flat functions of their tensors, chosen for diversity, and know what their op does."""
+"""Samples are flat functions of their tensors, are chosen for diversity, and record the facts of their op."""
 
 import warnings
 from pathlib import Path

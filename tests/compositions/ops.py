@@ -1,7 +1,7 @@
-"""Ops made of several, for rules that a row of the matrix reaches in no other way: behind a sparse tensor, in an in-place form,
-or at values that samples do not have.
+"""Compositions of ops, for rules that no other row of the matrix reaches: behind a sparse tensor, in an in-place form, or at values
+that samples do not have.
 
-Each takes and gives dense tensors; those that take no pattern have one of their own.
+Each takes and returns dense tensors. Those that take no sparsity pattern have their own.
 """
 
 from __future__ import annotations

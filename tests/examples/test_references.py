@@ -1,4 +1,4 @@
-"""The scalar references of the declaratively described ops, against values worked out by hand."""
+"""The scalar references of the example ops, compared with values computed by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The catalogue: kept per torch version, and rebuilt when what is kept cannot be read."""
+"""The catalogue is stored per torch version, and rebuilt if the stored file cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cells a matrix has: by facts of the op, by what is asked for, by entries, and by tier."""
+"""The cells of a matrix follow from the facts of the op, the selected dtypes and checks, the entries, and the tier."""
 
 from __future__ import annotations
 

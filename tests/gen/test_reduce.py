@@ -1,4 +1,4 @@
-"""Reductions are complete over the valid cells: proven here by brute force that shares no code with them."""
+"""Reductions are complete over the valid cells. The proof is by brute force that shares no code with them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CACHE = Path(".cache/mutation/lines.json")
 EQUIVALENT = Path("tests/mutation/equivalent.yaml")
 SOURCES = [f"runtime/{folder}" for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "dropin")]
 TESTS = ["tests/runtime", "generated_tests"]
-SLOW = [  # half a minute and more each, and other tests run the same lines
+SLOW = [  # each takes half a minute or more, and other tests run the same lines
     "tests/runtime/tape/test_saved_memory.py",
     "tests/runtime/rules/test_bindings.py",
     "tests/runtime/session/test_backward.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
-    """``number`` of the mutants by lot, at most one per line; or all whose text contains one of ``only``."""
+    """``number`` mutants, drawn at most one per line; or all mutants whose text contains one of ``only``."""
     if only:
         return [mutant for mutant in mutants if any(text in str(mutant) for text in only)]
     shuffled = sorted(mutants, key=lambda mutant: (mutant.path, mutant.start, mutant.kind, mutant.new))
@@ -96,12 +96,12 @@ def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] 
 
 
 def identity(mutant: Mutant) -> str:
-    """What names a mutant in the file of equivalent ones, without its line, which moves."""
+    """The name of a mutant in the file of equivalent mutants. It has no line number, since lines move."""
     return " ".join(f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: {mutant.old} → {mutant.new}".split())
 
 
 def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
-    """The first tests, as many as fit; at least one."""
+    """The first tests that fit into ``seconds``, but at least one."""
     total, chosen = 0.0, dict[str, float]()
     for test, cost in tests.items():
         total += cost
@@ -112,18 +112,18 @@ def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
 
 
 def nearest_first(tests: dict[str, float], near: set[str]) -> dict[str, float]:
-    """Within each group the order stays."""
+    """``tests`` with those in the files ``near`` first. The order within each group is unchanged."""
     return dict(sorted(tests.items(), key=lambda item: item[0].partition("::")[0] not in near))
 
 
 def stages(tests: dict[str, float], near: set[str]) -> list[dict[str, float]]:
-    """First some seconds of the tests in the files ``near``, since importing test files takes longer than most tests; then all others."""
+    """First a few seconds of the tests in the files ``near``, then all others. Importing a test file takes longer than most tests."""
     first = within_budget({test: cost for test, cost in tests.items() if test.partition("::")[0] in near}, FIRST)
     return [some for some in (first, {test: cost for test, cost in tests.items() if test not in first}) if some]
 
 
 class Workers:
-    """Copies of the tree, and a thread for each."""
+    """Copies of the tree, with a thread for each."""
 
     def __init__(self, copies: list[Copy]) -> None:
         self._count, self._free = len(copies), Queue[Copy]()
@@ -131,7 +131,7 @@ class Workers:
             self._free.put(one)
 
     def map(self, work: Callable[[Copy, T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-        """``work`` on every item, as they are done."""
+        """Each item with the result of ``work``, in the order in which they are done."""
 
         def task(item: T) -> tuple[T, R]:
             with self._borrowed() as one:

@@ -1,4 +1,4 @@
-"""Which tests run which lines: learnt once by running every test file under a tracer, and kept under `.cache/`."""
+"""Find which tests run which lines. Every test file runs once under a tracer; the result is stored under `.cache/`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.mutation.tracing import Lines, Masks, followed, merge
 
 __all__ = ["Map", "Tracer"]
 
-SECONDS = 10.0  # of processor time for which a test is traced: what comes later rarely runs another line
-SECONDS_STARTED = 60.0  # of a process that a test starts, which imports torch first
-SECONDS_COLLECTING = 300.0  # while test files are imported
-IMPORT = "import"  # in a trace beside its tests: what runs when a source is imported, whichever test comes first
+SECONDS = 10.0  # a test is traced for so long, in processor time; later code rarely runs another line
+SECONDS_STARTED = 60.0  # the same for a process that a test starts, which first imports torch
+SECONDS_COLLECTING = 300.0  # the same while test files are imported
+IMPORT = "import"  # the key in a trace for the lines that run when a source is imported, for any test
 Trace = dict[str, dict[str, Any]]  # by test: "seconds" of processor time, and "lines": by source file a bit per line
 
 
@@ -64,17 +64,17 @@ def _facts(seconds: float, lines: Masks) -> dict[str, Any]:
 
 
 class Map:
-    """The traces of test files, each with the sources that it is of: lines of an edited source are found again by their text.
+    """The traces of test files, each with its version of the sources. Lines of an edited source are found again by their text.
 
-    An edited test file is traced again, and so is every one when the map is to be ``fresh``.
+    An edited test file is traced again. With ``fresh``, every test file is.
     """
 
     def __init__(self, path: Path, root: Path, fresh: bool = False) -> None:
         self._path, self._root = path, root
         known = {} if fresh or not path.exists() else json.loads(path.read_text())
-        self._digests: dict[str, str] = known.get("digests", {})  # of test files when they were traced
+        self._digests: dict[str, str] = known.get("digests", {})  # of the test files at the time of the trace
         self._traces: dict[str, Trace] = known.get("traces", {})
-        self._versions: dict[str, dict[str, str]] = known.get("versions", {})  # by test file: the digest of each source then
+        self._versions: dict[str, dict[str, str]] = known.get("versions", {})  # by test file: digests of its sources
         self._sources: dict[str, list[str]] = known.get("sources", {})  # by digest: the lines
         self._moved: dict[tuple[str, str], dict[int, int]] = {}
 
@@ -82,7 +82,7 @@ class Map:
         return [path for path in test_files if self._digests.get(path) != _digest(self._root / path)]
 
     def learn(self, test_file: str, trace: Trace, sources: list[str]) -> None:
-        """Keep what a tracer found."""
+        """Store the trace of a test file."""
         versions = self._versions[test_file] = {}
         for path in sorted(path for source in sources for path in (self._root / source).rglob("*.py")):
             version = versions[str(path.relative_to(self._root))] = _digest(path)
@@ -96,7 +96,7 @@ class Map:
     def tests(self, path: str, lines: tuple[int, int], test_files: list[str]) -> dict[str, float]:
         """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first.
 
-        Those that run the file at all, where the lines run as it is imported, and where no test runs them.
+        If the lines run when the file is imported, or if no test runs them: all tests that run the file.
         """
         found, nearby = dict[str, float](), dict[str, float]()
         for test_file in test_files:
@@ -110,14 +110,14 @@ class Map:
         return dict(sorted((found or nearby).items(), key=lambda item: item[1]))
 
     def near(self, path: str, tests: Iterable[str], number: int = 3) -> set[str]:
-        """The test files that are named after the source file ``path``, and those of which the largest part is among ``tests``."""
+        """Test files that are named after the source file ``path``, and those with the largest share of their tests in ``tests``."""
         counts = Counter(test.partition("::")[0] for test in tests)
         name = Path(path).parent.name if Path(path).stem == "__init__" else Path(path).stem
         named = {test_file for test_file in counts if Path(test_file).stem == f"test_{name}"}
         return named.union(sorted(counts, key=lambda path: (-counts[path] / len(self._traces[path]), path))[:number])
 
     def _then(self, path: str, version: str) -> dict[int, int]:
-        """Where a line of today's source stood in that version of it."""
+        """The line numbers of the present source, mapped to those of its earlier ``version``."""
         if (path, version) not in self._moved:
             old, new = self._sources.get(version, []), (self._root / path).read_text().splitlines()
             blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()

@@ -1,4 +1,4 @@
-"""The changes that one can make to a source file: one operator, constant, argument, condition or statement each."""
+"""The mutants of a source file. Each changes one operator, constant, argument, condition or statement."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 REMOVED = (ast.Expr, ast.AugAssign, ast.Delete, ast.Raise, ast.Continue, ast.Break)
 TYPES_ONLY = {"cast", "TypeVar", "ParamSpec"}  # calls that do nothing when the program runs
-ASYMMETRIC = {"isinstance", "issubclass", "getattr", "setattr", "hasattr"}  # exchanged arguments can only be an error
-MESSAGES = {"warn", "warning", "debug", "info"}  # calls whose arguments are words
+ASYMMETRIC = {"isinstance", "issubclass", "getattr", "setattr", "hasattr"}  # exchanging their arguments can only raise an error
+MESSAGES = {"warn", "warning", "debug", "info"}  # calls whose arguments are messages
 
 
 @dataclass(frozen=True)
 class Mutant:
     """Replace ``old``, the bytes from ``start`` on, by ``new``.
 
-    ``lines`` are the first and last of the statement: a test that runs none of them cannot notice the change. For a function's defaults and
-    decorators they are those of the function, and for other statements that run when the module is imported there are none: (0, 0).
+    ``lines`` are the first and last line of the statement. A test that runs none of them cannot notice the change. For a function's
+    defaults and decorators, they are the lines of the function. For any other statement that runs at import, they are (0, 0).
     """
 
     path: str
@@ -78,7 +78,7 @@ class _Finder:
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
-        self._names: list[tuple[str, bool]] = []  # of the functions and classes around, and whether each is a function
+        self._names: list[tuple[str, bool]] = []  # the enclosing functions and classes, and whether each is a function
 
     def block(self, body: list[ast.stmt]) -> None:
         for statement in body:
@@ -120,7 +120,7 @@ class _Finder:
             self._add(node.test, "branch never taken", f"False and ({ast.unparse(node.test)})", lines)
         if isinstance(node, ast.With) and len(node.items) == 1 and node.items[0].optional_vars is None:
             self._add(node.items[0].context_expr, "context dropped", "__import__('contextlib').nullcontext()", lines)
-        if not isinstance(node, ast.Raise):  # what an error says is no behaviour
+        if not isinstance(node, ast.Raise):  # the text of an error is not behaviour
             self._expressions(node, lines)
         for name in ("body", "orelse", "finalbody"):
             self.block(getattr(node, name, []))
@@ -128,7 +128,7 @@ class _Finder:
             self.block(part.body)
 
     def _expressions(self, node: ast.AST, lines: tuple[int, int]) -> None:
-        """The mutants of the expressions below ``node``, those of the statements within it excepted."""
+        """Add the mutants of the expressions in ``node``, except those in its statements."""
         for name, child in ast.iter_fields(node):
             if name in ("annotation", "returns"):
                 continue
@@ -152,7 +152,7 @@ class _Finder:
 
 
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """What may stand in place of an expression, and what kind of change that is."""
+    """The replacements of an expression, each with its kind of change."""
     match node:
         case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
             yield "comparison", _with(node, ops=[COMPARISONS[type(operator)]()])
@@ -183,7 +183,7 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _asserts(node: ast.AST, keyword: ast.keyword) -> bool:
-    """``zip(…, strict=True)``: an assertion."""
+    """Whether a keyword is an assertion, as in ``zip(…, strict=True)``."""
     return keyword.arg == "strict" and _called(node) == "zip"
 
 
@@ -195,7 +195,7 @@ def _with(node: ast.expr, **fields: object) -> ast.expr:
 
 
 def _called(node: ast.AST) -> str:
-    """The last name of the function that is called, ``""`` if it is no call of a name."""
+    """The last part of the called function's name, or ``""`` if no name is called."""
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name
@@ -211,7 +211,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _only_for_readers(node: ast.stmt) -> bool:
-    """Docstrings, imports, assertions (which tell the type checker), `__all__`, what stands under TYPE_CHECKING."""
+    """Whether a statement is a docstring, an import, an assertion (for the type checker), `__all__`, or under TYPE_CHECKING."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Pass() | ast.Global() | ast.Nonlocal():
             return True

@@ -1,4 +1,4 @@
-"""A mutant is killed by a test that claims something of the line, and survives one that only runs it."""
+"""A test that asserts something about a line kills its mutant. A test that only runs the line does not."""
 
 from __future__ import annotations
 
@@ -265,6 +265,6 @@ def test_the_mutants_are_listed_without_running_anything(capsys: pytest.CaptureF
 
 
 def test_every_equivalent_mutant_is_one_that_could_be_drawn() -> None:
-    """An entry whose line has changed or moved says nothing any more: write it as the line is now, or take it out."""
+    """An entry whose line has changed has no effect. Write the present line, or remove the entry."""
     drawable = {identity(mutant) for source in SOURCES for mutant in _of_folder(source)}
     assert [mutant for mutant in _reasons(EQUIVALENT) if mutant not in drawable] == []

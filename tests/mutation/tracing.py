@@ -1,6 +1,6 @@
-"""Which lines of some files a process runs, in all its threads.
+"""Find which lines of some files a process runs, in all its threads.
 
-Only the standard library is imported: processes that a test starts run this file as their `sitecustomize`.
+Only the standard library is imported, because processes that a test starts run this file as their `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 __all__ = ["Lines", "Masks", "followed", "merge"]
 
-CALLS = 200  # of one function: what comes later rarely runs another line
+CALLS = 200  # of one function; later events rarely show another line
 Masks = dict[str, int]  # by file, relative to the root: a bit per line
 
 
 class Lines:
     """Notes the lines of ``sources`` under ``root`` that run between ``begin`` and ``end``.
 
-    ``imported``: those that ran, at any time, since a module of the sources was being imported.
+    ``imported`` returns the lines that ran at any time because a module of the sources was imported.
     """
 
     def __init__(self, root: str, sources: list[str]) -> None:
@@ -35,7 +35,7 @@ class Lines:
         self._imported: set[tuple[CodeType, int]] = set()
 
     def begin(self, seconds: float) -> None:
-        """Lines are noted for so many ``seconds`` of processor time."""
+        """Note lines for ``seconds`` of processor time."""
         self._lines: set[tuple[CodeType, int]] = set()
         self._calls: Counter[CodeType] = Counter()
         threading.settrace(self._called)
@@ -93,7 +93,7 @@ def merge(masks: Masks, more: Masks) -> None:
 
 
 def follow(root: str, sources: list[str], folder: str, seconds: float) -> None:
-    """Trace this process; when it exits, its lines are written to a file of its own in ``folder``."""
+    """Trace this process. When it exits, it writes its lines to its own file in ``folder``."""
     lines = Lines(root, sources)
 
     def write() -> None:
@@ -106,11 +106,10 @@ def follow(root: str, sources: list[str], folder: str, seconds: float) -> None:
 
 
 class followed:
-    """While this context is active, every Python that this process starts runs :func:`follow`. ``taken()`` gives what they ran since the
-    last call.
+    """While this context is active, every Python process that this process starts runs :func:`follow`.
 
-    A start-up module in ``root`` does it. Tests give some of their programs an environment of their own, in which ``root`` is on the path.
-    Processes that are forked are not followed.
+    ``taken()`` returns the lines that they ran since the last call. A start-up module in ``root`` calls :func:`follow`. Some tests give
+    their programs another environment, in which ``root`` is on the path. Forked processes are not followed.
     """
 
     def __init__(self, root: Path, sources: list[str], seconds: float) -> None:

@@ -23,8 +23,8 @@ from tests.mutation.mutants import Mutant
 __all__ = ["Copy", "Outcome"]
 
 LEFT_OUT = shutil.ignore_patterns(".*", "report", "*.egg-info", "build", "dist")
-PYTEST = 100  # added to pytest's exit codes: others are no verdict
-MEMORY = 16 << 30  # bytes of address space; a mutant may append to a list for ever
+PYTEST = 100  # added to pytest's exit codes; any other exit code is no verdict
+MEMORY = 16 << 30  # bytes of address space, because a mutant may append to a list without end
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["pytest", "torch.testing", "torch._dynamo", "scipy.special"])  # imported once, for all trials
 
@@ -32,22 +32,22 @@ PROCESSES.set_forkserver_preload(["pytest", "torch.testing", "torch._dynamo", "s
 @dataclass(frozen=True)
 class Outcome:
     killed: bool
-    by: str  # the test that failed, or what else came to pass
+    by: str  # the test that failed, or another cause
 
 
 class Copy:
-    """A copy of the tree ``root`` in ``place``, in which one mutant at a time is tried."""
+    """A copy of the tree ``root`` in ``place``. One mutant at a time is tried in it."""
 
-    _times = count(1)  # each mutant has a time of its own, by which Python knows that its bytecode is another
+    _times = count(1)  # each mutant gets its own file time, so that Python compiles it again
 
     def __init__(self, root: Path, place: Path, options: list[str], patience: float = 60) -> None:
-        """``options`` are pytest's; a trial may take ``patience`` seconds of processor time more than its tests should."""
+        """``options`` are pytest's. A trial may take ``patience`` seconds of processor time longer than its tests should."""
         self.place, self._options, self._patience = place, options, patience
         shutil.copytree(root, place, ignore=LEFT_OUT)
         compileall.compile_dir(place, quiet=2)
 
     def trace(self, test_file: str, sources: list[str]) -> Trace:
-        """Which lines of ``sources`` each test of the file runs that passes."""
+        """The lines of ``sources`` that each passing test of the file runs."""
         self._run({"tests": None, "files": [test_file], "sources": sources}, 3600, 3600)
         result = self.place / ".trace.json"
         trace: Trace = json.loads(result.read_text())
@@ -55,7 +55,7 @@ class Copy:
         return trace
 
     def trial(self, mutant: Mutant | None, tests: dict[str, float]) -> Outcome:
-        """Whether one of the tests fails on the mutant, or on the tree as it is."""
+        """Whether one of the tests fails on the mutant, or on the unchanged tree if it is None."""
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         request: dict[str, list[str] | None] = {"tests": list(tests), "files": files, "sources": None}
         limit = self._patience + 3 * sum(tests.values())
@@ -89,13 +89,13 @@ class Copy:
             outcome = Outcome(True, failure.read_text() if failure.exists() else f"exit code {process.exitcode}")
         assert process.pid is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what the tests started is in its group, too
+            os.killpg(process.pid, signal.SIGKILL)  # processes that the tests started are in its group too
         process.join()
         return outcome
 
 
 class _Chosen:
-    """A pytest plugin: only these tests, in this order. The first failure is written to a file."""
+    """A pytest plugin that runs only these tests, in this order. It writes the first failure to a file."""
 
     def __init__(self, tests: list[str] | None, failure: Path) -> None:
         self._order = None if tests is None else {test: i for i, test in enumerate(tests)}
@@ -117,7 +117,7 @@ class _Chosen:
 
 
 def _tests(place: str, request: dict[str, list[str] | None], options: list[str], processor_seconds: int) -> None:
-    """The body of the process: its exit code is pytest's, and 100 more."""
+    """The body of the process. Its exit code is pytest's plus 100."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (processor_seconds, processor_seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -125,7 +125,7 @@ def _tests(place: str, request: dict[str, list[str] | None], options: list[str],
     os.chdir(place)
     sys.path[:] = [place, *(path for path in sys.path if path not in ("", original))]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]  # the tests' helpers are those of the copy
+        del sys.modules[name]  # import the tests' helpers from the copy
     output = os.open(".output", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -1,4 +1,4 @@
-"""An xfail hides nothing but exactly what it names."""
+"""An xfail accepts only the failure that it names."""
 
 import datetime
 

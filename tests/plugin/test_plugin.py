@@ -1,4 +1,4 @@
-"""What a person sees when generated modules run under pytest."""
+"""The output and exit status when generated modules run under pytest."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`gen probe` proposes what it saw and leaves the reasons to a person."""
+"""`gen probe` proposes entries for the failures that it found, and leaves the reasons to a person."""
 
 import argparse
 from pathlib import Path

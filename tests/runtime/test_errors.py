@@ -1,4 +1,4 @@
-"""What tests take for the same error in both libraries; what a missing rule says."""
+"""Which errors of both libraries count as the same, and the message of a missing rule."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""``python -m tests.third_party_programs``: run each program on torch and under the drop-in, in a process each, and compare.
+"""``python -m tests.third_party_programs``: run each program on torch and under the drop-in, in two processes, and compare.
 
-A program whose packages are not installed is left out and listed. The exit status is 1 if a program differs or fails under the drop-in,
-or if none ran. See the extra ``third-party`` in pyproject.toml for the packages.
+A program whose packages are missing is listed and left out. The exit status is 1 if a program differs or fails under the drop-in, or if
+no program ran. The extra ``third-party`` in pyproject.toml lists the packages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def compared(name: str, rtol: float, timeout: float) -> tuple[str, list[float]]:
-    """What a comparison of both sides says, and the seconds that each took."""
+    """The result of a comparison of both sides, and the seconds that each took."""
     seconds, results = [], []
     with tempfile.TemporaryDirectory() as folder:
         for side in ("torch", "runtime"):

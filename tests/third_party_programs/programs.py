@@ -1,4 +1,4 @@
-"""The programs. Each uses torch's own names and one library, builds its model from random weights, and returns what can be compared.
+"""The programs. Each uses torch's own names and one library, makes its model from random weights, and returns tensors to compare.
 
 Nothing is downloaded.
 """
@@ -16,7 +16,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], Program]] = {}
 
 
 def program(*packages: str) -> Callable[[Program], Program]:
-    """Enter a program that needs ``packages``."""
+    """Register a program that needs ``packages``."""
 
     def enter(f: Program) -> Program:
         PROGRAMS[f.__name__] = packages, f
@@ -73,7 +73,7 @@ def a_saved_model_is_loaded_and_draws_nothing() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         loaded = LlamaForCausalLM.from_pretrained(folder)
-    after = torch.rand(3)  # what loading leaves of the random state
+    after = torch.rand(3)  # loading may have changed the random state
     tokens = torch.randint(0, 50, (2, 8))
     return [after, *trained(loaded, lambda m: m(tokens, labels=tokens).loss)]
 
@@ -245,7 +245,7 @@ def a_unet_learns_noise() -> Any:
     scheduler = DDPMScheduler(num_train_timesteps=50)
     clean, noise, times = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8), torch.tensor([3, 40])
     noisy = scheduler.add_noise(clean, noise, times)
-    # The gradient of an attention's key bias is zero but for rounding (1e-10), which Adam would scale up to whole steps.
+    # The gradient of an attention's key bias is zero except for rounding (1e-10). Adam would scale that up to whole steps.
     return trained(model, lambda m: nn.functional.mse_loss(m(noisy, times).sample, noise), 2, torch.optim.SGD)
 
 

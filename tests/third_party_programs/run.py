@@ -14,6 +14,6 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     results = PROGRAMS[name][1]()
     installed = sys.modules.get("runtime")
-    if installed is not None:  # the file is for a process without the drop-in
+    if installed is not None:  # a process without the drop-in reads the file
         results = [installed.unwrap(t.detach().clone()) if isinstance(t, torch.Tensor) else t for t in results]
     torch.save(list(results), file)

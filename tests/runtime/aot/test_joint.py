@@ -1,4 +1,4 @@
-"""A compiled function gives what the function gives, its gradients included, however its joint graph is cut."""
+"""A compiled function returns the same results and gradients as the function, for every partition of its joint graph."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rewrites of graphs that are about to run: the same bits, and nothing written that somebody may still read."""
+"""Rewrites of graphs before they run: results are bitwise the same, and no tensor is overwritten that may still be read."""
 
 from typing import Any
 

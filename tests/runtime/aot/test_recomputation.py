@@ -1,4 +1,4 @@
-"""What a partition may run again in the backward is what records say: cheap, without effect, and no draw."""
+"""A partition recomputes only the ops that records allow: cheap ones without side effects or draws."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""A compiled program in another global state than that in which it was traced does what the function does there."""
+"""A compiled program in a global state other than that of its trace does the same as the function."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,4 +1,4 @@
-"""Forward mode and the tape: what each sees of the other, in custom Functions, too."""
+"""How forward mode and the tape interact, in custom Functions too."""
 
 from collections.abc import Callable
 from typing import Any

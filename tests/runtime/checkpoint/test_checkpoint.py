@@ -1,4 +1,4 @@
-"""Checkpointing: gradients are those of the plain function, little is kept, and runs that differ are an error. Torch's is the oracle."""
+"""Checkpointing: gradients equal those of the plain function, little is saved, and runs that differ are an error. Torch's is the oracle."""
 
 import functools
 import weakref

@@ -1,4 +1,4 @@
-"""DistributedDataParallel under the drop-in, and what of torch.distributed is refused."""
+"""DistributedDataParallel under the drop-in, and the parts of torch.distributed that are refused."""
 
 from __future__ import annotations
 

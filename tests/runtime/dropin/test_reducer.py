@@ -1,4 +1,4 @@
-"""The reducer of DistributedDataParallel, in one process: what another one has is added by the test."""
+"""The reducer of DistributedDataParallel in one process. The test adds the gradients of a second one."""
 
 from __future__ import annotations
 

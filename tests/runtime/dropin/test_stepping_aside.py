@@ -1,4 +1,4 @@
-"""Standing aside for a capture: what the program reaches is plain and then what it was, in this thread and for its length only."""
+"""Standing aside for a capture: what the program reaches is plain in this thread during the capture, and restored afterwards."""
 
 from __future__ import annotations
 

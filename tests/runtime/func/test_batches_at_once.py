@@ -1,4 +1,4 @@
-"""Formulas that run on a whole batch at once: what they return is what they return for each element."""
+"""Formulas that run once on a whole batch return the same as formulas that run on each element."""
 
 from __future__ import annotations
 

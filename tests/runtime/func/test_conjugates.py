@@ -1,4 +1,4 @@
-"""Lazy conjugation and negation inside transforms: values say of themselves what torch's say, and nothing is conjugated twice."""
+"""Lazy conjugation and negation inside transforms: values have the same flags as torch's, and nothing is conjugated twice."""
 
 from typing import Any
 

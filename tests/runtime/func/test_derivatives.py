@@ -1,4 +1,4 @@
-"""What grad, vjp, jvp and Jacobians take, give and refuse. torch.func is the oracle."""
+"""Arguments, results and errors of grad, vjp, jvp and Jacobians. torch.func is the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vmap's randomness: an error, one draw for all elements, or one for each; whatever the random op and whoever its argument."""
+"""vmap's randomness: an error, one draw for all elements, or one for each, for every random op and kind of argument."""
 
 from collections.abc import Callable
 from typing import Any

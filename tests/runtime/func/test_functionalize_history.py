@@ -1,4 +1,4 @@
-"""Whose history a write in a functionalized program changes: that of the name it goes through, as in eager."""
+"""A write in a functionalized program changes the history of the tensor through which it is made, as in eager."""
 
 from collections.abc import Callable
 from typing import Any

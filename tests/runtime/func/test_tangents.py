@@ -1,4 +1,4 @@
-"""Tangents: none is dropped, they have memory of their own and the dtype of what they belong to."""
+"""No tangent is dropped. Each has its own memory, and the dtype of its primal."""
 
 from collections.abc import Callable
 from typing import Any

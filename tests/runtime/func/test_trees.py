@@ -1,4 +1,4 @@
-"""Pytrees of the transforms: the same leaves and structures as torch's, whatever the shortcut."""
+"""Pytrees of the transforms have the same leaves and structures as torch's, with every shortcut."""
 
 from __future__ import annotations
 

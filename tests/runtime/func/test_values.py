@@ -1,4 +1,4 @@
-"""Python numbers out of values, outputs that are no floating-point tensors, and what else a transform hands on."""
+"""Python numbers from values, outputs that are not floating-point tensors, and other objects that a transform returns."""
 
 import copy
 from typing import Any

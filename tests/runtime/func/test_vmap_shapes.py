@@ -1,4 +1,4 @@
-"""vmap takes a call if and only if each element of the batch could make it, and refuses it in the words of the loop."""
+"""vmap accepts a call if and only if a loop over the elements does, and refuses it with the loop's message."""
 
 from collections.abc import Callable
 from typing import Any

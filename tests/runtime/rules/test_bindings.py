@@ -1,4 +1,4 @@
-"""An operator that runs through torch's Python binding of its name: the call that arrives below is the very same."""
+"""An operator that runs through torch's Python binding of its name: the same call reaches the level below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derivatives where formulas overflow, cancel or divide zero by zero: the true value, of the second derivative too, whatever torch has."""
+"""Derivatives where formulas overflow, cancel or divide zero by zero have the true value, to second order, whatever torch returns."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""State around a computation belongs to a thread, and comes back whatever happens."""
+"""State around a computation belongs to a thread, and is restored after errors too."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Exchanges inside a tensor object: who holds it holds it still, and sees what changed."""
+"""Exchanges inside a tensor object: every reference to it stays valid and shows the change."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tensors of the session meet plain ones that require grad by torch's own engine: no gradient is lost without a word."""
+"""Tensors of the session combined with plain tensors that require grad: no gradient of torch's own engine is lost silently."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a program may not ask of passes, nodes, saved tensors and Functions, and what it is told. Torch is the oracle where it answers."""
+"""Errors for misuse of passes, nodes, saved tensors and Functions. Torch is the oracle where it raises one."""
 
 import re
 from collections import UserDict

@@ -1,4 +1,4 @@
-"""What the engine says of a running pass: its number, its node, and which nodes it runs in which order."""
+"""What the engine reports about a running pass: its number, its node, and which nodes it runs in which order."""
 
 from typing import Any
 

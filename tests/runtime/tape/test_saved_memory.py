@@ -1,4 +1,4 @@
-"""What the tape keeps for the backward pass, against what torch's engine keeps; and that it lets go of all of it."""
+"""What the tape saves for the backward pass, compared with torch's engine. All of it is freed in the end."""
 
 import weakref
 from typing import Any
