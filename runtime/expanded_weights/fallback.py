@@ -49,7 +49,7 @@ class _Call:
         self.size: int = self.given[self.weights_at[0]].batch_size
         self.batch_at = [i for i, a in enumerate(self.given) if _is_batch(a, self.size)]
         if not self.batch_at:
-            raise UnhandledFunction(f"Expanded Weights encountered but cannot handle function {self.name}: it acts on weights alone")
+            raise UnhandledFunction(f"Expanded Weights encountered but cannot handle function {self.name}: no argument has a batch")
         self.held = [plain(a) for a in self.given]
         self.batch = [self.held[i] for i in self.batch_at]
         self.weights = [self.held[i] for i in self.weights_at]

@@ -75,7 +75,7 @@ def instance_norm(
         return _grouped(input, input.shape[1], weight, eps)  # one group per channel
     channel = (1, -1, *(1,) * (input.dim() - 2))
     if running_mean is None or running_var is None:
-        raise RuntimeError("instance_norm needs running_mean and running_var where use_input_stats is False")
+        raise RuntimeError("instance_norm needs running_mean and running_var if use_input_stats is False")
     rstd: torch.Tensor = (running_var + eps).rsqrt().view(channel)
     normalized = (input - running_mean.view(channel)) * rstd
     return {

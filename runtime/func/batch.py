@@ -118,9 +118,9 @@ class BatchLevel(Level):
         try:
             rule = op.batch
             if rule is None:
-                rule = op.batch = _straight(op)
+                rule = op.batch = _plain_rule(op)
             if not rule:
-                return self._decide(op, args, kwargs)
+                return self._call_otherwise(op, args, kwargs)
             if op.accepted is not None:
                 element_check.check(op, args, kwargs)
             if kwargs:
@@ -143,7 +143,7 @@ class BatchLevel(Level):
                 raise
             raise error from None  # it names logical shapes
 
-    def _decide(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _call_otherwise(self, op: Op, args: Any, kwargs: Any) -> Any:
         """Run an op whose call needs more than a batch rule."""
         func = op.func
         record = op.record
@@ -265,7 +265,7 @@ class BatchLevel(Level):
             out = op.functional.func(*args, **kwargs)
             target._inner.copy_(out._inner)
             return target
-        self._announce(op)
+        self._count_fallback(op)
         for b in range(self.size):
             op.func(*self.element(physical, batched, b), **kwargs)
         return target
@@ -276,7 +276,7 @@ class BatchLevel(Level):
             for a, f in zip(physical, batched, strict=True)
         ]
 
-    def _announce(self, op: Op) -> None:
+    def _count_fallback(self, op: Op) -> None:
         """Count a loop over the batch. Warn of it or refuse it, as the policy says."""
         name = str(op.func)
         if op.kind is VIEW or _FALLBACK.policy == "raise":
@@ -300,7 +300,7 @@ class BatchLevel(Level):
         random = draws.is_random(op, args, kwargs)
         if random and self.randomness == "error":
             raise BatchingError(draws.ERROR)
-        self._announce(op)
+        self._count_fallback(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
         calls = [
@@ -308,7 +308,7 @@ class BatchLevel(Level):
             for b in range(self.size)
         ]
         if random and self.randomness == "same":
-            results = draws.alike(op, calls)
+            results = draws.with_one_draw(op, calls)
         else:
             results = [op.func(*element, **options) for element, options in calls]
         if isinstance(results[0], torch.Tensor):
@@ -342,7 +342,7 @@ class EmptyBatch(BatchLevel):
     def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
         result = op.func(*self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True)))
         if not isinstance(result, (torch.Tensor, tuple, list)):
-            raise BatchingError(f"vmap: {op.func} asks for the elements of a batch that has none{called_from()}")
+            raise BatchingError(f"vmap: {op.func} reads the elements of an empty batch{called_from()}")
         return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
 
     def _zeros(self, args: Any) -> list[Any]:
@@ -354,8 +354,8 @@ class EmptyBatch(BatchLevel):
         return self.element(one, batched, 0)
 
 
-def _straight(op: Op) -> Any:
-    """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if :meth:`BatchLevel._decide` has to decide."""
+def _plain_rule(op: Op) -> Any:
+    """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if a call needs more."""
     record = op.record
     if op.kind in (INPLACE, OUT) or record is None or record.batch is None or record.draws:
         return False

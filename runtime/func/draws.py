@@ -67,7 +67,7 @@ def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     return target
 
 
-def alike(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
+def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
     """Run the op once per element, each time from the same state of the generator. ``calls``: (arguments, options) of each element."""
     generator = calls[0][1].get("generator") or torch.default_generator
     state = generator.get_state()
@@ -82,7 +82,7 @@ _refusals = torch.library.Library("aten", "IMPL", "VmapMode")
 _VMAP_MODE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
 
 
-def _refuse(op: Op) -> None:
+def _raise_in_vmap_mode(op: Op) -> None:
     """Make an ATen op raise under the dispatcher's key ``VmapMode``. ATen itself does so for most ops that draw."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def _refuse(op: Op) -> None:
 
 for _func, _record in RECORDS.items():
     if _record.draws and _func.namespace == "aten" and not torch._C._dispatch_has_kernel_for_dispatch_key(_func._name, "VmapMode"):
-        _refuse(op_of(_func))
+        _raise_in_vmap_mode(op_of(_func))
 
 
 class Randomness:

@@ -34,7 +34,7 @@ def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], k
         _set_grad_enabled(before)
 
 
-def _opened(level: GradLevel, tree: trees.Tree) -> trees.Tree:
+def _as_inputs(level: GradLevel, tree: trees.Tree) -> trees.Tree:
     """``tree`` with an input of ``level`` in place of each leaf."""
     if isinstance(tree, torch.Tensor):
         return _input(level, tree)
@@ -111,7 +111,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """
     level = GradLevel()
     try:
-        given = _opened(level, primals)
+        given = _as_inputs(level, primals)
         outs = _recorded(level, func, given, {})
         aux = None
         if has_aux:
@@ -179,7 +179,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
         try:
             given = list(args)
             for i in which if isinstance(which, tuple) else (which,):
-                given[i] = _opened(level, given[i])
+                given[i] = _as_inputs(level, given[i])
             out = _recorded(level, func, given, kwargs)
             out, aux = with_aux("grad_and_value(f)(*args)", out) if has_aux else (out, None)
             _check_scalar(out)

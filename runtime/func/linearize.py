@@ -70,7 +70,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
     trace = _linear_part()(copying)
     level = DualLevel()
     results: list[Any] = []
-    moving: list[bool] = []  # which results have a tangent
+    has_tangents: list[bool] = []  # one entry per result
     try:
         given = [level.wrap(p, trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
         flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level, func, pytree.tree_unflatten(given, spec)))
@@ -81,22 +81,25 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
             mine = isinstance(o, Value) and o._level is level
             results.append(o._inner if isinstance(o, Value) and mine else o)
             t = tangent_of(o) if mine else None
-            moving.append(t is not None)
+            has_tangents.append(t is not None)
             if t is not None:
                 tangents.append(trace.lower_output(t))
         trace.graph.output(tangents)
     finally:
         level.close()
         trace.close()
-    kept = trace.take_constants()
-    if not copying and any(saved.tensor._version != saved.version for saved in kept):
+    saved_constants = trace.take_constants()
+    if not copying and any(saved.tensor._version != saved.version for saved in saved_constants):
         raise _Overwritten
     linear_part = fx.GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
-        found = iter(linear_part(*tangents, *(_detached(saved.check(None)) for saved in kept)))
+        found = iter(linear_part(*tangents, *(_detached(saved.check(None)) for saved in saved_constants)))
         return pytree.tree_unflatten(
-            [own_memory(next(found), tangents, o) if moves else torch.zeros_like(o) for o, moves in zip(results, moving, strict=True)],
+            [
+                own_memory(next(found), tangents, o) if has_tangent else torch.zeros_like(o)
+                for o, has_tangent in zip(results, has_tangents, strict=True)
+            ],
             out_spec,
         )
 
@@ -113,13 +116,13 @@ def _linear_part() -> Any:
         def __init__(self, copying: bool) -> None:
             super().__init__()
             self.copying = copying
-            self.kept: dict[str, Saved] = {}
+            self.saved: dict[str, Saved] = {}
 
         def constant(self, t: torch.Tensor) -> Any:
             t = t.clone() if self.copying else t
             known = super().constant(t)
             if known._node.op == "get_attr":
-                self.kept.setdefault(str(known._node.target), Saved(t))
+                self.saved.setdefault(str(known._node.target), Saved(t))
             return known
 
         def take_constants(self) -> list[Saved]:
@@ -135,12 +138,12 @@ def _linear_part() -> Any:
             last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)  # None if there are no primals
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
-                    taken.append(self.kept[str(node.target)])
+                    taken.append(self.saved[str(node.target)])
                     with self.graph.inserting_after(last):
                         last = self.graph.placeholder(str(node.target))
                     node.replace_all_uses_with(last)
                     self.graph.erase_node(node)
-            for table in (self.attributes, self.constants, self.kept):
+            for table in (self.attributes, self.constants, self.saved):
                 table.clear()
             self.held.clear()
             return taken

@@ -26,7 +26,7 @@ def _wide(*tensors: Any) -> list[Any]:
     return [t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors]
 
 
-def _for_each_query_head(query: Tensor, *shared: Tensor | None) -> list[Any]:
+def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
     """The heads of keys and values (B, H, …), repeated so that there is one per head of the query.
 
     With n query heads per shared head, query head h reads shared head h // n.
@@ -34,8 +34,8 @@ def _for_each_query_head(query: Tensor, *shared: Tensor | None) -> list[Any]:
     return [t if t is None or t.shape[-3] == query.shape[-3] else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in shared]
 
 
-def _of_shared_head(g: Tensor, like: Tensor) -> Tensor:
-    """The transpose of :func:`_for_each_query_head`."""
+def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
+    """The transpose of :func:`_repeat_for_query_heads`."""
     return g if g.shape[-3] == like.shape[-3] else g.unflatten(-3, (like.shape[-3], -1)).sum(-3)
 
 
@@ -54,7 +54,7 @@ def _written_out(
 ) -> tuple[Tensor, Tensor]:
     dtype = query.dtype
     query, key, value, attn_mask = _wide(query, key, value, attn_mask)
-    key, value = _for_each_query_head(query, key, value)
+    key, value = _repeat_for_query_heads(query, key, value)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     return torch.matmul(aten._safe_softmax(scores, -1), value).to(dtype), scores.logsumexp(-1)
 
@@ -66,13 +66,13 @@ def _backward_written_out(
     """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments, so that derivatives go through them."""
     dtype = query.dtype
     grad_out, query, shared_key, shared_value, attn_mask = _wide(grad_out, query, key, value, attn_mask)
-    key, value = _for_each_query_head(query, shared_key, shared_value)
+    key, value = _repeat_for_query_heads(query, shared_key, shared_value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     by_p = torch.matmul(grad_out, value.transpose(-2, -1))
     by_scores = p * (by_p - (p * by_p).sum(-1, keepdim=True)) * _factor(query, scale)
     by_query = torch.matmul(by_scores, key)
-    by_key = _of_shared_head(torch.matmul(by_scores.transpose(-2, -1), query), shared_key)
-    by_value = _of_shared_head(torch.matmul(p.transpose(-2, -1), grad_out), shared_value)
+    by_key = _sum_over_query_heads(torch.matmul(by_scores.transpose(-2, -1), query), shared_key)
+    by_value = _sum_over_query_heads(torch.matmul(p.transpose(-2, -1), grad_out), shared_value)
     return by_query.to(dtype), by_key.to(dtype), by_value.to(dtype)
 
 
@@ -89,7 +89,7 @@ def _jvp(
 ) -> tuple[Any, None]:
     dtype = query.dtype
     query_t, key_t, value_t, query, key, value, attn_mask = _wide(query_t, key_t, value_t, query, key, value, attn_mask)
-    key_t, value_t, key, value = _for_each_query_head(query, key_t, value_t, key, value)
+    key_t, value_t, key, value = _repeat_for_query_heads(query, key_t, value_t, key, value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     total = None if value_t is None else torch.matmul(p, value_t)
     for q, k in ((query_t, key), (query, key_t)):

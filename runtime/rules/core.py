@@ -94,7 +94,7 @@ register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.a
 register("_sample_dirichlet binomial native_dropout rrelu_with_noise_functional", draws="values", family="random")
 
 
-def _undisturbed(*names: str) -> dict[str, Any]:
+def _zero_derivatives(*names: str) -> dict[str, Any]:
     """The gradient of a draw by the parameters of its distribution: zero, as torch documents."""
     return {
         "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
@@ -102,8 +102,8 @@ def _undisturbed(*names: str) -> dict[str, Any]:
     }
 
 
-random("bernoulli", **_undisturbed("self"))
-random("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor", batch.elementwise, **_undisturbed("mean", "std"))
+random("bernoulli", **_zero_derivatives("self"))
+random("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor", batch.elementwise, **_zero_derivatives("mean", "std"))
 
 # ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {

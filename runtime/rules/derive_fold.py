@@ -87,7 +87,7 @@ def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
     return f(out)
 
 
-def back_to(part: torch.Tensor, shape: Any) -> torch.Tensor:
+def pad_to(part: torch.Tensor, shape: Any) -> torch.Tensor:
     """``part`` padded with zeros at the end of each dimension to ``shape``."""
     if part.shape == shape:
         return part

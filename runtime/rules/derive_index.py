@@ -12,7 +12,7 @@ from .derive_batch import expand, shift
 from .derive_fold import broadcast_shape
 
 
-def pointed(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank. A 0-d tensor counts as a vector."""
     actual = list(args)
     scalar = args[0].dim() - (batched[0] is True) == 0

@@ -29,7 +29,7 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
     ]
 
 
-def plainly_strided(matrices: torch.Tensor) -> torch.Tensor:
+def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
     """``matrices`` with the strides of a contiguous tensor, if a leading dimension has size 1.
 
     If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in column order wrongly (docs/findings.md, F23).

@@ -31,7 +31,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
     return each.flatten(1).mean(1) if reduction == MEAN else each.flatten(1).sum(1)
 
 
-def aligned(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """``args`` with all tensors broadcast to one physical shape."""
     at = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
@@ -66,7 +66,7 @@ def elementwise_loss(name: str, **partials: Formula) -> Record:
 
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         reduction: Any = args[at] if len(args) > at else defaults[at]
-        actual = aligned(size, batched, args)
+        actual = broadcasted(size, batched, args)
         actual += defaults[len(actual) : at + 1]
         actual[at] = NONE
         return reduced_rows(func(*actual, **kwargs), reduction)

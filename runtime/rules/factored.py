@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .derive_batch import expand
-from .derive_linalg import added, lined_up, plainly_strided
+from .derive_linalg import added, contiguous_stacks, lined_up
 from .record import register
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ _LIBRARY.define("solve_factored(Tensor A, Tensor LU, Tensor pivots, Tensor B, bo
 
 
 def _kernel(A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool) -> Tensor:
-    solution: Tensor = aten.linalg_lu_solve(plainly_strided(LU), pivots, B, left=left, adjoint=adjoint)
+    solution: Tensor = aten.linalg_lu_solve(contiguous_stacks(LU), pivots, B, left=left, adjoint=adjoint)
     return solution
 
 
@@ -60,13 +60,13 @@ def _jvp(A: Tensor, LU: Tensor, pivots: Tensor, left: bool, adjoint: bool, A_t: 
     return None if rhs is None else solve_factored(A, LU, pivots, rhs, left, adjoint)
 
 
-def many_columns(B: Tensor, left: bool) -> Tensor:
+def join_columns(B: Tensor, left: bool) -> Tensor:
     """All right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n, k·size)``. If not ``left``: with more rows."""
     return B.movedim(0, -1).flatten(-2) if left else B.movedim(0, -2).flatten(-3, -2)
 
 
-def each_apart(X: Tensor, size: int, many: int, left: bool) -> Tensor:
-    """The inverse of :func:`many_columns`, contiguous. ``many``: the number of columns (rows if not ``left``) per element."""
+def split_columns(X: Tensor, size: int, many: int, left: bool) -> Tensor:
+    """The inverse of :func:`join_columns`, contiguous. ``many``: the number of columns (rows if not ``left``) per element."""
     apart: Tensor = X.unflatten(-1, (many, size)).movedim(-1, 0) if left else X.unflatten(-2, (many, size)).movedim(-2, 0)
     return apart.contiguous()
 
@@ -77,7 +77,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if batched[1] and LU.stride(0) == 0:  # expanded factors of one matrix, as the batched solve returns them
             LU, pivots, batched = LU[0], pivots[0], (False, False, False, batched[3])
         if batched[3] and not batched[1] and B.dim() > A.dim():
-            return each_apart(func(A, LU, pivots, many_columns(B, left), left, adjoint), size, B.shape[-1 if left else -2], left)
+            return split_columns(func(A, LU, pivots, join_columns(B, left), left, adjoint), size, B.shape[-1 if left else -2], left)
     physical = [expand(t, b, size) for t, b in zip((A, LU, pivots, B), batched, strict=False)]
     return func(*lined_up((2, 2, 1, 2), size, (True,) * 4, physical), left, adjoint)
 

@@ -11,7 +11,7 @@ import torch
 from ..errors import BatchingError
 from . import derive_index
 from .derive import conj, linear
-from .derive_fold import back_to, broadcast_shape
+from .derive_fold import broadcast_shape, pad_to
 from .record import register
 
 aten = torch.ops.aten
@@ -24,30 +24,30 @@ def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
 
 
 def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
-    return back_to(g.gather(dim, index), src_shape)  # a source may be larger than the index; its other elements are not used
+    return pad_to(g.gather(dim, index), src_shape)  # a source may be larger than the index; its other elements are not used
 
 
-linear("gather", {"self": _gather_back}, derive_index.pointed)
-linear("scatter_add", {"self": lambda g: g, "src": _gathered}, derive_index.pointed, cost="high")
-linear("scatter.src", {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered}, derive_index.pointed)
+linear("gather", {"self": _gather_back}, derive_index.gather_or_scatter)
+linear("scatter_add", {"self": lambda g: g, "src": _gathered}, derive_index.gather_or_scatter, cost="high")
+linear("scatter.src", {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered}, derive_index.gather_or_scatter)
 register(
     "scatter.value",
     vjp={"self": lambda g, dim, index: g.scatter(dim, index, 0)},
     jvp={"self": lambda self_t, dim, index: self_t.scatter(dim, index, 0)},
-    batch=derive_index.pointed,
+    batch=derive_index.gather_or_scatter,
 )
 _REDUCE = {"add": "sum", "multiply": "prod"}
 register(
     "scatter.reduce",
     decomposition=lambda self, dim, index, src, *, reduce: torch.scatter_reduce(self, dim, index, src, _REDUCE[reduce]),
-    batch=derive_index.pointed,
+    batch=derive_index.gather_or_scatter,
 )
 register(
     "scatter.value_reduce",
     decomposition=lambda self, dim, index, value, *, reduce: torch.scatter_reduce(
         self, dim, index, self.new_full(index.shape, value), _REDUCE[reduce]
     ),
-    batch=derive_index.pointed,
+    batch=derive_index.gather_or_scatter,
 )
 
 # One index per row
@@ -281,7 +281,7 @@ def _scatter_reduce_back(
         again=lambda t, s: t.scatter_reduce(dim, index, s, reduce, include_self=include_self),
     )
     grad_self, grad_src = _reduced_back(places, g, self, part, result, reduce, include_self)
-    return grad_self, back_to(grad_src, src.shape)
+    return grad_self, pad_to(grad_src, src.shape)
 
 
 def _index_reduce_back(
@@ -299,5 +299,5 @@ def _index_reduce_back(
     return _reduced_back(places, g, self, source, result, "sum" if reduce == "add" else reduce, include_self)
 
 
-register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.pointed, cost="high")
+register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.gather_or_scatter, cost="high")
 register("index_reduce", vjp={("self", "source"): _index_reduce_back}, batch=derive_index.rows)

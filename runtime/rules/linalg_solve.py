@@ -14,17 +14,17 @@ from .derive_batch import expand, trailing, with_flags_of_keywords
 from .derive_linalg import (
     added,
     columns,
+    contiguous_stacks,
     eye_like,
     is_vector_rhs,
     leading,
     lined_up,
     one_rhs_per_matrix,
-    plainly_strided,
     solve_triangular,
     triangle,
     uncolumned,
 )
-from .factored import each_apart, many_columns, solve_factored
+from .factored import join_columns, solve_factored, split_columns
 from .record import register
 
 Pair = tuple[Any, Any]
@@ -85,9 +85,9 @@ def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
         rhs = columns(b, vector)
         if rhs.dim() - 1 >= a.dim():
             left = kwargs.get("left", True)
-            x, lu, pivots, info = func(a, many_columns(rhs, left), **kwargs)
+            x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
             lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
-            return uncolumned(each_apart(x, size, rhs.shape[-1 if left else -2], left), vector), lu, pivots, info.contiguous()
+            return uncolumned(split_columns(x, size, rhs.shape[-1 if left else -2], left), vector), lu, pivots, info.contiguous()
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     x, lu, pivots, info = func(a, b, **kwargs)
     shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)
@@ -156,7 +156,7 @@ register("triangular_solve", decomposition=_triangular_solve, batch=leading(2, 2
 def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
     factors, pivots, rhs = lined_up((2, 1, 2), size, (True,) * 3, physical)
-    return func(plainly_strided(factors), pivots, rhs, **kwargs)
+    return func(contiguous_stacks(factors), pivots, rhs, **kwargs)
 
 
 def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:

@@ -58,8 +58,7 @@ def _from_buffer(g: Tensor, self_geometry: Any, nested_size: Tensor, nested_stri
     (n,), (stride,), first = self_geometry
     if first or (stride != 1 and n > 1):
         raise RuntimeError(
-            "_nested_view_from_buffer() reads the memory under its buffer from the start, whatever part of it the buffer is; "
-            "give it a buffer that is all of its memory (clone())"
+            "_nested_view_from_buffer() reads from the start of the buffer's storage. Pass a buffer that fills its storage (clone())"
         )
     buffer = values(g)
     places = torch._nested_view_from_buffer(torch.arange(n, device=g.device), nested_size, nested_strides, offsets)
@@ -151,8 +150,8 @@ def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Ten
 def _buffer(g: Tensor, self: Tensor) -> Tensor:
     if len(g) != self.numel():
         raise RuntimeError(
-            "the gradient of values() is known for a nested tensor that is all of its memory, not for a part of a larger one, of which a "
-            "copy still has it all; use torch.cat([part.flatten() for part in n.unbind()])"
+            "values() has a gradient only if the nested tensor fills its storage. This one is a part of a larger one, and so are its "
+            "copies. Use torch.cat([part.flatten() for part in n.unbind()])."
         )
     return torch._nested_view_from_buffer(
         g.contiguous(), self._nested_tensor_size(), self._nested_tensor_strides(), self._nested_tensor_storage_offsets()

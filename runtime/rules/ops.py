@@ -165,7 +165,7 @@ class Op:
         self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func
         self._read_schema()
         self._find_record(nested)
-        self._conclude()
+        self._derive_facts()
         self.plans: dict[int, Any] = {}
         self.node_class: Any = None
         self.jvp: Any = None  # `runtime.func.tangent_rules` and `runtime.func.batch` store here what they derive from the record
@@ -214,7 +214,7 @@ class Op:
                 self.record = RECORDS[func]
             self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.NestedTensorCPU)
 
-    def _conclude(self) -> None:
+    def _derive_facts(self) -> None:
         """Compute what depends on the schema and the record together."""
         nondiff = self.record.nondiff if self.record else ()
         if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in self.func._schema.returns):

@@ -126,8 +126,8 @@ def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Recor
     for func in funcs:
         if func in into:
             raise ValueError(
-                f"{func} has two records: {into[func].family} and {record.family}. An op has one, with all of its rules; it was entered by "
-                f"register({' '.join(into[func].names)!r}, …) or a family"
+                f"{func} has two records: {into[func].family} and {record.family}. An op has one record with all of its rules. "
+                f"The first is from register({' '.join(into[func].names)!r}, …) or a family"
             )
     _check(record, funcs)
     into.update(dict.fromkeys(funcs, record))
@@ -149,13 +149,13 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
     for what in ("batch", "decomposition", "inverse"):
         rule = getattr(record, what)
         if rule is not None and not callable(rule):
-            raise ValueError(f"{funcs[0]}: {what} is {rule!r}, which cannot be called")
+            raise ValueError(f"{funcs[0]}: {what} is {rule!r}, which is not callable")
     for what, words in _VALUES.items():
         word = getattr(record, what)
         if word is not None and word not in words:
             raise ValueError(f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}")
     if record.in_place and record.batch is None:
-        raise ValueError(f"{funcs[0]}: in_place says that the batch rule serves in-place forms, and there is no batch rule")
+        raise ValueError(f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have")
     for func in funcs if record.hidden_writes is not None else ():
         overload(record.hidden_writes.functional)  # type: ignore[union-attr]  # it exists
         for name in (*record.hidden_writes.arguments, *parameters(record.hidden_writes.when)):  # type: ignore[union-attr]
@@ -163,13 +163,13 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
                 raise ValueError(f"{func}: hidden_writes names {name!r}, which is no argument; its arguments are {_listed(_names(func))}")
     for func in funcs if record.inverse is not None else ():
         if not any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
-            raise ValueError(f"{func}: inverse is for views, and by its schema this op returns none")
+            raise ValueError(f"{func}: inverse is for views, but by its schema this op returns no view")
         _check_formula("inverse", record.inverse, func)  # type: ignore[arg-type]
     if record.nondiff is not True:
         for func in funcs:
             number = len(func._schema.returns)
             if beyond := [i for i in record.nondiff or () if not 0 <= i < number]:
-                raise ValueError(f"{func}: nondiff names result {beyond[0]}, and there are {number}, counted from 0")
+                raise ValueError(f"{func}: nondiff names result {beyond[0]}, but the op has {number}, counted from 0")
 
 
 def _check_table(what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[torch._ops.OpOverload]) -> None:

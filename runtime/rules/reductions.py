@@ -312,7 +312,7 @@ def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return restored(found, x.dim(), list(range(1, x.dim())), False) if keepdim and x.dim() > 1 else found
 
 
-def _truth(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _any_or_all(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Unlike in other reductions, an empty list of dimensions means none."""
     if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
         return func(*args, **kwargs)
@@ -322,7 +322,7 @@ def _truth(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 nondifferentiable("any", whole(lambda r: r.any(1)))
 nondifferentiable("all", whole(lambda r: r.all(1)))
 nondifferentiable("any.dim all.dim", batch.along(1))
-nondifferentiable("any.dims all.dims", _truth)
+nondifferentiable("any.dims all.dims", _any_or_all)
 nondifferentiable("argmax argmin", _arg)
 nondifferentiable("count_nonzero.dim_IntList hash_tensor", batch.along(1))
 nondifferentiable(

@@ -60,7 +60,7 @@ def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
     if part.numel() != base.numel():
         raise InplaceError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Write to a clone of it, which has an element of its own at each place."
+            "Write to a clone of it."
         )
     return ops.reshape(part, base.shape)
 
@@ -273,7 +273,7 @@ def _extent(size: Any, stride: Any) -> int:
     return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
-def _apart(size: Any, stride: Any) -> bool:
+def _without_overlap(size: Any, stride: Any) -> bool:
     """Whether every element certainly has its own place in memory. False if this is not known."""
     reach = 0
     for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
@@ -292,7 +292,7 @@ def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any
     offset = own_offset if storage_offset is None else storage_offset
     base = min(offset, own_offset)
     total = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)) - base
-    if _apart(size, stride) and _apart(shape, own_stride):
+    if _without_overlap(size, stride) and _without_overlap(shape, own_stride):
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
     storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
