@@ -70,7 +70,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
     trace = _linear_part()(copying)
     level = DualLevel()
     results: list[Any] = []
-    has_tangents: list[bool] = []  # one entry per result
+    active: list[bool] = []  # which results have a tangent
     try:
         given = [level.wrap(p, trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
         flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level, func, pytree.tree_unflatten(given, spec)))
@@ -81,7 +81,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
             mine = isinstance(o, Value) and o._level is level
             results.append(o._inner if isinstance(o, Value) and mine else o)
             t = tangent_of(o) if mine else None
-            has_tangents.append(t is not None)
+            active.append(t is not None)
             if t is not None:
                 tangents.append(trace.lower_output(t))
         trace.graph.output(tangents)
@@ -96,10 +96,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
     def push(tangents: list[Any]) -> Any:
         found = iter(linear_part(*tangents, *(_detached(saved.check(None)) for saved in saved_constants)))
         return pytree.tree_unflatten(
-            [
-                own_memory(next(found), tangents, o) if has_tangent else torch.zeros_like(o)
-                for o, has_tangent in zip(results, has_tangents, strict=True)
-            ],
+            [own_memory(next(found), tangents, o) if live else torch.zeros_like(o) for o, live in zip(results, active, strict=True)],
             out_spec,
         )
 
