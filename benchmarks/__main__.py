@@ -25,7 +25,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, help="one size of the transforms (default: both)")
     parser.add_argument("--suite", choices=SUITES, help="one suite (default: all)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)")
-    parser.add_argument("--iterations", type=int, default=10_000, help="training steps that resident memory is watched over (10000)")
+    parser.add_argument("--iterations", type=int, default=10_000, help="training steps over which resident memory is measured (10000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
     return parser.parse_args()
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The case, by its pytest id or by its own id and a check."""
     add_matrix_arguments(parser)
     parser.add_argument("case", metavar="CASE", help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]")
-    parser.add_argument("--check", help="the check, where CASE does not name it (default: a line for every check)")
+    parser.add_argument("--check", help="the check, if CASE does not name it (default: a line for every check)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="append", metavar="GLOB", help=f"only this {name}; repeat for more")
     parser.add_argument("--axis", action="append", default=[], metavar="NAME=VALUE", help="only this value, e.g. layout=expanded")
     parser.add_argument("--tier", choices=TIERS, default="full", help="cases that this tier runs (default: %(default)s)")
-    parser.add_argument("--all", action="store_true", help="all valid cases, those that reduction dropped from every tier included")
+    parser.add_argument("--all", action="store_true", help="all valid cases, including those that reduction dropped from every tier")
     parser.add_argument("--known", action="store_true", help="only cases with an entry of skip, xfail, vanishes or tolerance")
     parser.add_argument("--counts", action="store_true", help="only the counts per axis")
     parser.add_argument("--coverage", action="store_true", help="only the coverage proof of each tier")

@@ -89,7 +89,7 @@ class Comparison:
             actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
         except Exception as error:
             if self._needs_values():
-                raise Unsuitable(f"the op needs values, which the meta device has not ({type(error).__name__})") from None
+                raise Unsuitable(f"the op needs values, but tensors of the meta device have none ({type(error).__name__})") from None
             raise
         try:
             compare_kinds(actual, self.program.on_reference(), tally)

@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", default="cpu", help="device of the samples (default cpu); a device that is absent stops the run")
     group.addoption("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full")
     group.addoption("--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)")
-    group.addoption("--all-samples", action="store_true", help="run every sample of a case, also those beyond its usual limit")
+    group.addoption("--all-samples", action="store_true", help="run every sample of a case, including those beyond its usual limit")
     group.addoption("--shard", default="1/1", metavar="I/N", help="run part I of N, balanced by recorded durations")
     group.addoption("--results", type=Path, metavar="PATH", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
 

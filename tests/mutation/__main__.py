@@ -184,7 +184,7 @@ def _summarise(found: dict[Mutant, Outcome], equivalent: list[tuple[Mutant, str]
 def _parser() -> argparse.ArgumentParser:
     shown = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__, formatter_class=shown)
-    parser.add_argument("sources", nargs="*", default=SOURCES, help="folders or files whose lines are changed")
+    parser.add_argument("sources", nargs="*", default=SOURCES, help="folders or files with the lines to change")
     parser.add_argument("--mutants", type=int, default=150, metavar="N", help="how many are drawn")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="instead: all mutants whose line of the report contains one of these")
@@ -193,9 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files, and tests, that are not run")
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="of tests per mutant, the quickest first")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
-    parser.add_argument("--fresh", action="store_true", help="learn anew which tests run which lines, not only for test files that changed")
+    parser.add_argument("--fresh", action="store_true", help="trace all test files again, not only those that changed")
     parser.add_argument("--at-least", type=float, default=95.0, metavar="PERCENT", help="exit 1 when fewer are killed")
-    parser.add_argument("--report", type=Path, metavar="PATH", help="write every mutant and its fate there, as JSON")
+    parser.add_argument("--report", type=Path, metavar="PATH", help="write every mutant and its result to this file, as JSON")
     return parser
 
 

@@ -93,8 +93,8 @@ def test_reasons_failures_and_lacks_are_counted_by_cause() -> None:
 
 
 def test_a_run_that_did_not_end_is_said_to_be_cut_short() -> None:
-    assert "did not reach its end" in report.page([results(cell(), complete=False)], {})
-    assert "did not reach its end" not in report.page([results(cell())], {})
+    assert "This run did not end" in report.page([results(cell(), complete=False)], {})
+    assert "This run did not end" not in report.page([results(cell())], {})
 
 
 def test_an_empty_run_makes_a_page() -> None:
