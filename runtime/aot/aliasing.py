@@ -1,7 +1,9 @@
-"""Which values of a graph may share memory."""
+"""What shares memory: values of a graph, arguments of a call."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,3 +53,68 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     seen = frozenset(given).union(*(behind[n] for n in results[:n_results] if isinstance(n, fx.Node)))
     kept = results[n_results:]
     return tuple(i for i, n in enumerate(kept) if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Arguments that share memory.
+
+    ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
+    elements. ``places``: size, stride and offset of each.
+    """
+
+    members: tuple[int, ...]
+    identical: bool
+    start: int
+    length: int
+    places: tuple[tuple[Any, ...], ...]
+
+    def base(self, tensors: Sequence[Any]) -> Any:
+        """The vector of all elements that the members share."""
+        return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
+
+    def place(self, i: int) -> tuple[Any, ...]:
+        """Size, stride and offset of member ``i`` in the base."""
+        size, stride, offset = self.places[self.members.index(i)]
+        return size, stride, offset - self.start
+
+
+def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
+    """The groups of tensors among ``tensors`` that share memory, plain ones."""
+    by_storage: dict[int, list[int]] = {}
+    for i, t in enumerate(tensors):
+        if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+            by_storage.setdefault(t.untyped_storage()._cdata, []).append(i)
+    if len(by_storage) == len(tensors):
+        return ()
+    found: list[Group] = []
+    for numbers in by_storage.values():
+        if len(numbers) > 1:
+            found += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
+    return tuple(found)
+
+
+def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
+    """Tensors of one storage by the parts of it that overlap."""
+    spans = sorted((_span(t), i) for i, t in tensors.items() if t.numel())
+    found: list[Group] = []
+    while spans:
+        (start, end), first = spans.pop(0)
+        members = [first]
+        while spans and spans[0][0][0] < end:
+            (_, stop), i = spans.pop(0)
+            members.append(i)
+            end = max(end, stop)
+        if len(members) > 1:
+            members.sort()
+            each = [tensors[i] for i in members]
+            size = each[0].element_size()
+            places = tuple((t.shape, t.stride(), t.storage_offset()) for t in each)
+            found.append(Group(tuple(members), all(t is each[0] for t in each), start // size, (end - start) // size, places))
+    return found
+
+
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its storage that lie between the first and the last element of ``t``."""
+    first, last = int(t.storage_offset()), sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return first * t.element_size(), (first + last + 1) * t.element_size()

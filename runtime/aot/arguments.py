@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -45,13 +46,33 @@ def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[...
     return flat
 
 
-def enter(given: Sequence[object], recording: bool, dynamic: bool) -> tuple[list[object], list[object], list[End], list[Kind]]:
-    """The leaves of a call, for a program that records if ``recording`` and may be for any size if ``dynamic``. The lists that come back:
+@dataclass
+class Call:
+    """The arguments of one call of a compiled program.
 
-    - the leaves, a tensor of torch's that requires grad as a leaf of the session;
-    - what these hold, for the graph;
-    - for each leaf whose gradient is wanted, where that goes;
-    - the kind of each leaf.
+    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``ends``: for
+    each leaf whose gradient is wanted, where that goes. ``kinds``: the kind of each leaf.
+    """
+
+    leaves: list[Any]
+    plain: list[Any]
+    ends: list[End]
+    kinds: list[Kind]
+
+    @property
+    def wanted(self) -> list[bool]:
+        """Of which leaves the gradient is wanted."""
+        return [bool(kind[0]) for kind in self.kinds]
+
+    def followed_by(self, more: Call) -> Call:
+        """A call with the leaves of ``more`` as further arguments."""
+        return Call([*self.leaves, *more.leaves], [*self.plain, *more.plain], [*self.ends, *more.ends], [*self.kinds, *more.kinds])
+
+
+def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | None:
+    """The call with the leaves ``given``, or None if one of them is a value of a transform.
+
+    ``recording``: whether gradients may be wanted. ``dynamic``: whether the program may be for any size.
     """
     leaves, plain = list(given), list(given)
     ends: list[End] = []
@@ -61,7 +82,7 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> tuple[list
         if type(x) in VALUES:
             v: Tensor = x  # type: ignore[assignment]
             if v._level is not SESSION:
-                raise RuntimeError(f"a compiled function is called inside {v._level.what}; compile the whole transform instead")
+                return None
             if recording:
                 end = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
                 if end is not None:
@@ -82,7 +103,7 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> tuple[list
                 raise NestedTensor from error
             conj = dtype in _COMPLEX and x.is_conj()
             kinds.append((end is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
-    return leaves, plain, ends, kinds
+    return Call(leaves, plain, ends, kinds)
 
 
 def _kind(x: object, wanted: bool) -> Kind:
@@ -91,4 +112,12 @@ def _kind(x: object, wanted: bool) -> Kind:
         # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
         exact = x.__hash__ is not None and not isinstance(x, (float, complex))
         return wanted, type(x), x if exact else repr(x)
-    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg()
+    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg(), _order(x)
+
+
+def _order(x: torch.Tensor) -> tuple[object, ...] | None:
+    """The order of the dimensions in memory, and whether there are gaps. None for a contiguous tensor."""
+    if x.layout is not _STRIDED or x.is_contiguous():
+        return None
+    order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))
+    return tuple(order), torch.ops.aten.is_non_overlapping_and_dense(x)

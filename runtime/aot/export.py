@@ -29,7 +29,7 @@ class Argument:
 @dataclass(frozen=True)
 class Signature:
     """``inputs``: the leaves of the arguments in order; ``mutated``: names of the inputs that the program changes;
-    ``outputs``: names of the results; ``constants``: tensors that the program closes over, by attribute name;
+    ``outputs``: names of the results; ``constants``: tensors that the program closes over, by the name of the placeholder or attribute;
     ``guards``: what must hold of the sizes, as Python source (dynamic only)."""
 
     inputs: tuple[Argument, ...]
@@ -64,10 +64,12 @@ class ExportedGraph:
         plain = [unwrap(x) if isinstance(x, Value) else x for x in flat]
         self._check(plain)
         with torch.no_grad():
-            results = self.graph_module.forward(*plain)
-            for i, new in zip(self.joint.mutated, results, strict=False):
-                plain[i].copy_(new)
-        return pytree.tree_unflatten(list(results[len(self.joint.mutated) :]), self.joint.out_spec)
+            arguments = [*plain, *(unwrap(t) if isinstance(t, Value) else t.detach() for t in self.joint.closed_over)]
+            results = self.graph_module.forward(*arguments)
+            written = self.joint.boundary.written
+            for i, new in zip(written, results, strict=False):
+                self.joint.boundary.inputs[i].write(arguments[i], new, False)
+        return pytree.tree_unflatten(list(results[len(written) :]), self.joint.out_spec)
 
     def _check(self, flat: Sequence[Any]) -> None:
         for x, a in zip(flat, self.signature.inputs, strict=True):
@@ -107,16 +109,20 @@ def export(
         return f(*a, **k)
 
     with torch.no_grad():
-        joint = joint_graph(call, flat, [False] * len(flat), dynamic=dynamic, decompositions=decompositions)
+        joint = joint_graph(call, flat, [False] * len(flat), dynamic=dynamic, decompositions=decompositions, whole=True)
+    reshaped = [i for i, x in enumerate(joint.boundary.inputs) if x.reshaped]
+    if reshaped:
+        raise RuntimeError(f"the program changes sizes or strides of its argument {reshaped[0]} in place; use the op that returns a view")
     names = [n.name for n in joint.module.graph.nodes if n.op == "placeholder"]
-    inputs = tuple(_argument(name, path, x) for name, (path, _), x in zip(names, paths, flat, strict=True))
+    inputs = tuple(_argument(name, path, x) for name, (path, _), x in zip(names, paths, flat, strict=False))
+    written = joint.boundary.written
     output = next(n for n in joint.module.graph.nodes if n.op == "output")
-    results = list(output.args[0])[len(joint.mutated) :]
+    results = list(output.args[0])[len(written) :]
     signature = Signature(
         inputs,
-        tuple(names[i] for i in joint.mutated),
+        tuple(names[i] for i in written),
         tuple(r.name if isinstance(r, fx.Node) else repr(r) for r in results),
-        tuple(str(n.target) for n in joint.module.graph.nodes if n.op == "get_attr"),
+        (*names[len(flat) :], *(str(n.target) for n in joint.module.graph.nodes if n.op == "get_attr")),
         joint.abstraction.guards() if joint.abstraction is not None else "",
     )
     return ExportedGraph(joint, signature, in_spec, dynamic)

@@ -12,36 +12,43 @@ from typing import Any
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
-from ..func.functionalize import FunctionalLevel, FunctionalValue, run_functional
-from ..func.symbols import Abstraction
+from ..func.functionalize import FunctionalLevel, FunctionalValue
+from ..func.symbols import SYMBOLIC, Abstraction
 from ..func.trace import Trace, module_of, trace_flat
 from ..seam.levels import Value
+from ..session.tensor import unwrap
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
-from ..tape.nodes import Edge
+from ..tape.metas import meta_of
+from ..tape.nodes import Node
 from ..tape.values import edge_of
+from .aliasing import Group
+from .boundary import Boundary, Input, Made, Output, ViewStep
+from .closed_over import ClosedOver
 from .surroundings import without_autocast
 
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint graph. Placeholders: primals, then tangents. Results: new values of mutated inputs, outputs, gradients.
+    """A joint graph. Placeholders: primals (arguments, closed-over tensors, bases of aliased arguments), then tangents. Results: as
+    ``boundary`` says.
 
-    ``mutated``: numbers of the inputs that the program changes; ``outputs``: per output None, or the number of its tangent;
-    ``wanted``: numbers of the inputs that have a gradient, in the order of the gradients, which are None where nothing arrives.
+    ``closed_over``: the tensors from outside, arguments after those of the program. ``groups``: arguments that share memory and whose
+    common base is an argument after those.
     """
 
     module: fx.GraphModule
-    mutated: tuple[int, ...]
-    outputs: tuple[int | None, ...]
-    wanted: tuple[int, ...]
+    boundary: Boundary
     out_spec: pytree.TreeSpec
     abstraction: Abstraction | None
+    closed_over: tuple[torch.Tensor, ...] = ()
+    groups: tuple[Group, ...] = ()
 
     @property
     def n_forward(self) -> int:
-        return len(self.mutated) + len(self.outputs)
+        return self.boundary.n_forward
 
 
 def joint_graph(
@@ -50,74 +57,292 @@ def joint_graph(
     differentiate: Sequence[bool],
     *,
     dynamic: bool = False,
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    groups: Sequence[Group] = (),
+    lift: bool = True,
+    whole: bool = False,
 ) -> Joint:
-    """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`."""
-    wanted = tuple(i for i, flag in enumerate(differentiate) if flag)
-    boundary = _Boundary()
+    """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
-    def run(level: Trace, *traced: Any) -> list[Any]:
-        def program(*values: Any) -> list[Any]:
-            outs, grads, boundary.outputs, boundary.out_spec = _with_gradients(f, level, values, wanted)
-            return [*outs, *grads]
+    ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that share memory, if ``f`` writes to any input.
+    ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
+    that ``f`` returns, arguments and their views as well.
+    """
+    programs: list[_Program] = []
 
-        results, changed, outside = run_functional(program, traced)
-        for t, new in outside:
-            new.into(t)
-        boundary.mutated = tuple(i for i, _ in changed)
-        return [*(new.value for _, new in changed), *results]
+    def run(trace: Trace, *traced: Any) -> list[Any]:
+        program = _Program(trace, f, inputs, differentiate, groups, lift, whole)
+        programs.append(program)
+        return program.results(traced)
 
     run.takes_level = True  # type: ignore[attr-defined]
     names = [f"primals_{i + 1}" for i in range(len(inputs))]
-    graph, attributes, level = trace_flat(run, inputs, dynamic=dynamic, decompositions=decompositions, names=names)
+    with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
+        graph, attributes, level = trace_flat(
+            run, inputs, dynamic=dynamic, decompositions=decompositions, names=names, fixed_sizes=not dynamic
+        )
+    (program,) = programs
     module = module_of(graph, attributes, "Joint")
-    assert boundary.out_spec is not None, "the trace has run the program"
-    return Joint(module, boundary.mutated, boundary.outputs, wanted, boundary.out_spec, level.abstraction)
+    return Joint(module, program.boundary, program.out_spec, level.abstraction, tuple(program.outside), tuple(groups))
 
 
-@dataclass
-class _Boundary:
-    """What a run of the program under a trace has shown beside its graph; see :class:`Joint`."""
+class Argument(Node):
+    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf, so that the program may write to it."""
 
-    mutated: tuple[int, ...] = ()
-    outputs: tuple[int | None, ...] = ()
-    out_spec: pytree.TreeSpec | None = None
+    __slots__ = ()
 
-
-def _with_gradients(
-    f: Callable[..., Any], trace: Trace, values: Sequence[Any], wanted: Sequence[int]
-) -> tuple[list[Any], list[torch.Tensor | None], tuple[int | None, ...], pytree.TreeSpec]:
-    """Outputs and gradients at the next outer level, the number of each output's tangent, and the tree of the outputs."""
-    tape = GradLevel()
-    try:
-        given = list(values)
-        for i in wanted:
-            given[i] = tape.input(given[i])
-        with torch.set_grad_enabled(bool(wanted) or torch.is_grad_enabled()):
-            outs, spec = pytree.tree_flatten(tape.run_inside(f, given, {}))
-        edges = [edge_of(o) if isinstance(o, Value) and o._level is tape else None for o in outs]
-        lowered = [tape.lowered(o) for o in outs]
-        tangents: list[int | None] = []
-        roots: list[tuple[Edge, FunctionalValue]] = []
-        for out, edge in zip(lowered, edges, strict=True):
-            tangents.append(None if edge is None else len(roots))
-            if edge is not None:
-                roots.append((edge, _tangent(trace, out, f"tangents_{len(roots) + 1}")))
-        grads: list[torch.Tensor | None] = [None] * len(wanted)
-        if roots:
-            captures = [edge_of(given[i]) for i in wanted]
-            with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
-                grads = execute(tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
-    finally:
-        tape.close()
-    return lowered, grads, tuple(tangents), spec
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        return ()
 
 
-def _tangent(trace: Trace, out: FunctionalValue, name: str) -> FunctionalValue:
-    """A placeholder for the cotangent of ``out``, as a value of the functionalize level that ``out`` belongs to."""
-    functional: FunctionalLevel = out._level
-    value: FunctionalValue = functional.wrap(trace.late_input(functional.read(out), name))  # type: ignore[arg-type]
-    return value
+class JointLevel(GradLevel):
+    """The tape of a joint graph."""
+
+    __slots__ = ()
+    runs_ctx_forward = True
+
+    def input(self, outer: torch.Tensor) -> Any:
+        return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
+
+
+class _Program:
+    """One run of a program under trace ⊃ functionalize ⊃ grad."""
+
+    boundary: Boundary
+    out_spec: pytree.TreeSpec
+
+    def __init__(
+        self,
+        trace: Trace,
+        f: Callable[..., Any],
+        inputs: Sequence[Any],
+        differentiate: Sequence[bool],
+        groups: Sequence[Group],
+        lift: bool,
+        whole: bool,
+    ) -> None:
+        self.trace = trace
+        self.f = f
+        self.inputs = inputs
+        self.flags = list(differentiate)
+        self.groups = groups
+        self.lift = lift
+        self.whole = whole
+        self.functional = FunctionalLevel()
+        self.tape = JointLevel()
+        self.recording = any(differentiate) or torch.is_grad_enabled()
+        self.values: list[Any] = []  # per primal: what the program sees
+        self.edges: list[Any] = []  # per primal: where its gradient goes, as long as nothing writes to it
+        self.memories: dict[int, int] = {}  # by id of a memory: number of the primal whose it is
+        self.outside: list[torch.Tensor] = []
+        self.n_tangents = 0
+
+    def results(self, traced: Sequence[Any]) -> list[Any]:
+        """The results of the graph, as traced values."""
+        tape, functional = self.tape, self.functional
+        for t, flag in zip(traced, self.flags, strict=True):
+            self._enter(t, flag)
+        given = list(self.values)
+        try:
+            with functional.mode:
+                self._join(given)
+                with torch.set_grad_enabled(self.recording):
+                    outs, self.out_spec = self._run(given)
+            results, roots = self._results_of(outs)
+            with functional.mode:
+                grads = self._gradients(roots)
+            self._refuse_writes_outside()
+            return [*results, *(None if g is None else self._read(g) for g in grads)]
+        finally:
+            tape.close()
+            functional.close()
+
+    def _enter(self, t: Any, flag: bool) -> Any:
+        """A primal as the program sees it."""
+        if not isinstance(t, torch.Tensor):
+            self.values.append(t)
+            self.edges.append(None)
+            return t
+        v: Any = self.functional.wrap(t)
+        self.memories[id(v._store.memory)] = len(self.values)
+        if flag:
+            v = self.tape.input(v)
+        self.values.append(v)
+        self.edges.append(v._edge if flag else None)
+        return v
+
+    def _join(self, given: list[Any]) -> None:
+        """Exchange arguments that share memory for views of one base, which becomes a primal."""
+        for group in self.groups:
+            if group.identical:
+                for i in group.members[1:]:
+                    given[i] = self.values[i] = given[group.members[0]]
+                continue
+            with _disable_current_modes():
+                base = self._primal(group.base(self.inputs), False)
+            for i in group.members:
+                size, stride, offset = group.place(i)
+                given[i] = self.values[i] = base.as_strided(size, stride, offset)
+
+    def _primal(self, plain: torch.Tensor, flag: bool) -> Any:
+        """A further primal, after those that there are."""
+        self.flags.append(flag)
+        return self._enter(self.trace.input(plain, f"primals_{len(self.values) + 1}"), flag)
+
+    def _from_outside(self, t: torch.Tensor) -> Any:
+        with _disable_current_modes():
+            plain = unwrap(t) if isinstance(t, Value) else t.detach()
+            flag = self.recording and t.requires_grad
+            self.outside.append(t)
+            return self._primal(plain, flag)
+
+    def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
+        if not self.lift:
+            return pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+        with ClosedOver(self._from_outside) as closed_over:
+            outs, spec = pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+        with self.functional.mode:
+            return [closed_over.value(o) for o in outs], spec
+
+    def _refuse_writes_outside(self) -> None:
+        if any(v._store.memory.generation for v in self.functional.closed_over.values()):
+            raise RuntimeError("the program writes to a tensor that it closes over. Pass it as an argument.")
+
+    # what is known of a value
+
+    def _functional(self, v: Any) -> FunctionalValue | None:
+        """``v`` at the functionalize level, if it is a value of it."""
+        if isinstance(v, Value) and v._level is self.tape:
+            v = v._inner
+        return v if isinstance(v, FunctionalValue) and v._level is self.functional else None
+
+    def _read(self, v: Any) -> Any:
+        """``v`` as a traced value, or as it is."""
+        found = self._functional(v)
+        return v if found is None else self.functional.read(found)
+
+    def _edge(self, v: Any) -> Any:
+        return edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
+
+    # results
+
+    def _results_of(self, outs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The results of the forward pass, and for each that has a history (edge, cotangent)."""
+        results: list[Any] = []
+        roots: list[Any] = []
+
+        def add(v: Any, edge: Any) -> int | None:
+            traced = self._read(v)
+            results.append(traced)
+            if edge is None:
+                return None
+            roots.append((edge, self._tangent(traced, len(roots) + 1)))
+            return len(roots) - 1
+
+        inputs = tuple(self._input(i, add) for i in range(len(self.values)))
+        computed = _Computed(self, outs)
+        outputs = tuple(computed.output(o) for o in outs)
+        tangents = tuple(add(v, self._edge(v)) for v in computed.values)
+        self.boundary = Boundary(inputs, outputs, tangents)
+        return results, roots
+
+    def _tangent(self, like: Any, number: int) -> Any:
+        """A placeholder for the cotangent of ``like``."""
+        return self.functional.wrap(self.trace.late_input(like, f"tangents_{number}"))
+
+    def _input(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
+        v, flag = self.values[i], self.flags[i]
+        found = self._functional(v)
+        if found is None or any(i in g.members and not (g.identical and i == g.members[0]) for g in self.groups):
+            return Input(flag)
+        reshaped = tuple(ViewStep(*step) for step in found._chain)
+        for step in reshaped:
+            if step.in_place() is None:
+                raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
+        edge = self._edge(v)
+        if flag and edge is None:
+            raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
+        store = found._store
+        if not store.memory.generation:
+            return Input(flag, reshaped=reshaped)
+        entered = self.edges[i]
+        seen = edge is not None and (entered is None or edge[0] is not entered[0])
+        return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)
+
+    def _gradients(self, roots: list[Any]) -> Sequence[Any]:
+        captures = [e for e, flag in zip(self.edges, self.flags, strict=True) if flag]
+        if not roots:
+            return [None] * len(captures)
+        with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
+            return execute(self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+
+
+class _Computed:
+    """Which results of a program the graph computes: all but arguments and views of arguments. Several views of one intermediate are
+    views of one computed base. ``values``: those results, as the program saw them."""
+
+    def __init__(self, program: _Program, outs: Sequence[Any]) -> None:
+        self.program = program
+        self.values: list[Any] = []
+        self._numbers: dict[int, int] = {}  # by id of a value
+        self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
+        for o in outs:
+            found = program._functional(o)
+            if found is not None and id(found._store.memory) not in program.memories:
+                shared = self._sharing.setdefault(id(found._store.memory), [])
+                if not any(o is s for s in shared):
+                    shared.append(o)
+
+    def output(self, o: Any) -> Output:
+        program = self.program
+        if program.whole:
+            return Output(Made.RESULT, self._number(o))
+        if not isinstance(o, torch.Tensor):
+            return Output(Made.CONSTANT, constant=o) if not isinstance(o, SYMBOLIC) else Output(Made.RESULT, self._number(o))
+        for i, v in enumerate(program.values):
+            if o is v:
+                return Output(Made.INPUT, i)
+        found = program._functional(o)
+        if found is None:
+            return Output(Made.RESULT, self._number(o))
+        steps = tuple(ViewStep(*step) for step in found._chain)
+        recorded = program._edge(o) is not None
+        memory = id(found._store.memory)
+        i = program.memories.get(memory, -1)
+        if i >= 0:
+            if self._is_view(o, program.values[i], steps):
+                return Output(Made.INPUT, i, steps, recorded)
+        elif len(self._sharing[memory]) > 1:
+            base = self._base(self._sharing[memory])
+            if base is not None and (o is base or self._is_view(o, base, steps)):
+                return Output(Made.RESULT, self._number(base), () if o is base else steps, recorded)
+        return Output(Made.RESULT, self._number(o))
+
+    def _number(self, v: Any) -> int:
+        number = self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.program.whole else None
+        if number is None:
+            number = self._numbers[id(v)] = len(self.values)
+            self.values.append(v)
+        return number
+
+    def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
+        """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may come from a user's Function as well."""
+        if any(isinstance(a, SYMBOLIC) for step in steps for a in pytree.tree_leaves((step.rest, step.kwargs))):
+            return False
+        if self.program._edge(o) is None:
+            return True
+        view = getattr(o, "_view", None)
+        return view is not None and view.base is base
+
+    def _base(self, shared: Sequence[Any]) -> Any:
+        """The value whose views are all of ``shared``, if there is one."""
+        for o in shared:
+            view = getattr(o, "_view", None)
+            base = o if view is None else view.base
+            found = self.program._functional(base)
+            if found is not None and not found._chain:
+                return base
+        return None
 
 
 def aot_export_joint_simple(
@@ -126,7 +351,7 @@ def aot_export_joint_simple(
     *,
     trace_joint: bool,
     num_params_buffers: int = 0,
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> fx.GraphModule:
     """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, which must be free of mutation of its inputs.
 
@@ -140,9 +365,10 @@ def aot_export_joint_simple(
     flags = [trace_joint and isinstance(t, torch.Tensor) and t.requires_grad for t in flat]
     if trace_joint and not any(flags):
         raise RuntimeError("aot_export_joint_simple(trace_joint=True): no input requires grad")
-    joint = joint_graph(func, flat, flags, decompositions=decompositions)
-    if joint.mutated:
-        raise RuntimeError(f"aot_export_joint_simple does not support input mutations; func mutates input(s) {list(joint.mutated)}")
+    joint = joint_graph(func, flat, flags, decompositions=decompositions, lift=False, whole=True)
+    if joint.boundary.changes_inputs:
+        changed = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.reshaped]
+        raise RuntimeError(f"aot_export_joint_simple does not support input mutations; func mutates input(s) {changed}")
     if not trace_joint:
         return joint.module
     return _restructured(joint, len(flat))
@@ -157,11 +383,10 @@ def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
     results: Any = list(output.args[0])
     outs, grads = results[: joint.n_forward], results[joint.n_forward :]
     full: list[Any] = [None] * n_inputs
-    for i, g in zip(joint.wanted, grads, strict=True):
+    for i, g in zip(joint.boundary.differentiated, grads, strict=True):
         full[i] = g
     output.args = ([*outs, *full],)
-    n_tangents = sum(t is not None for t in joint.outputs)
-    in_spec = pytree.tree_structure((([0] * n_inputs, [0] * n_tangents), {}))
+    in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
     out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))
     graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))
     joint.module.recompile()

@@ -124,7 +124,9 @@ class _Parts:
         self.tangents = [n for n in placeholders if n.target.startswith("tangents")]
         self.primals = [n for n in placeholders if not n.target.startswith("tangents")]
         self.after_tangents = _closure(self.tangents, lambda n: n.users)
-        needed_forward = _closure([n for n in self.results if isinstance(n, fx.Node)], lambda n: n.all_input_nodes)
+        self.effects = [n for n in self.nodes if n.op == "call_function" and n.is_impure() and n not in self.after_tangents]
+        start = [*(n for n in self.results if isinstance(n, fx.Node)), *self.effects]
+        needed_forward = _closure(start, lambda n: n.all_input_nodes)
         leaking = needed_forward & self.after_tangents
         if leaking:
             raise RuntimeError(f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}")
@@ -137,14 +139,14 @@ class _Parts:
         tensors = [n for n in kept if not _is_size(n)]
         sizes = [n for n in kept if _is_size(n)]
         kept = [*tensors, *sizes]
-        forward = self._extract(self.primals, [*self.results, *kept], "Forward")
+        forward = self._extract(self.primals, [*self.results, *kept], "Forward", self.effects)
         backward = self._extract([*kept, *self.tangents], self.gradients, "Backward")
         return forward, backward
 
-    def _extract(self, inputs: Sequence[fx.Node], outputs: Sequence[Any], name: str) -> fx.GraphModule:
-        """The module that computes ``outputs`` from ``inputs``, running what lies between."""
+    def _extract(self, inputs: Sequence[fx.Node], outputs: Sequence[Any], name: str, effects: Sequence[fx.Node] = ()) -> fx.GraphModule:
+        """The module that computes ``outputs`` from ``inputs``, running what lies between, and ``effects`` (draws, unused ones too)."""
         needed: set[fx.Node] = set()
-        stack = [o for o in outputs if isinstance(o, fx.Node)]
+        stack = [*effects, *(o for o in outputs if isinstance(o, fx.Node))]
         given = set(inputs)
         while stack:
             n = stack.pop()

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ..seam.levels import SCOPE
 from ..seam.shells import VALUES
 from ..session.tensor import SESSION, Tensor
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED, modified, refuse_inference
-from ..tape.values import accumulator_of, edge_of
-from .aliasing import within_reach
-from .arguments import End, Kind, enter, flatten, of_leaves
+from ..tape.values import accumulator_of
+from .aliasing import Group, sharing, within_reach
+from .arguments import Call, End, Kind, enter, flatten, of_leaves
+from .closed_over import modules_of
 from .compilers import Boxed, Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
 from .simplify import without_round_trips
 from .surroundings import autocast_enabled, surroundings, without_autocast
 
-_grad_enabled = torch.is_grad_enabled  # by one look-up
+_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
 Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
 
 
@@ -80,10 +82,12 @@ class CompiledBackward(Node):
             if self.saved[i]._version != version:
                 raise modified(self.saved[i], version)
         values = [*self.saved, *grads]
-        for i, g in enumerate(grads):
+        for i, g in enumerate(grads, len(self.saved)):
             if g is None:
-                shape, dtype = self.metas[i]
-                values[len(self.saved) + i] = torch.zeros(shape, dtype=dtype, device=self.program.devices[i])
+                shape, dtype = self.metas[i - len(self.saved)]
+                values[i] = torch.zeros(shape, dtype=dtype, device=self.program.devices[i - len(self.saved)])
+            elif not g.is_contiguous():  # as in the trace: the strides of a cotangent decide what is a view
+                values[i] = g.contiguous()
         run = self.program.backward
         assert run is not None, "a program without a backward makes no nodes"
         results: Sequence[Any]
@@ -99,57 +103,94 @@ class CompiledBackward(Node):
 
 
 class _Compiled:
-    """One program for one kind of inputs."""
+    """One program for one kind of inputs.
 
-    __slots__ = ("backward", "devices", "exposed", "forward", "joint", "metas", "n_forward", "n_mutated", "one_leaf", "tangents")
+    ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
+    """
 
-    def __init__(self, joint: Joint, forward: Boxed, backward: Boxed | None, exposed: Sequence[int] = ()) -> None:
+    __slots__ = ("backward", "computed", "devices", "exposed", "forward", "joint", "metas", "n_forward", "outside", "sharing", "written")
+
+    def __init__(
+        self,
+        joint: Joint,
+        forward: Boxed,
+        backward: Boxed | None,
+        exposed: Sequence[int],
+        outside: Sequence[Kind],
+        shared: tuple[Group, ...] | None,
+    ) -> None:
         self.joint = joint
         self.forward = forward
         self.backward = backward
         cotangents = [n.meta["val"] for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
         self.devices = [t.device for t in cotangents]
         self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if joint.abstraction is None else None
-        self.n_mutated, self.n_forward = len(joint.mutated), joint.n_forward
-        self.tangents = [(i, t) for i, t in enumerate(joint.outputs) if t is not None]
-        self.one_leaf = joint.out_spec.is_leaf()
+        boundary = joint.boundary
+        self.n_forward = boundary.n_forward
+        self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
         self.exposed = exposed
+        self.outside = outside
+        self.sharing = shared
 
-    def accepts(self, plain: Sequence[object]) -> bool:
-        abstraction = self.joint.abstraction
-        return abstraction is None or abstraction.holds([p for p in plain if isinstance(p, torch.Tensor)])
+    def takes(self, call: Call, recording: bool, dynamic: bool) -> Call | None:
+        """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
+        joint = self.joint
+        if joint.closed_over:
+            more = enter(joint.closed_over, recording, dynamic)
+            if more is None or more.kinds != self.outside:
+                return None
+            call = call.followed_by(more)
+        if joint.abstraction is not None and not joint.abstraction.holds([p for p in call.plain if isinstance(p, torch.Tensor)]):
+            return None
+        if self.sharing is not None and sharing(call.plain) != self.sharing:
+            return None
+        return call
 
-    def keep(self, saved: list[Any], flat: Sequence[Any]) -> None:
-        """Copy what is saved of the arguments that are about to be mutated: the backward wants the values from before."""
-        mutated = [flat[i]._inner if type(flat[i]) in VALUES else flat[i] for i in self.joint.mutated]
+    def _bases(self, call: Call) -> None:
+        """Add the bases of arguments that share memory."""
+        for group in self.joint.groups:
+            if not group.identical:
+                with torch.no_grad():
+                    call.leaves.append(group.base(call.leaves))
+                    call.plain.append(group.base(call.plain))
+
+    def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
+        """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
+        targets = [leaves[i]._inner if type(leaves[i]) in VALUES else leaves[i] for i, _ in self.written]
         for i in self.exposed:
-            if any(torch._C._is_alias_of(saved[i], t) for t in mutated):  # type: ignore[attr-defined]
+            if any(torch._C._is_alias_of(saved[i], t) for t in targets):  # type: ignore[attr-defined]
                 saved[i] = saved[i].clone()
 
-    def __call__(self, flat: Sequence[Any], plain: list[object], ends: Sequence[End]) -> object:
-        """``plain``: what ``flat`` holds, in a list for the program to empty; ``ends``: where the gradients go, leaves or edges."""
-        results = self.forward(plain)
-        n_mutated = self.n_mutated
-        saved = results[self.n_forward :]
-        if n_mutated:
-            self.keep(saved, flat)
+    def __call__(self, call: Call) -> object:
+        self._bases(call)
+        results = self.forward(call.plain)
+        n_forward, leaves = self.n_forward, call.leaves
+        saved = results[n_forward:]
+        if self.written:
+            self._keep(saved, leaves)
         try:
             versions = [saved[i]._version for i in self.exposed]
         except RuntimeError:
             for i in self.exposed:
                 refuse_inference(saved[i])
             raise
-        for i, new in zip(self.joint.mutated, results, strict=False):
-            flat[i].copy_(new)
-        outs = list(results[n_mutated : self.n_forward])
+        outs = list(results[:n_forward])
         if self.backward is not None:
-            metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in self.tangents])
-            if n_mutated:
-                ends = [cast(Edge, edge_of(flat[i])) for i in self.joint.wanted]
-            node = CompiledBackward(ends, metas, self, saved, versions)
-            for i, t in self.tangents:
+            tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
+            metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
+            node = CompiledBackward(call.ends, metas, self, saved, versions)
+            for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
-        return outs[0] if self.one_leaf else pytree.tree_unflatten(outs, self.joint.out_spec)
+        boundary = self.joint.boundary
+        for new, (i, record) in zip(outs, self.written, strict=False):
+            record.write(leaves[i], new, self.backward is not None and record.tangent is not None)
+        for leaf, record in zip(leaves, boundary.inputs, strict=True):
+            if record.reshaped:
+                record.reshape(leaf)
+        made = outs[len(self.written) :]
+        returned = [o.of(leaves, made) for o in boundary.outputs]
+        return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
 
 
 def aot_function(
@@ -176,26 +217,32 @@ def aot_function(
     compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
     recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic)
     programs: dict[Kind, list[_Compiled]] = {}
+    modules = modules_of(fn)
 
     @wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        leaves, plain, ends, kinds = enter(given, recording, dynamic)
-        key = (spec, surroundings(recording, autocast), *kinds)
+        entered = None if SCOPE.levels or _dispatch_modes() else enter(given, recording, dynamic)
+        if entered is None:
+            return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
+        key = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None, *entered.kinds)
         known = programs.get(key)
         if known is None:
             known = programs.setdefault(key, [])
         for program in known:
-            if program.accepts(plain):
+            call = program.takes(entered, recording, dynamic)
+            if call is not None:
                 break
         else:
-            program = recipe.program(spec, plain, [bool(kind[0]) for kind in kinds])
+            program = recipe.program(spec, entered)
             known.append(program)
+            call = program.takes(entered, recording, dynamic)
+            assert call is not None, "a program takes the call that it was made for"
         if not autocast:
-            return program(leaves, plain, ends)
+            return program(call)
         with without_autocast():
-            return program(leaves, plain, ends)
+            return program(call)
 
     return compiled
 
@@ -213,31 +260,64 @@ class _Recipe:
     num_params_buffers: int
     dynamic: bool
 
-    def program(self, spec: pytree.TreeSpec | None, plain: Sequence[object], wanted: Sequence[bool]) -> _Compiled:
-        """The program for arguments like these; ``wanted``: of which of them the gradient."""
-        joint = joint_graph(of_leaves(self.fn, spec), plain, wanted, dynamic=self.dynamic, decompositions=self.decompositions)
+    def program(self, spec: pytree.TreeSpec | None, call: Call) -> _Compiled:
+        """The program for calls like this one."""
+        joint = self._joint(spec, call)
+        outside = enter(joint.closed_over, _grad_enabled(), self.dynamic)
+        assert outside is not None
+        shared = None
+        if joint.boundary.changes_inputs:
+            every = call.followed_by(outside)
+            shared = sharing(every.plain)
+            groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
+            if groups:
+                _refuse_untangled(groups, every, len(call.plain))
+                joint = self._joint(spec, call, groups)
         with without_autocast():
-            return self._without_backward(joint, plain) if all(t is None for t in joint.outputs) else self._cut(joint)
+            run_forward, run_backward, exposed = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint, call)
+        return _Compiled(joint, run_forward, run_backward, exposed, outside.kinds, shared)
 
-    def _without_backward(self, joint: Joint, plain: Sequence[object]) -> _Compiled:
+    def _joint(self, spec: pytree.TreeSpec | None, call: Call, groups: Sequence[Group] = ()) -> Joint:
+        f = of_leaves(self.fn, spec)
+        return joint_graph(f, call.plain, call.wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups)
+
+    def _without_backward(self, joint: Joint, call: Call) -> tuple[Boxed, None, Sequence[int]]:
         graph = joint.module.graph
         output = graph.output_node()
         results: Any = output.args[0]
         output.args = (list(results)[: joint.n_forward],)
         graph.eliminate_dead_code()
         joint.module.recompile()
-        return _Compiled(joint, as_boxed(self.inference_compiler(joint.module, list(plain))), None)
+        return as_boxed(self.inference_compiler(joint.module, _examples(joint.module))), None, ()
 
-    def _cut(self, joint: Joint) -> _Compiled:
+    def _cut(self, joint: Joint) -> tuple[Boxed, Boxed, Sequence[int]]:
         without_round_trips(joint.module.graph)
         joint.module.recompile()
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
-        if self.num_params_buffers and self.partition is not default_partition:
-            options["static_lifetime_input_indices"] = range(self.num_params_buffers)
+        n = len(joint.boundary.inputs)
+        static = [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
+        if static and self.partition is not default_partition:
+            options["static_lifetime_input_indices"] = static
         forward, backward = self.partition(joint.module, None, **options)
         exposed = within_reach(forward.graph, joint.n_forward)  # before a compiler changes the graph
         run_forward = as_boxed(self.forward_compiler(forward, _examples(forward)))
-        return _Compiled(joint, run_forward, as_boxed(self.backward_compiler(backward, _examples(backward))), exposed)
+        return run_forward, as_boxed(self.backward_compiler(backward, _examples(backward))), exposed
+
+
+def _refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
+    """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
+    for group in groups:
+        what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
+        if group.members[-1] >= n_arguments:
+            raise RuntimeError(f"{what} share memory, and the program writes to it. Pass them all as arguments.")
+        if group.identical:
+            continue
+        if any(call.wanted[i] for i in group.members):
+            raise RuntimeError(
+                f"{what} share memory, the program writes to it, and one of them requires grad. Pass one tensor and take views inside."
+            )
+        if len({call.plain[i].dtype for i in group.members}) > 1:
+            raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
 
 
 def _examples(module: fx.GraphModule) -> list[object]:

@@ -250,14 +250,19 @@ def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | N
 @rule(GradLevel)
 def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run at the next outer level and put a node on this level's tape."""
-    require_setup_context(cls)
+    old_style = level.runs_ctx_forward and not definition_of(cls).has_setup
+    if not old_style:
+        require_setup_context(cls)
     ctx, recording = _node(level, cls, args)
     given = tuple(lowered(level, a) for a in args)
     was = _grad_enabled()
     torch._C._set_grad_enabled(was and level.outer_mode)
     try:
-        output, _ = dispatch(cls, given)
-        cls.setup_context(ctx, given, output)
+        if old_style:
+            output, _ = run_forward(cls, given, ctx)
+        else:
+            output, _ = dispatch(cls, given)
+            cls.setup_context(ctx, given, output)
     finally:
         torch._C._set_grad_enabled(was)
     application = _Application(level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording)

@@ -163,8 +163,8 @@ class FunctionalLevel(Level):
             v._seen = generation
         return v._inner
 
-    def write(self, v: FunctionalValue, new: torch.Tensor) -> None:
-        """Make ``new`` the value of ``v`` and of what it is a view of."""
+    def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
+        """Make ``new`` the value of ``v`` and of what it is a view of. ``counted``: the write advances its version."""
         if new.dtype is not v.dtype:
             new = new.to(v.dtype)
         if new.shape != v.shape:
@@ -189,7 +189,7 @@ class FunctionalLevel(Level):
             new = kept.copy_(new)
         store.value = new
         store.recorded = store.recorded or recorded
-        store.counter[0] += 1
+        store.counter[0] += counted
         store.memory.value = new
         store.memory.generation += 1
         store.seen = store.memory.generation
@@ -288,12 +288,12 @@ class FunctionalLevel(Level):
         v._store = Store(v._inner, v._store)
         return v
 
-    def _write_each(self, target: Any, new: Any) -> None:
+    def _write_each(self, target: Any, new: Any, counted: bool = True) -> None:
         if isinstance(target, (list, tuple)):
             for t, n in zip(target, new, strict=True):
-                self._write_each(t, n)
+                self._write_each(t, n, counted)
         elif target is not None:
-            self.write(self.own(target), new)
+            self.write(self.own(target), new, counted)
 
     def _geometry(self, op: Op, args: Any, kwargs: Any) -> Any:
         functional: Any = op.functional
@@ -323,7 +323,7 @@ class FunctionalLevel(Level):
             return self.valued(op.func(*plain, **named))
         results = overload(hidden.functional)(*plain, **named)
         for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
-            self._write_each(op.argument(op.positions[name], args, kwargs), new)
+            self._write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)  # no schema shows the write
         return self.valued(tuple(results[: op.n_results]))
 
 

@@ -68,11 +68,14 @@ def _escape(how: str) -> RuntimeError:
 class Trace(Level):
     """One running trace. ``graph`` grows with every call; ``attributes`` are the constants that it refers to, by name."""
 
-    __slots__ = ("abstraction", "attributes", "constants", "decompositions", "graph", "held", "mode")
+    __slots__ = ("abstraction", "attributes", "constants", "decompositions", "fixed_sizes", "graph", "held", "mode")
     what = "trace (make_fx, aot_function or export)"
 
-    def __init__(self, *, dynamic: bool = False, decompositions: Mapping[Any, Callable[..., Any]] | None = None) -> None:
+    def __init__(
+        self, *, dynamic: bool = False, decompositions: Mapping[Any, Callable[..., Any]] | None = None, fixed_sizes: bool = False
+    ) -> None:
         super().__init__()
+        self.fixed_sizes = fixed_sizes  # whether an op whose result has a size that depends on values is refused
         self.graph = fx.Graph()
         self.attributes: dict[str, torch.Tensor] = {}
         self.constants: dict[int, TracedValue] = {}
@@ -137,6 +140,14 @@ class Trace(Level):
         name = func._schema.name.split("::")[1]
         if name in QUESTIONS:
             return QUESTIONS[name](self.lowered(args[0]))
+        if func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
+            return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone()),), kwargs)
+        if self.fixed_sizes and _size_depends_on_values(func, args):
+            raise RuntimeError(
+                f"the size of what {func} returns depends on values. The graph would keep the size that it has for these arguments. Use "
+                "an op whose result has one size (torch.where for a choice, a product with the mask for a sum), or leave this part out "
+                "of what is traced."
+            )
         table = self.decompositions.get(func)
         if table is not None:
             with self.mode:
@@ -251,6 +262,15 @@ def _item(node: fx.Node, i: int | None, value: Any) -> fx.Node:
     return got
 
 
+def _size_depends_on_values(func: Any, args: Any) -> bool:
+    """Whether how many elements a call returns depends on the elements of an argument. An index does so only by a mask."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if func is aten.index.Tensor:
+        return any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    return True
+
+
 def _argument(func: Any, i: int, args: Any, kwargs: Any) -> Any:
     return args[i] if i < len(args) else kwargs.get(func._schema.arguments[i].name)
 
@@ -283,12 +303,13 @@ def trace_flat(
     dynamic: bool = False,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     names: Sequence[str] | None = None,
+    fixed_sizes: bool = False,
 ) -> tuple[fx.Graph, dict[str, torch.Tensor], Trace]:
     """Run ``f`` on traced values for the tensors in ``tensors`` (other items are passed as they are and get a placeholder too).
 
     Returns the graph, whose output is the list that ``f`` returned, its constants, and the closed level.
     """
-    level = Trace(dynamic=dynamic, decompositions=decompositions)
+    level = Trace(dynamic=dynamic, decompositions=decompositions, fixed_sizes=fixed_sizes)
     names = names or [f"arg{i}_1" for i in range(len(tensors))]
     try:
         given = []
@@ -347,10 +368,26 @@ def make_fx(
 
         names = _names(f, args)
         graph, attributes, _ = trace_flat(run, flat, dynamic=tracing_mode == "symbolic", decompositions=decomposition_table)
-        graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, spec, out_spec)))
+        _structured(graph, names, spec, out_spec)
         return module_of(graph, attributes)
 
     return traced
+
+
+def _structured(graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec) -> None:
+    """Give the graph the signature of the program. Plain where that is possible, so that graph passes can copy its nodes: flat arguments
+    need no code generation of their own, nor do results in tuples, lists and dicts."""
+    output = graph.output_node()
+    plain_out = _is_plain(out_spec)
+    if plain_out:
+        results: Any = output.args[0]
+        output.args = (pytree.tree_unflatten(list(results), out_spec),)
+    if not plain_out or not all(spec.is_leaf() for spec in in_spec.child(0).children()):
+        graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, in_spec, None if plain_out else out_spec)))
+
+
+def _is_plain(spec: pytree.TreeSpec) -> bool:
+    return spec.is_leaf() or (spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children())))
 
 
 def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:

@@ -27,6 +27,7 @@ class Tape(Level):
     keeps_history = True
     wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # of results that become values even without a history
     shows_values = False  # whether a user's backward is given values of it where nothing is recorded
+    runs_ctx_forward = False  # whether a custom Function may be written in the old style, ``forward(ctx, …)``
     restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
 
     def __init__(self) -> None:

@@ -1,0 +1,145 @@
+"""What a program does at its boundary: to each argument, and how each result is made.
+
+    def f(x):
+        x.add_(1)
+        return x.view(-1), x * 2
+
+The graph of ``f`` is free of writes. It gives the new value of ``x`` and ``x * 2``. The record says the rest: ``x`` takes the new value.
+The first result is ``x.view(-1)`` of the caller's own ``x``, so it shares memory and history with ``x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it."""
+
+    func: torch._ops.OpOverload
+    rest: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    which: int | None
+
+    def __call__(self, t: Any) -> Any:
+        result = self.func(t, *self.rest, **self.kwargs)
+        return result if self.which is None else result[self.which]
+
+    def in_place(self) -> torch._ops.OpOverload | None:
+        """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
+        packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
+        found: torch._ops.OpOverload | None = getattr(packet, self.func._overloadname, None)
+        return found
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the program does to one argument.
+
+    ``differentiated``: its gradient is among the graph's results. ``written``: its new value is. ``tangent``: the number of the new value's
+    cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
+    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order.
+    """
+
+    differentiated: bool
+    written: bool = False
+    tangent: int | None = None
+    counted: int = 0
+    reshaped: tuple[ViewStep, ...] = ()
+
+    def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
+        """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""
+        if not self.written:
+            return
+        if recorded:
+            target.copy_(new)
+        else:
+            with torch.no_grad():
+                (target if self.counted else target.data).copy_(new)
+        for _ in range(self.counted - 1):
+            torch._C._increment_version([target])
+
+    def reshape(self, target: Any) -> None:
+        """Carry out the changes of geometry on the caller's tensor."""
+        for step in self.reshaped:
+            func = step.in_place()
+            assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
+            func(target, *step.rest, **step.kwargs)
+
+
+class Made(Enum):
+    """What a result of a program is made of."""
+
+    RESULT = "a result of the graph"
+    INPUT = "an argument"
+    CONSTANT = "no tensor"
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
+
+    ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor.
+    """
+
+    made: Made
+    number: int = 0
+    steps: tuple[ViewStep, ...] = ()
+    recorded: bool = True
+    constant: Any = None
+
+    def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+        """The result, given the caller's arguments after all writes and the tensors of the graph with their history."""
+        if self.made is Made.CONSTANT:
+            return self.constant
+        t = arguments[self.number] if self.made is Made.INPUT else results[self.number]
+        if not self.steps:
+            return t
+        if self.recorded:
+            for step in self.steps:
+                t = step(t)
+            return t
+        with torch.no_grad():
+            for step in self.steps:
+                t = step(t)
+        return t
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
+    computed result of the graph the number of its cotangent, or None. The graph gives new values of written inputs, computed results, then
+    gradients of differentiated inputs."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    tangents: tuple[int | None, ...]
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Numbers of the inputs whose new values the graph gives."""
+        return tuple(i for i, x in enumerate(self.inputs) if x.written)
+
+    @property
+    def differentiated(self) -> tuple[int, ...]:
+        """Numbers of the inputs whose gradients the graph gives."""
+        return tuple(i for i, x in enumerate(self.inputs) if x.differentiated)
+
+    @property
+    def changes_inputs(self) -> bool:
+        return any(x.written or x.reshaped for x in self.inputs)
+
+    @property
+    def n_forward(self) -> int:
+        """How many of the graph's results are not gradients."""
+        return len(self.written) + len(self.tangents)
+
+    @property
+    def n_tangents(self) -> int:
+        return sum(x.tangent is not None for x in self.inputs) + sum(t is not None for t in self.tangents)

@@ -1,0 +1,91 @@
+"""Tensors that a program closes over become arguments of its graph.
+
+    w = torch.ones(2, requires_grad=True)
+    compiled = aot_function(lambda x: x * w, …)     # the graph takes x and w
+
+So a parameter gets its gradient, a buffer that the program writes to is written to by every call, and a tensor that changed between the
+forward and the backward pass is noticed by its version.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..seam.levels import Value
+from ..session.tensor import SESSION
+
+
+class ClosedOver(TorchDispatchMode):
+    """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor.
+
+    ``found``: those tensors, in the order in which the program met them.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
+
+    def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.enter = enter
+        self.found: list[torch.Tensor] = []
+        self._values: dict[int, Any] = {}  # by id of a tensor in `found`
+
+    def value(self, t: Any) -> Any:
+        """``t``, or its value if it comes from outside."""
+        if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level is not SESSION):
+            return t
+        known = self._values.get(id(t))
+        if known is None:
+            self.found.append(t)
+            known = self._values[id(t)] = self.enter(t)
+        return known
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.lift_fresh.default:
+            return func(*args)  # a literal of the program's text: no tensor from outside
+        args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
+    """The modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a method of or closes over, with their children."""
+    found: dict[int, torch.nn.Module] = {}
+    for x in _at_hand(f, 3):
+        if isinstance(x, torch.nn.Module):
+            found.update((id(m), m) for m in x.modules())
+    return tuple(found.values())
+
+
+def _at_hand(f: Any, depth: int) -> Iterator[Any]:
+    yield f
+    below: list[Any] = []
+    if isinstance(f, functools.partial):
+        below = [f.func, *f.args, *f.keywords.values()]
+    elif isinstance(f, MethodType):
+        below = [f.__self__, f.__func__]
+    elif isinstance(f, FunctionType):
+        below = [*(c.cell_contents for c in f.__closure__ or () if _is_set(c)), getattr(f, "__wrapped__", None)]
+        below += [f.__globals__[name] for name in f.__code__.co_names if isinstance(f.__globals__.get(name), torch.nn.Module)]
+    elif isinstance(f, (list, tuple)):
+        below = list(f)
+    elif isinstance(f, dict):
+        below = list(f.values())
+    if depth:
+        for x in below:
+            yield from _at_hand(x, depth - 1)
+
+
+def _is_set(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
