@@ -134,6 +134,7 @@ class _Program:
         self.values: list[Any] = []  # per primal: what the program sees
         self.edges: list[Any] = []  # per primal: where its gradient goes, as long as nothing writes to it
         self.memories: dict[int, int] = {}  # by id of a memory: number of the primal whose it is
+        self.entered: list[Any] = []  # holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
         self.n_tangents = 0
 
@@ -165,6 +166,7 @@ class _Program:
             return t
         v: Any = self.functional.wrap(t)
         self.memories[id(v._store.memory)] = len(self.values)
+        self.entered.append(v)
         if flag:
             v = self.tape.input(v)
         self.values.append(v)
