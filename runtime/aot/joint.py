@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..func.functionalize import FunctionalLevel, FunctionalValue
 from ..func.symbols import SYMBOLIC, Abstraction
 from ..func.trace import Trace, module_of, trace_flat
+from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value
 from ..session.tensor import unwrap
 from ..tape.engine import execute
@@ -169,6 +170,8 @@ class _Program:
         self.entered.append(v)
         if flag:
             v = self.tape.input(v)
+        elif self.recording and v.dtype in DIFFERENTIABLE:
+            v = self.tape.wrap(v)  # it may get a history by a write
         self.values.append(v)
         self.edges.append(v._edge if flag else None)
         return v

@@ -183,11 +183,11 @@ class _Compiled:
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
         boundary = self.joint.boundary
-        for new, (i, record) in zip(outs, self.written, strict=False):
-            record.write(leaves[i], new, self.backward is not None and record.tangent is not None)
         for leaf, record in zip(leaves, boundary.inputs, strict=True):
             if record.reshaped:
                 record.reshape(leaf)
+        for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry
+            record.write(leaves[i], new, self.backward is not None and record.tangent is not None)
         made = outs[len(self.written) :]
         returned = [o.of(leaves, made) for o in boundary.outputs]
         return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
@@ -205,14 +205,28 @@ def aot_function(
     *,
     dynamic: bool = False,
     enable_log: bool = True,
+    disable_functionalization: bool = False,
 ) -> Callable[..., Any]:
     """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
 
+    >>> f = aot_function(lambda x: (x * x).sum(), nop)
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> f(x).backward()
+    >>> x.grad
+    tensor([2., 4.])
+
     A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which require grad, and all that is not a
-    tensor) and each state of torch's that it may ask for (grad and inference mode, autocast, default dtype and device, deterministic
-    algorithms); with ``dynamic`` once for all sizes for which the same graph is right. Arguments that ``fn`` mutates are mutated. Results
-    are ``runtime.Tensor`` where a gradient flows through them. ``num_params_buffers``: how many leading arguments stay alive in any
-    case, so that min cut keeps them for nothing. ``keep_inference_input_mutations`` and ``enable_log`` are accepted for torch's callers.
+    tensor), each mode of the modules that it calls, and each state of torch's that it may ask for (grad and inference mode, autocast,
+    default dtype and device, deterministic algorithms). With ``dynamic`` it is traced once for all sizes for which the same graph is right.
+
+    What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to closed-over tensors, changes of their
+    geometry, results that are arguments or views, random draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside
+    a transform or a dispatch mode ``fn`` itself runs.
+
+    ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves them for nothing. The graphs never
+    write to anything, so ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and ``enable_log`` are
+    there for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by
+    the values of tensors, for sizes that depend on values, and for a second derivative through the compiled function.
     """
     compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
     recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic)

@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
+from ..rules import foreach
 from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..seam.level_mode import LevelMode
@@ -212,6 +213,8 @@ class FunctionalLevel(Level):
         if op.composite:
             with self.mode:
                 return func.decompose(*args, **kwargs)
+        if func is aten.lift_fresh.default:  # a literal of the program's text: no tensor from outside, and the program may write to it
+            return self.valued(aten.lift_fresh_copy.default(*args))
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
         if op.kind is INPLACE or op.fills_argument:
@@ -258,6 +261,9 @@ class FunctionalLevel(Level):
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
             )
+        if name.startswith("_foreach_") and self._meet(args[0]):
+            with self.mode:
+                return foreach.run(op, args, kwargs)
         schema = op.func._schema
         written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
@@ -280,6 +286,11 @@ class FunctionalLevel(Level):
             self._write_each(target, new)
         returned = self.valued(own) if own else targets[: len(schema.returns)]
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
+
+    def _meet(self, targets: Sequence[torch.Tensor]) -> bool:
+        """Whether two of ``targets`` may share memory, so that a write to one must come before the next."""
+        memories = {id(self.own(t)._store.memory) for t in targets}
+        return len(memories) < len(targets)
 
     def _detach(self, v: FunctionalValue) -> FunctionalValue:
         if v._chain:
