@@ -1,6 +1,6 @@
 """State around a computation that belongs to a thread: hooks, policies, the dual level.
 
-A helper thread that goes on with the work of another one takes that one's state along: ``Thread(target=continued(work))``.
+A helper thread that continues the work of this thread gets a copy of its state: ``Thread(target=continued(work))``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _states: list[Ambient] = []
 
 
 class Ambient(threading.local):
-    """State of which each thread has its own. A subclass names it in class attributes, whose values every thread begins with."""
+    """State that each thread has for itself. A subclass declares it as class attributes. Every thread starts with their values."""
 
     def __new__(cls) -> Ambient:
         state = super().__new__(cls)
@@ -27,7 +27,8 @@ class Ambient(threading.local):
 
 
 def continued(work: Callable[[], Any]) -> Callable[[], None]:
-    """``work`` to be run on another thread in the state that this one has now, torch's own modes included, while this one waits."""
+    """A function that runs ``work`` on another thread in the present state of this thread, torch's own modes included. This thread is to
+    wait for it."""
     ours = [(state, dict(vars(state))) for state in _states]
     inference = torch.is_inference_mode_enabled()
     grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
@@ -50,7 +51,7 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
             for mode in on_functions:
                 torch._C._push_on_torch_function_stack(mode)
                 stack.callback(torch._C._pop_torch_function_stack)
-            stack.enter_context(torch._C._ForceDispatchKeyGuard(*keys))  # autocast, and what levels have switched off
+            stack.enter_context(torch._C._ForceDispatchKeyGuard(*keys))  # for autocast, and for the keys that levels exclude
             work()
 
     return run

@@ -1,4 +1,4 @@
-"""How a level sees calls that have none of its values among their arguments: factories, random draws, work on closed-over tensors."""
+"""How a level sees calls without any of its values: factories, random draws, computations on closed-over tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LevelMode(TorchDispatchMode):
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:
-            with self:  # of an inner transform: the calls of its rule must come here again
+            with self:  # an inner level handles this call, and the calls that its rule makes must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
         return hand_over(level, func, args, kwargs or {}) if SCOPE.levels else level.call(func, args, kwargs or {})

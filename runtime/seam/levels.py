@@ -1,9 +1,9 @@
 """The one seam: how an ATen call finds the level that handles it.
 
-A *level* is one running transform. A *value* is a ``torch.Tensor`` subclass instance that belongs to one level and holds an
-``_inner`` tensor, which belongs to a level further out or to none. ``__torch_dispatch__`` of any value looks for the innermost
-level among the arguments and hands the call to it. That level unwraps its own values and calls tensor functions again; those
-calls find the next level out by the same search. Nesting therefore needs no code anywhere else.
+A *level* is one running transform. A *value* is an instance of a ``torch.Tensor`` subclass. It belongs to one level and holds an ``_inner``
+tensor. The inner tensor is a value of an outer level, or a plain tensor. ``__torch_dispatch__`` of any value looks for the innermost level
+among the arguments and passes the call to it. That level unwraps its own values and calls tensor functions again. Those calls find the next
+outer level by the same search. Nesting therefore needs no code anywhere else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _new_tensor = torch.Tensor.new_tensor
 
 
 class Level:
-    """One running transform. What every level needs has a default here, so a subclass writes what it does differently.
+    """One running transform. Every method has a default, so a subclass overrides only what it does differently.
 
     ``number`` grows with every level ever entered, so the larger of two numbers is the inner one. ``values``: the class of its values.
     """
@@ -37,9 +37,9 @@ class Level:
     __slots__ = ("__weakref__", "alive", "finalizers", "number")
     what = "transform"
     values: type[Value]
-    hidden = 0  # how many leading dimensions of what a value holds it does not show
-    keeps_history = False  # whether its values have a history beside what they hold
-    packs = False  # whether hooks on saved tensors see what it saves
+    hidden = 0  # how many leading dimensions of its inner tensor a value does not show
+    keeps_history = False  # whether a value has a history besides its inner tensor
+    packs = False  # whether pack hooks see the tensors that this level saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Level:
         self.finalizers = []
 
     def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one ATen call of which some argument is a value of this level and none is of an inner one. By default it runs on what the
-        values hold, at the outer levels, and its results become values."""
+        """Run one ATen call. Some argument is a value of this level, and none is a value of an inner level. By default: run the call on the
+        inner tensors, at the outer levels, and wrap its results."""
         name = func._schema.name.partition("::")[2]
         if name in GEOMETRY:
             return change_geometry(getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname), args[0], args[1:], kwargs)
@@ -59,22 +59,22 @@ class Level:
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))  # the dispatcher counts the write on the value
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
-        """A value of this level that holds ``inner``, a tensor of the outer levels. ``history``: what the level knows of it beside that, an
-        edge of the tape, a tangent, a node of a graph; None if nothing."""
+        """A value of this level that holds ``inner``, a tensor of the outer levels. ``history``: what else the level stores, such as an
+        edge of the tape, a tangent or a node of a graph. None: nothing."""
         v = same_shape(self.values, inner)
         v._level = self
         return v
 
     def valued(self, result: Any) -> Any:
-        """What an op returned, a tensor or several, as values without a history; anything else as it is. Asked for each of several."""
+        """The result of an op, one tensor or several, as values without a history. Anything else stays as it is. Called for each tensor."""
         return self.wrap(result) if isinstance(result, torch.Tensor) else rewrapped(result, lambda t, _: self.valued(t))
 
     def lowered(self, a: Any) -> Any:
-        """What ``a`` is to the outer levels: what it holds, if it is a value of this level, else ``a``."""
+        """The inner tensor of ``a`` if it is a value of this level, else ``a``: what the outer levels see."""
         return a._inner if type(a) in VALUES and a._level is self else a
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
-        """The arguments of an ATen call as they are to the outer levels; lists are entered, nothing else is."""
+        """The arguments of an ATen call, and the elements of lists and tuples among them, each :meth:`lowered`."""
         out = list(args)
         for i, a in enumerate(out):
             kind = type(a)
@@ -89,7 +89,7 @@ class Level:
         return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True)) if kwargs else kwargs
 
     def written(self, func: torch._ops.OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-        """What an op that writes to arguments returns: those very arguments, and values of what else ``result`` has."""
+        """The results of an op that writes to arguments: for a written argument the argument itself, for any other result a new value."""
         schema = func._schema
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
         targets = {
@@ -108,27 +108,27 @@ class Level:
         return type(result)(outs) if several else outs[0] if outs else None
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        """``formula(*args)`` for a formula of broadcasting elementwise ops; this level is the innermost among ``args``."""
+        """``formula(*args)`` for a formula of broadcasting elementwise ops. This level is the innermost one among ``args``."""
         return formula(*args)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        """``formula(*args, batched)`` as :func:`run_batchwise` says; this level is the innermost among ``args``."""
+        """``formula(*args, batched)``, see :func:`run_batchwise`. This level is the innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
     def is_constant(self, v: Value) -> bool:
-        """Whether a value of this level is no more than what it holds: the transform keeps histories, and it has none."""
+        """Whether ``v``, a value of this level, may be replaced by its inner tensor: the level keeps histories, and ``v`` has none."""
         return False
 
     def acting(self) -> Any:
-        """What handles calls with values of this level now: the level, or what stands before it."""
+        """The object that handles calls with values of this level now: the level, or one that stands in for it."""
         return self
 
     def on_close(self, finalize: Callable[[], None]) -> None:
-        """Have ``finalize`` called when the transform returns."""
+        """Call ``finalize`` when the transform returns."""
         self.finalizers.append(finalize)
 
     def refuse_captured_write(self, what: object) -> NoReturn:
-        """``what`` writes a value of this level into a tensor that is none and cannot become one."""
+        """Raise: ``what`` writes a value of this level into a tensor that is no value of it and cannot become one."""
         raise InplaceError(
             f"During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place operation ({what}) that "
             f"would mutate a captured Tensor: it writes a value of {self.what} into a tensor that cannot take on its history, because it "
@@ -137,7 +137,7 @@ class Level:
         )
 
     def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """``f(*args, **kwargs)``, the function of this transform or an op in terms of others, as code in the scope of this level."""
+        """``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed function, or an op in terms of others."""
         around = SCOPE.levels
         SCOPE.levels = (*around, self)
         try:
@@ -146,7 +146,7 @@ class Level:
             SCOPE.levels = around
 
     def close(self) -> None:
-        """The transform has returned: its values may no longer be used, but for those without a history of it: see :func:`outlived`."""
+        """End the transform. From now on only values without a history may be used: see :func:`outlived`."""
         for finalize in self.finalizers:
             finalize()
         self.finalizers.clear()
@@ -159,10 +159,10 @@ class Level:
 class Value(torch.Tensor):
     """A tensor that belongs to one level.
 
-    ``_level``: the level; ``_inner``: the tensor one level out, of the same logical shape unless the level says otherwise;
-    ``_view``: for the result of a view op, what is needed to follow its base (see ``runtime.tape.view_history``);
-    ``_reshaped``: how often its sizes or strides have changed in place; ``_geometry``: what :func:`~.shells.shell` made it of.
-    ``_home``: of a class whose values all belong to one level, which never closes, that level.
+    ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape unless the level has ``hidden``
+    dimensions. ``_view``: for the result of a view op, how to follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often
+    its sizes or strides have changed in place. ``_geometry``: the arguments with which :func:`~.shells.shell` made it.
+    ``_home``: a class attribute, the one level of all values of the class, which never closes.
     """
 
     _home: Level | None = None
@@ -180,11 +180,11 @@ class Value(torch.Tensor):
         VALUES.add(cls)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Refused, as a flag of torch's on a value would have torch's engine record what the level does."""
+        """Raise: with torch's flag on a value, torch's engine would record what the level does."""
         if requires_grad:
             raise RuntimeError(
-                f"requires_grad_() of a tensor inside {self._level.what} is not possible. Differentiate by runtime.func.grad, or take a "
-                "tensor that requires grad in from outside."
+                f"requires_grad_() of a tensor inside {self._level.what} is not possible. Differentiate by runtime.func.grad, or pass in a "
+                "tensor that requires grad."
             )
         return self
 
@@ -194,12 +194,12 @@ class Value(torch.Tensor):
     requires_grad = property(torch._C.TensorBase.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
 
     def new_tensor(self, data: Any, **options: Any) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor.new_tensor``, which no level sees."""
+        """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would see the new tensor."""
         made: Any = _new_tensor(self, data, **options)
         return lifted(made, made._level.number if type(made) in VALUES else -1)
 
     def detach_(self) -> Any:
-        """Brought to the levels by hand: torch's own method detaches from torch's engine alone, and dispatches nothing."""
+        """As ``torch.Tensor.detach_``. Torch's own detaches only from torch's engine and dispatches nothing. This one calls the level."""
         func, types = torch.ops.aten.detach_.default, (type(self),)
         if not torch._C._len_torch_dispatch_stack():
             return Value.__torch_dispatch__(func, types, (self,))
@@ -216,14 +216,14 @@ class Value(torch.Tensor):
         return whole.__reduce_ex__(protocol)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """As ``torch.Tensor.__dlpack__``, of memory. What only shows the shape of a tensor further out has none."""
+        """As ``torch.Tensor.__dlpack__``. A value of a transform is refused: it may be a shell, which has no memory."""
         t = constant_of(self)
         if type(t) in VALUES and t._level.number:
             raise BufferError(f"a tensor inside {t._level.what} cannot be exported by DLPack. Export its detach(), or what is outside.")
         return torch.Tensor.__dlpack__(t, **options)
 
     def __format__(self, spec: str) -> str:
-        """Of a number the number's, as ``torch.Tensor.__format__``, which for subclasses knows no format."""
+        """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own does not do this for subclasses."""
         return format(self.item(), spec) if self.dim() == 0 and not self.is_meta else object.__format__(self, spec)
 
     @classmethod
@@ -242,11 +242,11 @@ class Value(torch.Tensor):
 
 
 class Scope(Ambient):
-    """The transforms of this thread in whose function the present code runs and that keep history: outermost first.
+    """The levels in whose function the present code runs, outermost first. Those with a history are listed, by :meth:`Level.run_inside`.
 
-    ``b = c.clone(); b[0] = x[0]`` in a differentiated function: ``c``, from outside, is no value of the transform, but what is made of it
-    may be written to with one that is. So what an ATen call returns is *lifted*: it becomes a value of every transform in whose scope the
-    call was made, as in torch. The rules of a level are not code of its function: while one runs, only the levels further out are here.
+    Example: ``b = c.clone(); b[0] = x[0]`` in a differentiated function of ``x``. ``c`` comes from outside and is no value of the level.
+    But a value is written into ``b``. So the fresh result of an ATen call is *lifted*: it becomes a value of every level in whose scope
+    the call was made, as in torch. The rules of a level are not code of its function. While a rule runs, only outer levels are listed.
     """
 
     levels: tuple[Level, ...] = ()
@@ -256,7 +256,7 @@ SCOPE = Scope()
 
 
 def hand_over(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """``level.call`` for code in the scope of transforms, of which ``level`` itself need not be one."""
+    """``level.call`` for code in the scope of transforms. ``level`` need not be one of them."""
     around = SCOPE.levels
     number, innermost_number = level.number, around[-1].number
     if innermost_number < number:
@@ -274,7 +274,7 @@ def hand_over(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any)
 
 @contextmanager
 def scope_outside(level: Level) -> Iterator[None]:
-    """For the length of a ``with`` block the code that runs is a rule of ``level``."""
+    """Run the body of a ``with`` block as a rule of ``level``: only outer levels are in scope."""
     around = SCOPE.levels
     SCOPE.levels = tuple(inner for inner in around if inner.number < level.number)
     try:
@@ -284,7 +284,7 @@ def scope_outside(level: Level) -> Iterator[None]:
 
 
 def lifted(result: Any, number: int) -> Any:
-    """A fresh result of the level of that number, or lists of them, as values of the transforms in whose scope it was made."""
+    """A fresh result of the level with that number, or a list of them, as a value of each inner level in whose scope it was made."""
     if isinstance(result, torch.Tensor):
         if result.is_floating_point() or result.is_complex():
             for level in SCOPE.levels:
@@ -296,11 +296,11 @@ def lifted(result: Any, number: int) -> Any:
     return result
 
 
-_fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as torch does
+_fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
 
 
 def _is_fresh(func: torch._ops.OpOverload) -> bool:
-    """Whether what an overload returns is memory of its own rather than a view of an argument or an argument."""
+    """Whether the results of an overload have memory of their own: none is an argument or a view of one."""
     known = _fresh.get(id(func))
     if known is None:
         known = _fresh[id(func)] = not any(r.alias_info is not None for r in func._schema.returns)
@@ -311,34 +311,34 @@ VALUES.add(Value)
 
 
 def _is_outlived(v: Value) -> bool:
-    """Whether the transform of ``v`` has returned and never gave it a history: it is no more than what it holds."""
+    """Whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor can stand for it."""
     level = v._level
     return not level.alive and level.is_constant(v)
 
 
 def constant_of(t: Any) -> Any:
-    """What a value without a history of its transform holds, and so on outwards; anything else as it is."""
+    """``t`` unwrapped as long as it is a value without a history. Anything else stays as it is."""
     while type(t) in VALUES and t._level.is_constant(t):
         t = t._inner
     return t
 
 
 def outlived(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """A call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
+    """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
 
-    A constant that a transformed function made and stored, such as a table of positions, serves afterwards, as in torch.
+    So a transformed function may store a constant that it made, such as a table of positions, for later use, as in torch.
     """
 
-    def settled(a: Any) -> Any:
+    def unwrapped(a: Any) -> Any:
         if type(a) in VALUES and a._level is level:
             if not _is_outlived(a):
                 raise escaped(level, func)
             return a._inner
-        return type(a)(map(settled, a)) if type(a) is list or type(a) is tuple else a
+        return type(a)(map(unwrapped, a)) if type(a) is list or type(a) is tuple else a
 
-    inner = [settled(a) for a in args]
-    result = func(*inner, **{name: settled(a) for name, a in kwargs.items()})
-    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # what was written to
+    inner = [unwrapped(a) for a in args]
+    result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
+    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # a write returns the object written to
 
 
 def escaped(level: Level, func: torch._ops.OpOverload) -> EscapedValue:
@@ -349,7 +349,7 @@ def escaped(level: Level, func: torch._ops.OpOverload) -> EscapedValue:
 
 
 def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
-    """The level with the largest number among the values in an ATen call's arguments (lists included)."""
+    """The innermost level among the values in the arguments of an ATen call, lists included. None if there are no values."""
     best: Any = None
     number = -1
     for a in args:
@@ -373,7 +373,7 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
 
 
 def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
-    """``formula(*args)`` in the way that is cheapest for the innermost level among ``args``: in a batch, at once on what it holds."""
+    """``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch level runs it once, on the inner tensors."""
     level = innermost(args, None)
     return formula(*args) if level is None else level.elementwise(formula, args)
 
@@ -381,16 +381,16 @@ def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
 def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
     """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every argument that ``batched`` marks.
 
-    On values of a vmap it runs once on what they hold, without a dispatch for each of its ops; otherwise nothing is marked.
+    On values of a vmap it runs once on the inner tensors, without a dispatch per op. Elsewhere no argument is marked.
     """
     level = innermost(args, None)
     return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
 
 
 def rewrapped(result: Any, wrap: Callable[[torch.Tensor, int | None], Any]) -> Any:
-    """What an op returned, with ``wrap(tensor, number)`` in place of each tensor; the number is None for a single result.
+    """The result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number is None for a single result.
 
-    A list stays a list, and tuples with names become plain ones. What is no tensor stays as it is.
+    A list stays a list, a named tuple becomes a plain one. Anything that is no tensor stays as it is.
     """
     if isinstance(result, torch.Tensor):
         return wrap(result, None)

@@ -1,6 +1,7 @@
 """How a value is made: an object that shows the shape of the tensor that it holds.
 
-A value of a plain tensor is a second object of the same storage. Of anything else it is a *shell*: sizes and strides, and no storage.
+A value of a plain tensor is a second tensor object with the same storage. A value of any other tensor is a *shell*: it has sizes and
+strides, and no storage.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ VALUES: set[type] = set()  # every class of values: `type(a) in VALUES` takes ha
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 # ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
-# `aten::index`, which a batch can do. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key, as the
-# value is not one of functorch's: every batch level excludes it in its thread.
+# `aten::index`, for which there is a batch rule. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key,
+# because the value is not one of functorch's: every batch level excludes the key in its thread.
 BATCHED = DispatchKey.FuncTorchBatched
 _INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
 _AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
 
 
 def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
-    """A ``cls`` instance without storage that looks like ``inner`` without its first ``hidden`` dimensions, its lazy bits included."""
-    # Arguments by position, strides left to ATen where it can find them, and a shell of a shell made of the same: half the time.
+    """A ``cls`` instance without storage, with the shape, strides, dtype, device and lazy bits of ``inner`` without its first ``hidden``
+    dimensions."""
+    # Three things halve the time: arguments by position, no strides of a contiguous tensor, the same arguments for a shell of a shell.
     geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
     if geometry is None:
         if inner.is_nested:
@@ -53,8 +55,8 @@ def is_batched_number(t: torch.Tensor) -> bool:
 
 
 def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """A shell with the very strides of ``inner``, those of dimensions of one element as well, and with its lazy bits, for a level that
-    writes down what a program does: ATen takes no views of memory that is not yet conjugated."""
+    """A shell with exactly the strides of ``inner``, also those of dimensions of size 1, and with its lazy bits. For a level that records a
+    program: ATen takes no views of memory that is not yet conjugated."""
     if inner.is_nested:
         raise NestedTensor
     strided = inner.layout is torch.strided
@@ -76,13 +78,13 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
 
 
 def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """A fresh ``cls`` instance that looks like ``inner``.
+    """A new ``cls`` instance that shows the shape of ``inner`` and holds it.
 
-    A plain tensor is shared (its storage, version counter and ``data_ptr`` stay native); anything else gets a shell without storage.
+    It shares storage, version counter and ``data_ptr`` with a plain tensor. For any other tensor it is a shell without storage.
     """
     if type(inner) is torch.Tensor:
         if inner.is_nested:
-            raise NestedTensor  # else ATen would end the process when it is asked for the sizes of the result
+            raise NestedTensor  # else ATen would abort the process when it is asked for the sizes of the result
         v: Any = make_subclass(cls, inner)
     else:
         v = shell(cls, inner)

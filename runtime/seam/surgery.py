@@ -1,13 +1,13 @@
-"""What is exchanged inside a tensor object that a program goes on holding.
+"""Replacing the contents of a tensor object that the program still holds.
 
-``x.t_()`` and ``b[0] = x[0]`` return the very object that they were called on, so a level cannot answer with a new value. The object stays,
-and something inside it is exchanged. There are three such exchanges in the runtime, all of them here:
+``x.t_()`` and ``b[0] = x[0]`` change the object that they are called on, so a level cannot answer with a new value. The object stays, and
+something inside it is replaced. The runtime does this in three ways, all of them here:
 
-| exchange | what changes | needed for |
+| function | what changes | needed for |
 |---|---|---|
-| :func:`refit` | sizes, strides, offset and storage that the object shows | ``resize_`` and ``set_``, whose kernel changed the tensor that the value holds; assignment to ``.data``; ``t_`` and its like, by :func:`change_geometry`, which also takes over what the result of the view op knows of itself |
-| :func:`detach_inner` | the tensor that a value holds | ``detach_``: outer levels are to forget the history as well |
-| :func:`exchange` | everything: two objects change hands | a write of a value into a tensor that is none: it becomes a value, and a plain tensor again when the transform returns (``tape/lift.py``) |
+| :func:`refit` | sizes, strides, offset and storage that the object shows | ``resize_`` and ``set_``, whose kernel changed the inner tensor; assignment to ``.data``; ``t_`` and its like, by :func:`change_geometry`, which also copies the attributes of the view op's result |
+| :func:`detach_inner` | the inner tensor of a value | ``detach_``: outer levels drop the history as well |
+| :func:`exchange` | everything: two objects swap their contents | a write of a value into a tensor that is no value: it becomes one, and changes back when the transform returns (``tape/lift.py``) |
 """  # noqa: E501
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import torch
 
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-# In-place ops that change only sizes and strides; each is its view op plus a change of the value's own geometry. They stand here because
-# this floor knows no records, and torch's tag `inplace_view` also names `detach_`, `resize_` and `set_`, which `tape/inplace.py` handles.
+# In-place ops that change only sizes and strides. Each is its view op plus a change of the value's own geometry. They are listed here
+# because this floor has no records, and because torch's tag `inplace_view` also covers `detach_`, `resize_` and `set_`, which
+# `tape/inplace.py` handles.
 GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
 
 
 def refit(v: Any, fresh: Any) -> None:
     """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class. ``v`` keeps its version counter."""
-    with torch._C._DisableTorchDispatch():  # ATen asks by an op whether the two are compatible, which no level need see
+    with torch._C._DisableTorchDispatch():  # ATen calls an op to check that the two are compatible, and no level need see it
         _set_data(v, fresh)
     v._geometry = fresh._geometry
 
 
 def change_geometry(view_op: Any, target: Any, args: Any, kwargs: Any) -> Any:
-    """``x.squeeze_()`` and its like on any value: ``target`` takes over what the result of ``view_op`` is and holds."""
+    """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes of the result of ``view_op``."""
     fresh = view_op(target, *args, **kwargs)
     refit(target, fresh)
     state = dict(fresh.__dict__)
@@ -43,12 +44,12 @@ def change_geometry(view_op: Any, target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def detach_inner(v: Any) -> None:
-    """Let ``v`` hold its tensor without the history that outer levels have of it."""
+    """Detach the inner tensor of ``v``, so that it has no history at outer levels."""
     v._inner = v._inner.detach()
 
 
 def exchange(a: Any, b: Any) -> None:
-    """``a`` and ``b`` change hands: the objects keep their identity; tensors, classes and attributes move."""
+    """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object keeps its identity."""
     torch._C._swap_tensor_impl(a, b)
     a.__class__, b.__class__ = b.__class__, a.__class__
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__
