@@ -175,7 +175,7 @@ class Frame:
                 run[position] = Saved(t._inner if isinstance(t, Value) else t)
             if self.early_stop and len(seen) == expected:
                 raise _Stop
-            if position in run and run[position].tensor is HOOKS.rising:
+            if position in run and run[position].tensor is HOOKS.about_to_bump:
                 run[position].version += 1
             return t.detach()
 

@@ -42,7 +42,7 @@ class CheckpointFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        if RUNNING.task is None or RUNNING.task.ends is not None:
+        if RUNNING.task is None or RUNNING.task.captured is not None:
             raise RuntimeError(
                 "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an `inputs` parameter to "
                 ".backward(). use_reentrant=False has no such limit."

@@ -16,8 +16,8 @@ from ..seam.shells import VALUES
 from ..tape.edges import GradientEdge
 from ..tape.engine import execute
 from ..tape.foreign import refuse_lost_gradients
-from ..tape.hooks import show
-from ..tape.nodes import AccumulateGrad, Edge, Node, Nowhere
+from ..tape.hooks import for_users
+from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
 from ..tape.values import edge_of
 
 _CYCLE = (
@@ -64,7 +64,7 @@ def _edge(t: Any) -> Any:
 def _refuse_unrecorded(edges: Sequence[Any]) -> None:
     """Edges from which no backward pass can start."""
     for i, edge in enumerate(edges):
-        if edge is None or type(edge[0]) is Nowhere:
+        if edge is None or type(edge[0]) is Sink:
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
 
 
@@ -152,7 +152,7 @@ def _run(
     roots = []
     for edge, g in zip(edges, cotangents, strict=True):
         if g is not None:
-            g = show(level, g) if on_values else level.lowered(g)
+            g = for_users(level, g) if on_values else level.lowered(g)
         roots.append((edge, g))
     ends = None if captures is None else [_edge(t) for t in captures]
     if ends is not None and None in ends:
@@ -255,7 +255,7 @@ def grad(
         level = _level(edges)
         batches = vmap(one)(*cotangents)
         at = dict(zip(reached, batches, strict=True))
-        found = tuple(show(level, at[i]) if i in at else None for i in range(len(wanted)))
+        found = tuple(for_users(level, at[i]) if i in at else None for i in range(len(wanted)))
     else:
         found = _grads(edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
         sparse = [isinstance(t, Value) and t.layout is not torch.strided for t in wanted]
@@ -277,7 +277,7 @@ def _grads(
     grads = []
     for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
         if g is not None:
-            grads.append(show(level, g))
+            grads.append(for_users(level, g))
         elif not allow_unused:
             raise RuntimeError(
                 f"The differentiated Tensor at index {i} appears to not have been used in the graph. "

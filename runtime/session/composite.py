@@ -80,7 +80,7 @@ def step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, 
     if not wanted:
         return out, None
     node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), wanted, None)
-    node.keep(inner, NONE, out)
+    node.save_unpacked(inner, NONE, out)
     return out, (node, 0)
 
 
@@ -189,7 +189,7 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
     if not wanted:
         return SESSION.wrap(outs[0])
     node = OpNode.of(_LAYER_NORM, SESSION, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None)
-    node.keep(inner, NONE, outs)
+    node.save_unpacked(inner, NONE, outs)
     return SESSION.wrap(outs[0], (node, 0))
 
 

@@ -133,7 +133,7 @@ class DualSession:
             self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent: a write to either shows in both
             return out
         out = self.record(func, args, kwargs)
-        ts = tangent_rule(op)(op, [self.bare(a) for a in args], tangents, kwargs, self.bare(out))
+        ts = tangent_rule(op)(op, [self.without_tangent(a) for a in args], tangents, kwargs, self.without_tangent(out))
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
@@ -156,14 +156,14 @@ class DualSession:
             found = found or tangents[i] is not None
         return tangents, found
 
-    def bare(self, a: Any) -> Any:
+    def without_tangent(self, a: Any) -> Any:
         """``a`` with its history and without its tangent; lists are entered."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
                 return self.session.wrap(a.detach())
             return self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
         if type(a) is list or type(a) is tuple:
-            return type(a)(map(self.bare, a))
+            return type(a)(map(self.without_tangent, a))
         return a
 
     def _put_all(self, op: Op, out: Any, tangents: Any) -> None:
@@ -196,12 +196,12 @@ class DualSession:
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
-        before = [_apart(self.bare(a), target) for a in args]
+        before = [_apart(self.without_tangent(a), target) for a in args]
         own = self.tangents.of(target)
         if own is not None:
             tangents = [_apart(t, own) for t in tangents]  # what the tape saves of them must not be written to
         self.record(op.func, args, kwargs)
-        after = self.bare(target)
+        after = self.without_tangent(target)
         if torch.is_grad_enabled():
             after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
         t = None if functional.nondiff else tangent_rule(functional)(functional, before, tangents, kwargs, after)
@@ -224,7 +224,7 @@ class DualSession:
             tangents.put(base._inner, of_base)
             tangents.of(target).copy_(t)
 
-    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+    def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy with a copy of the tangent, as :meth:`GradLevel.kept`."""
         copy = inner.clone()
         held = getattr(inner, "_dual", None)

@@ -54,7 +54,7 @@ def _several(op: Op, x: Part, *rest: Any) -> list[Part]:
     if x[1] is None:
         return [(o, None) for o in outs]
     node = OpNode.of(op, SESSION, (x[1],), tuple([(o.shape, o.dtype) for o in outs]), 1, None)
-    node.keep([x[0], *rest], NONE, outs)
+    node.save_unpacked([x[0], *rest], NONE, outs)
     return [(o, (node, i)) for i, o in enumerate(outs)]
 
 
@@ -66,7 +66,7 @@ def _joined(op: Op, parts: list[Part], dim: int) -> Part:
     if edges.count(None) == len(edges):
         return out, None
     node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), 1, {0: len(parts)})
-    node.keep([inner, dim], NONE, out)
+    node.save_unpacked([inner, dim], NONE, out)
     return out, (node, 0)
 
 

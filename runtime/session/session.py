@@ -75,9 +75,9 @@ class Session(GradLevel):
         dual = current_dual()
         return None if dual is None else dual.tangents.of(v)
 
-    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+    def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         dual = current_dual()
-        return inner.clone() if dual is None else dual.kept(inner)
+        return inner.clone() if dual is None else dual.copy_before_write(inner)
 
     def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return f(*args, **kwargs)  # the session is no transform, in whose scope code would run

@@ -1,4 +1,4 @@
-"""Adding up gradients: in the engine's buffers and in the ``.grad`` of leaves, without copies where nobody can see it."""
+"""Adding up gradients, in the engine's buffers and in the ``.grad`` of leaves. Memory that nothing else refers to is used again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..seam.shells import VALUES
 from . import hooks
 from .leaf import Leaf
 
-_LARGE = 4096  # elements from which an addition in place is worth the look at who else holds the memory
+_LARGE = 4096  # elements: from this size on, adding in place saves more than the check of other references costs
 _use_count = torch._C._storage_Use_Count
 _STRIDED = torch.strided
 _layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)  # torch 2.11 has no such switch
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
-    """Add ``g`` to ``buffer[index]``; a large sum goes into the memory of the gradient that came first, if the buffer alone holds it."""
+    """Add ``g`` to ``buffer[index]``. A large sum is written into the gradient that came first, if only the buffer refers to it."""
     old = buffer[index]
     if old is None:
         buffer[index] = g
@@ -31,7 +31,7 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
         buffer[index] = g + old
     elif type(old) in VALUES:
         buffer[index] = run_elementwise(operator.add, (old, g))
-    # three references: the buffer's, the name here, getrefcount's argument
+    # three references: from the buffer, the name here, the argument of getrefcount
     elif not create_graph and old.numel() >= _LARGE and sys.getrefcount(old) <= 3 and _own(old) and type(g) is torch.Tensor:
         old.add_(g)
     else:
@@ -42,7 +42,7 @@ def _own(t: torch.Tensor) -> bool:
     """Whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
     if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or not dense(t.shape, t.stride()):
         return False
-    return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # the tensor's own, and the storage object just made
+    return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # from the tensor and from the storage object made here
 
 
 def _references_to_base(view: torch.Tensor) -> int:
@@ -50,20 +50,20 @@ def _references_to_base(view: torch.Tensor) -> int:
     return sys.getrefcount(base)
 
 
-_UNHELD = _references_to_base(torch.ones(1).view(1))  # where nobody else holds the base; versions of torch differ
+_UNHELD = _references_to_base(torch.ones(1).view(1))  # the count if nothing else refers to the base; versions of torch differ
 
 
 def _alone(view: torch.Tensor) -> bool:
-    """Whether ``view`` is all of its memory and only keeps its base alive, as a weight's gradient that came as its transpose does."""
+    """Whether ``view`` shows all of its memory, and only ``view`` refers to its base. Example: a weight's gradient, computed transposed."""
     storage = view.untyped_storage()
-    # three references to the memory: the two tensors' and the storage object's
+    # three references to the memory: from the two tensors and from the storage object
     if storage.nbytes() != view.numel() * view.element_size() or _use_count(storage._cdata) > 3:
         return False
     return _references_to_base(view) <= _UNHELD
 
 
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether every element of such a tensor has a place of its own and there are no gaps."""
+    """Whether a tensor of this shape and strides fills its memory: no two elements share a place, and there are no gaps."""
     expected = 1
     for size, step in sorted(zip(shape, strides, strict=True), key=lambda p: (p[1], p[0])):
         if size != 1 and step != expected:
@@ -73,16 +73,18 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create_graph: bool, held: bool = False) -> None:
-    """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time. The gradient is taken out of the list, so that its
-    memory may be kept if nobody else holds it (``held``: but the engine once more, for hooks after the node); it gets the strides of the
-    leaf if that is dense, else it becomes contiguous."""
+    """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time.
+
+    The gradient is removed from the list. If nothing else refers to it, it becomes ``.grad`` without a copy. ``held``: the engine holds one
+    more reference, for hooks after the node. The gradient gets the strides of the leaf if the leaf is dense, else it becomes contiguous.
+    """
     if not variable._req:
-        return  # a view made without history (see ``Tensor._follows_base``), or a leaf that requires grad no more
+        return  # a view made without history (see ``Tensor._follows_base``), or a leaf that no longer requires grad
     with variable._lock or variable.__dict__.setdefault("_lock", threading.RLock()):
         g = grads[index]
         grads[index] = None
         old = variable._grad
-        if create_graph and not torch.is_grad_enabled():  # ran on values for the sake of tangents, of which .grad keeps none
+        if create_graph and not torch.is_grad_enabled():  # the pass ran on values only to get tangents, and .grad stores none
             create_graph, g = False, g._inner.detach()
         if variable._inner.layout is not _STRIDED:
             g = in_layout(g, variable._inner)
@@ -92,11 +94,11 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
             else:
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
-            # two references: the name here and getrefcount's argument
+            # two references: the name here and the argument of getrefcount
             mine = sys.getrefcount(g) <= (3 if held else 2) and type(g) not in VALUES
             inner = variable._inner
             if mine and not (g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()):
-                mine = _obeys(g, inner)
+                mine = _has_required_layout(g, inner)
             if mine and g._base is not None:
                 mine = _alone(g)
                 g = g.data if mine else g  # no longer a view
@@ -111,10 +113,11 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
             hooks.run_post_accumulate(variable)
 
 
-def _obeys(g: Any, variable: Any) -> bool:
-    """Whether ``g`` is laid out as the gradient of ``variable`` shall be (torch's «default gradient layouts»), if it must be."""
+def _has_required_layout(g: Any, variable: Any) -> bool:
+    """Whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's «default gradient layout», or torch does not
+    enforce that."""
     layout = g.layout
-    if layout is torch.sparse_coo:  # elements that share memory would each be written by an in-place op on the gradient
+    if layout is torch.sparse_coo:  # where elements share memory, an in-place op on the gradient would write each place several times
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
     if layout is not torch.strided or not _layout_enforced():
         return True

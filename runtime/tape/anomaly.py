@@ -1,4 +1,4 @@
-"""Anomaly mode: which forward call is to blame for an error in the backward pass, and where NaN first appears."""
+"""Anomaly mode: which forward call caused an error in the backward pass, and where NaN first appears."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSIDE = (str(Path(__file__).parent.parent), torch._ops.__file__)
 
 
 class _State:
-    """Of the whole process, as in torch: the backward pass may run on another thread than the one that asked."""
+    """One for the whole process, as in torch: the backward pass may run on another thread than the one that turned the mode on."""
 
     __slots__ = ("check_nan", "enabled")
 
@@ -57,8 +57,8 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """As ``torch.autograd.detect_anomaly``: errors of the backward pass come with the traceback of the forward call that made the
-    failing node, and (``check_nan``) a node that returns NaN raises."""
+    """As ``torch.autograd.detect_anomaly``. An error in the backward pass comes with the traceback of the forward call that made the
+    failing node. With ``check_nan`` a node that returns NaN raises."""
 
     def __init__(self, check_nan: bool = True) -> None:
         self.check_nan = check_nan
@@ -78,10 +78,10 @@ class detect_anomaly:
 
 
 def remember(node: Any) -> None:
-    """Note where ``node`` was made, and by which node if that happened during a backward pass."""
+    """Note the traceback of the call that made ``node``, and, during a backward pass, the node whose backward made it."""
     stack = traceback.extract_stack()
     while stack and stack[-1].filename.startswith(_INSIDE):
-        stack.pop()  # up to the line of the user's that called an op
+        stack.pop()  # up to the user's line that called an op
     node.metadata["traceback_"] = stack.format()
     parent = current_node()
     if parent is not None:
@@ -89,7 +89,7 @@ def remember(node: Any) -> None:
 
 
 def explain(node: Any) -> None:
-    """Warn with the forward call that made the failing ``node``, then with those of the nodes whose backward made it."""
+    """Warn with the forward call that made the failing ``node``. If another node's backward made it, warn with that node's call next."""
     _tell(f"Error detected in {node.name()}.", "caused the error", node)
     while (parent := node.metadata.get("parent_")) is not None:
         _tell(f"\n\nPrevious calculation was induced by {parent.name()}.", "induced the previous calculation", parent)
@@ -106,14 +106,14 @@ def _tell(event: str, did: str, node: Any) -> None:
 
 
 def refuse_nan(node: Any, outs: Any) -> None:
-    with _disable_current_modes():  # a trace would write the question down
+    with _disable_current_modes():  # else a trace would record this check
         for i, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
                 raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
 
 
 def _values(g: torch.Tensor) -> torch.Tensor:
-    """The stored elements of ``g``, those of all elements of a batch."""
+    """The stored elements of ``g``, of all batch elements."""
     while isinstance(g, Value):
         g = g._inner
     if type(g) is not torch.Tensor or g.is_meta:

@@ -1,4 +1,4 @@
-"""Bringing a cotangent to the shape, dtype and layout of what it belongs to."""
+"""Converting a cotangent to the shape and dtype of the tensor that it belongs to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def conform(g: torch.Tensor, meta: Any, node: Any, index: int) -> torch.Tensor:
-    """Bring a cotangent to the shape and dtype of what it belongs to; a cotangent that cannot be is an error of ``node``'s rule."""
+    """``g``, result ``index`` of ``node``, converted to the shape and dtype in ``meta``. Broadcasting is undone by a sum. Raise if ``g`` is
+    not a broadcast of that shape."""
     shape, dtype = meta
     if type(shape) is NestedMeta:
         return _conform_nested(g, shape, node, index)
@@ -50,7 +51,7 @@ def conform(g: torch.Tensor, meta: Any, node: Any, index: int) -> torch.Tensor:
 
 
 def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: Any, index: int) -> torch.Tensor:
-    """As :func:`conform`. What it returns is contiguous, as kernels that add nested tensors want it."""
+    """As :func:`conform`. The result is contiguous, because kernels that add nested tensors need that."""
     if extent(g) != meta:
         raise _misfit(g, meta, node, index)
     if meta.dtype is not None and g.dtype is not meta.dtype:
@@ -61,7 +62,7 @@ def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: Any, index: int) ->
 
 
 def _misfit(g: torch.Tensor, expected: Any, node: Any, index: int) -> RuntimeError:
-    """The error for a gradient that cannot be brought to what it belongs to, a shape or what a nested tensor has instead."""
+    """The error for a gradient that does not fit ``expected``: a shape, or the ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
     got, wanted = (x if type(x) is NestedMeta else list(x) for x in (extent(g), expected))
     return RuntimeError(

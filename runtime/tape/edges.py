@@ -1,4 +1,4 @@
-"""Edges as inputs and outputs of the engine, and hooks on several gradients at once: the part of ``torch.autograd.graph`` about nodes."""
+"""Gradient edges, and hooks on several gradients at once: the part of ``torch.autograd.graph`` about nodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .values import edge_of
 
 
 class GradientEdge(NamedTuple):
-    """Where a gradient is computed: output ``output_nr`` of ``node``. Stands for a tensor in ``backward`` and ``grad``."""
+    """Output ``output_nr`` of ``node``, where a gradient is computed. ``backward`` and ``grad`` take it in place of a tensor."""
 
     node: Node
     output_nr: int
-    ownership_token: Node | None = None  # torch's nodes may need a second owner; these do not
+    ownership_token: Node | None = None  # unused: torch's nodes may need a second owner, these do not
 
 
 def get_gradient_edge(tensor: torch.Tensor) -> GradientEdge:
@@ -53,8 +53,8 @@ def register_multi_grad_hook(
 ) -> RemovableHandle:
     """As ``torch.autograd.graph.register_multi_grad_hook``.
 
-    ``"all"``: ``fn(grads)`` once all gradients of ``tensors`` that a backward pass computes are there, ``None`` for the others;
-    ``"any"``: ``fn(grad)`` with the first of them.
+    ``"all"``: call ``fn(grads)`` when the backward pass has computed all gradients of ``tensors`` that it computes; the others are None.
+    ``"any"``: call ``fn(grad)`` with the first gradient.
     """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
@@ -64,7 +64,8 @@ def register_multi_grad_hook(
 
 
 def _located(t: torch.Tensor) -> Callable[[], Node | None]:
-    """How to find the node of ``t`` later. Weakly, because the node itself holds the hook that will ask."""
+    """A function that returns the node of ``t``, None if it is gone. It refers to it weakly, because the node holds the hook that calls
+    it."""
     edge = get_gradient_edge(t)
     if type(edge.node) is not AccumulateGrad:
         return weakref.ref(edge.node)

@@ -25,18 +25,20 @@ _ids = itertools.count()
 
 
 class GraphTask:
-    """One call of the engine. ``node`` is the one that runs; ``ends`` the edges whose cotangents are asked for, with the positions
-    of the results (None: the pass is for all leaves); ``should_run`` the nodes on a path to them; ``needs_all``
-    says that these are all that can be reached."""
+    """One call of the engine.
+
+    ``node``: the node that runs. ``captured``: by node, the outputs whose cotangents are results, each with its position among the results;
+    None if the pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``: these are all reachable nodes.
+    """
 
     __slots__ = (
         "__weakref__",
         "accumulate",
         "callbacks",
+        "captured",
         "count",
         "create_graph",
         "depth",
-        "ends",
         "id",
         "keep_graph",
         "level",
@@ -62,19 +64,19 @@ class GraphTask:
         self.count: dict[Node, int] = {}
         self.should_run: set[Node] | None = None
         self.needs_all = False
-        self.ends: dict[Node, list[tuple[int, int]]] | None = None
+        self.captured: dict[Node, list[tuple[int, int]]] | None = None
         self.results: list[Any] = [None] * len(captures or ())
         if captures is not None:
-            self.ends = {}
+            self.captured = {}
             for position, edge in enumerate(captures):
                 if edge is not None:
-                    self.ends.setdefault(edge[0], []).append((edge[1], position))
+                    self.captured.setdefault(edge[0], []).append((edge[1], position))
 
     def plan(self) -> None:
-        """Count how many edges lead to each node that can be reached, and find the nodes from which some end can be reached."""
+        """Count how many edges lead to each reachable node, and find the nodes from which a captured node can be reached."""
         count = self.count = dict.fromkeys(self.start, 0)
-        ends = self.ends
-        only_ends = ends is not None  # whether every path runs out at an end, and nowhere else
+        captured = self.captured
+        only_captured = captured is not None  # whether every path stops at a captured node, and no path goes on from one
         stack = list(count)
         while stack:
             node = stack.pop()
@@ -88,12 +90,12 @@ class GraphTask:
                     else:
                         count[following] = 1
                         stack.append(following)
-            if only_ends and last is not (node in ends):  # type: ignore[operator]
-                only_ends = False
-        if ends is None:
+            if only_captured and last is not (node in captured):  # type: ignore[operator]
+                only_captured = False
+        if captured is None:
             return
-        if only_ends:  # as in every transform of a function by all its inputs
-            self.should_run = set(count) if self.accumulate else set(count).difference(ends)
+        if only_captured:  # the case of a transform that differentiates by all inputs
+            self.should_run = set(count) if self.accumulate else set(count).difference(captured)
             self.needs_all = True
             return
         users: dict[Node, list[Node]] = {}
@@ -101,8 +103,8 @@ class GraphTask:
             for edge in node.edges:
                 if edge is not None:
                     users.setdefault(edge[0], []).append(node)
-        # with accumulate=True the ends themselves run, too: leaves, and as in torch the nodes of other inputs
-        stack = [node for node in ends if node in count]
+        # with accumulate=True the captured nodes run too: leaves, and, as in torch, the nodes of other inputs
+        stack = [node for node in captured if node in count]
         self.should_run = set(stack) if self.accumulate else set()
         while stack:
             for node in users.get(stack.pop(), ()):
@@ -111,7 +113,7 @@ class GraphTask:
                     stack.append(node)
 
     def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Leaf]) -> None:
-        """A pass through one node, whose results are the gradients of ``leaves``."""
+        """A pass through one node. Its results are the gradients of ``leaves``."""
         node, index = edge
         meta = node.metas[index]
         if g.shape != meta[0] or g.dtype is not meta[1]:
@@ -131,16 +133,16 @@ class GraphTask:
                 shape, dtype = leaf._inner.shape, leaf.dtype_of_grad()
                 if g.shape != shape or g.dtype is not dtype:
                     outs[i] = conform(g, (shape, dtype), node, i)
-                g = None  # whose memory the leaf may keep
+                g = None  # no reference here, so that the leaf may take the memory
                 adding.into_leaf(level, leaf, outs, i, False)
 
     def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
-        """From the roots to the leaves. One turn of the loop runs one node and adds what it gives to the buffers of the following ones. All
-        of it is one frame, as every node pays for it."""
+        """Run from the roots to the leaves. One turn of the loop runs one node and adds its results to the buffers of the next nodes. The
+        loop is one function, because every node would pay for more frames."""
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = profiling.enabled()
-        at_once = self.ends is None and self.accumulate and not profiled  # whether a leaf may take its gradient without a turn of its own
+        at_once = self.captured is None and self.accumulate and not profiled  # whether a leaf may get its gradient without its own turn
         if at_once and len(roots) == 1 and not (check_nan or create_graph):
             leaves = roots[0][0][0].leaves()
             if leaves is not None:
@@ -148,7 +150,7 @@ class GraphTask:
                 return
         self.start = [node for (node, _), _ in roots]
         self.plan()
-        count, should_run, asked = self.count, self.should_run, self.ends or ()
+        count, should_run, asked = self.count, self.should_run, self.captured or ()
         buffers, heap, tickets = self._seed(roots)
         while heap:
             node = heappop(heap)[2]
@@ -189,12 +191,12 @@ class GraphTask:
                 if g is not None:
                     metas = following.metas
                     shape, dtype = metas[index]
-                    if g.dtype is not dtype or g.shape != shape:  # in this order: of nested tensors, which have no shape, none passes
+                    if g.dtype is not dtype or g.shape != shape:  # dtype first: it differs for nested tensors, whose `shape` raises
                         g = outs[i] = conform(g, metas[index], node, i)
                     buffer = buffers.get(following)
                     if buffer is None:
                         if not waiting and at_once and type(following) is AccumulateGrad and following.unwatched():
-                            g = None  # whose memory the leaf may keep
+                            g = None  # no reference here, so that the leaf may take the memory
                             adding.into_leaf(level, following.variable, outs, i, create_graph)
                             continue
                         buffer = buffers[following] = [None] * len(metas)
@@ -210,8 +212,8 @@ class GraphTask:
             del outs
 
     def _seed(self, roots: Sequence[tuple[Edge, Any]]) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
-        """What the pass begins with: the cotangents of the roots, by node; the heap of the nodes that are ready, newest first; tickets that
-        keep nodes of one age in order."""
+        """Three things that the pass starts with: the cotangents of the roots, by node; the heap of the nodes that are ready, newest first;
+        tickets, which order nodes with the same sequence number."""
         buffers: dict[Node, list[Any]] = {}
         heap: list[tuple[int, int, Node]] = []
         tickets = itertools.count()
@@ -229,8 +231,8 @@ class GraphTask:
         return buffers, heap, tickets
 
     def _arrived(self, node: Node, grads: list[Any]) -> None:
-        """All cotangents of ``node`` are there. If it is on a path: run the hooks of its tensors, and note what is asked for."""
-        wanted = () if self.ends is None else self.ends.get(node, ())
+        """All cotangents of ``node`` have arrived. If it is to run or captured, run the hooks of its tensors and store the results."""
+        wanted = () if self.captured is None else self.captured.get(node, ())
         if self.should_run is not None and node not in self.should_run and not wanted:
             return
         self.node = node
@@ -240,7 +242,7 @@ class GraphTask:
             self.results[position] = grads[index]
 
     def _accumulate(self, node: AccumulateGrad, grads: list[Any], profiled: bool) -> None:
-        """The turn of a leaf."""
+        """Add the gradient to a leaf and run the hooks after its node."""
         watched = bool(node.post_hooks)
         seen = list(grads) if watched else ()
         if grads[0] is not None and self.accumulate:
@@ -250,13 +252,13 @@ class GraphTask:
             hooks.run_posthooks(self.level, node, (), seen, self.create_graph)
 
     def _mask(self, edges: Sequence[Edge | None]) -> list[bool] | None:
-        """Which edges lead to nodes that are to run or are asked for; None if all do."""
-        goals: tuple[Any, Any] = self.should_run, self.ends
+        """Per edge, whether it leads to a node that is to run or captured. None if every edge does."""
+        goals: tuple[Any, Any] = self.should_run, self.captured
         mask = [e is not None and (e[0] in goals[0] or e[0] in goals[1]) for e in edges]
         return None if all(e is None or m for e, m in zip(edges, mask, strict=True)) else mask
 
     def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
-        """Run the present node where that needs a closer look: a profiler asks, or the first output has no cotangent."""
+        """Run the present node under a profiler, or if its first output has no cotangent."""
         node: Any = self.node
         if isinstance(node, OpNode) and all(g is None for g in grads):
             return (None,) * len(node.edges)
@@ -279,9 +281,8 @@ def execute(
 ) -> list[Any]:
     """Run the tape of ``level`` from ``roots`` (edge, cotangent) and return the cotangents at ``captures``.
 
-    Cotangents are values of the level when ``create_graph``, else inner tensors. With ``captures`` only the nodes on a path to
-    them run; ``accumulate`` adds what reaches leaves into their ``.grad``. A pass started by a hook or by a node of another pass runs
-    to its end first.
+    Cotangents are values of the level with ``create_graph``, else inner tensors. With ``captures`` only the nodes on a path to them run.
+    ``accumulate`` adds the gradients of leaves to their ``.grad``. A pass that a hook or node of another pass starts finishes first.
     """
     task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
     outer = RUNNING.task
@@ -310,7 +311,7 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
 
 
 def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
-    """On another thread in the state of this one, which waits."""
+    """``call()`` on another thread, in the state of this one. This thread waits."""
     results: list[Any] = []
     errors: list[BaseException] = []
 
@@ -327,36 +328,36 @@ def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
         try:
             raise errors[0]
         finally:
-            errors.clear()  # the traceback holds this frame: no cycle
+            errors.clear()  # else a cycle: the traceback refers to this frame
     return results
 
 
 def queue_callback(callback: Callable[[], Any]) -> None:
-    """Run ``callback()`` when the running backward pass has ended."""
+    """Run ``callback()`` after the running backward pass."""
     if RUNNING.task is None:
         raise RuntimeError("Final callbacks can only be installed during backward pass.")
     RUNNING.task.callbacks.append(callback)
 
 
 def will_execute(node: Node) -> bool:
-    """Whether the running backward pass runs ``node``, now, before or after."""
+    """Whether the running backward pass runs ``node`` at any time."""
     if not isinstance(node, Node):
         raise RuntimeError(f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}")
     task = RUNNING.task
     if task is None:
         raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")
-    if task.should_run is None or task.ends is None or node not in task.count:
+    if task.should_run is None or task.captured is None or node not in task.count:
         return node in task.count
-    if node in task.ends and not task.accumulate and not node.edges:
+    if node in task.captured and not task.accumulate and not node.edges:
         raise RuntimeError(
             "A leaf node was passed to _will_engine_execute_node but we are currently running autograd.grad(). "
             "grad() takes the gradients of leaves without running their nodes."
         )
-    return node in task.should_run or node in task.ends
+    return node in task.should_run or node in task.captured
 
 
 def execution_order() -> list[Node]:
-    """The nodes of the running backward pass in the order in which it runs them, if no hook or node starts another."""
+    """The nodes of the running backward pass, in the order in which it runs them if no hook or node starts another pass."""
     task = RUNNING.task
     if task is None:
         raise RuntimeError("_current_graph_task_execution_order should only be called during the backward pass")
@@ -376,7 +377,7 @@ def execution_order() -> list[Node]:
     order = []
     while heap:
         node = heappop(heap)[2]
-        if task.should_run is not None and node not in task.should_run and node not in task.ends:
+        if task.should_run is not None and node not in task.should_run and node not in task.captured:
             continue
         order.append(node)
         for edge in node.edges:

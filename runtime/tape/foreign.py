@@ -1,7 +1,7 @@
-"""Plain tensors that require grad by torch's own engine, met by tensors of the session.
+"""Plain tensors that require grad by torch's own engine, in calls with tensors of the session.
 
-Torch records such a call above us: its mark is on the native side of our results and goes with them from op to op. Our own engine knows
-nothing of those plain tensors, so a backward pass for all leaves would lose their gradients.
+Torch records such a call before it reaches us. The native side of our result then has torch's mark, and every op passes it on. Our engine
+does not know those plain tensors, so a backward pass for all leaves would lose their gradients.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _MESSAGE = (
 
 
 def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
-    """Called where all leaves are to get their gradients."""
+    """Raise if an output has torch's mark. Called before a pass in which all leaves get their gradients."""
     for i, t in enumerate(outputs):
         if isinstance(t, Value) and recorded_by_torch(t):
             raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors"))
 
 
 def pass_mark_on(args: Iterable[Any], output: Any) -> None:
-    """To the outputs of a custom Function or a transform, whose computation torch does not see, from what they are computed from."""
+    """Set torch's mark on ``output`` if one of ``args`` has it. For a custom Function or a transform, whose computation torch does not
+    see."""
     if torch.is_grad_enabled() and any(isinstance(a, Value) and recorded_by_torch(a) for a in args):
         for o in output if isinstance(output, tuple) else (output,):
             if isinstance(o, Value) and (o.is_floating_point() or o.is_complex()):

@@ -20,13 +20,13 @@ _grad_enabled = torch.is_grad_enabled
 
 
 class GradLevel(Tape):
-    """One tape, as it takes part in calls."""
+    """A tape that records the calls with its values."""
 
     __slots__ = ()
 
     def call(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
-        """As :meth:`Level.call`. The commonest call, of an op with a formula and one result, needs as few Python frames as can be: for it
-        :func:`op_of` and, at the end, :meth:`_recorded` are inlined."""
+        """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses as few Python frames as possible:
+        :func:`op_of` and :meth:`_recorded` are inlined for it."""
         op = _OPS.get(id(func)) or op_of(func)
         try:
             special = op.special
@@ -59,11 +59,11 @@ class GradLevel(Tape):
             v = self.wrap(outs, (node, 0))
             try:
                 node.metas = ((outs.shape, dtype),)
-            except RuntimeError:  # a nested tensor has none
+            except RuntimeError:  # a nested tensor has no shape
                 check_origin(op, args)
                 node.metas = (meta_of(outs, dtype),)
             if type(node) is not Undifferentiable:
-                node.keep(inner, kwargs, outs)
+                node.save_unpacked(inner, kwargs, outs)
             if op.kind is VIEW:
                 view_history.mark_view(v, op, args, kwargs)
             return v
@@ -75,7 +75,7 @@ class GradLevel(Tape):
         return any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args)
 
     def _unrecorded(self, op: Op, args: Any, kwargs: Any) -> Any:
-        """A call that makes no node: of an op that writes to ``out=``, is composed of others, or has no derivative by nature."""
+        """Run a call that makes no node: the op writes to ``out=``, is composite, or has no derivative by nature."""
         if op.kind is OUT:
             return self._out(op, args, kwargs)
         if op.record is None:
@@ -92,15 +92,15 @@ class GradLevel(Tape):
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
-        """A call under pack hooks, which see what is saved of the arguments before the kernel runs: a hook may find that it need not."""
+        """Run a call under pack hooks. They see the saved arguments before the kernel runs, so a hook can stop the call."""
         node = OpNode.of(op, self, edges, (), wanted, spans)
         if type(node) is not Undifferentiable and not op.nondiff and not op.fills_argument:
             node.save(inner, kwargs, None)
         return self._recorded(op, args, inner, kwargs, self.outward(op, inner, kwargs), node)
 
     def _recorded(self, op: Op, args: Any, inner: list[Any], kwargs: dict[str, Any], outs: Any, node: Node) -> Any:
-        """What the call returned, one or several tensors, as results of ``node``, which saves what its formulas ask for. Results that have
-        no gradient by nature get no history."""
+        """The results of the call as values with the history ``node``, which saves what its formulas need. Results that have no gradient by
+        nature get no history."""
         results: Sequence[Any] = (outs,) if isinstance(outs, torch.Tensor) else outs
         if not isinstance(results, (tuple, list)):
             return outs
@@ -127,7 +127,7 @@ class GradLevel(Tape):
         return rewrapped(outs, wrapped)
 
     def _wrap_plain(self, op: Op, args: Any, kwargs: Any, outs: Any) -> Any:
-        """Results without history. Integers of inner levels stay unwrapped: they can never get one."""
+        """The results as values without history. Integers of a transform stay unwrapped, because they can never get a history."""
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
             return rewrapped(outs, lambda o, i: self._plain(o, op, args, kwargs, i) if view or o.dtype in self.wrapped_dtypes else o)

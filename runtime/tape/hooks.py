@@ -1,8 +1,8 @@
 """Hooks of tensors and nodes: how they are registered, run and checked.
 
 The order is torch's: hooks of the tensors that a node made, ``retain_grad``, hooks before the node, the node, hooks after it.
-Hooks live on the node that computes the gradient, so they stay with it when a tensor is modified in place; ``retain_grad`` moves on
-with the tensor. A leaf keeps its own hooks, because its ``AccumulateGrad`` lives only as long as some graph needs it.
+A hook is stored on the node that made the tensor, so it stays there when the tensor is modified in place. ``retain_grad`` moves with the
+tensor. A leaf stores its hooks itself, because its ``AccumulateGrad`` lives only as long as a graph needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .conform import conform
 from .leaf import Leaf
 
 Hook = Callable[..., Any]
-Hooks = OrderedDict[int, Hook]  # removal handles hold it weakly, which a plain dict does not allow
+Hooks = OrderedDict[int, Hook]  # a plain dict takes no weak references, which removal handles need
 
 
 def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
@@ -30,24 +30,24 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
     return handle
 
 
-def show(level: Level, g: Any) -> Any:
-    """``g`` as a value of ``level``, unless it belongs to it or to an inner level (a batch of cotangents) already."""
+def for_users(level: Level, g: Any) -> Any:
+    """``g`` as users see it: a value of ``level``, or of an inner level if it is one (a batch of cotangents)."""
     return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g)
 
 
-def hide(level: Level, g: Any, create_graph: bool) -> Any:
-    """Back to what the engine computes with: values of the level when it records, else what they hold."""
+def for_engine(level: Level, g: Any, create_graph: bool) -> Any:
+    """``g`` as the engine computes with it: a value of ``level`` if the pass is recorded, else the inner tensor."""
     if create_graph:
-        return show(level, g)
+        return for_users(level, g)
     return level.lowered(g)
 
 
 def run_tensor_hooks(level: Level, node: Any, grads: list[Any], create_graph: bool) -> None:
-    """Hooks of the tensors that ``node`` made (called with None where no gradient arrived), then what they asked to retain."""
+    """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then write retained gradients to ``.grad``."""
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
             for hook in list(hooks.values()):
-                new = hook(show(level, grads[index]))
+                new = hook(for_users(level, grads[index]))
                 if new is not None:
                     grads[index] = _checked(level, grads[index], new, hook, create_graph)
     if node.retained:
@@ -56,23 +56,23 @@ def run_tensor_hooks(level: Level, node: Any, grads: list[Any], create_graph: bo
             g = grads[index]
             if variable is not None and g is not None:
                 if variable._grad is None:
-                    variable._grad = show(level, g.clone() if g.is_sparse else g.clone(memory_format=torch.contiguous_format))
+                    variable._grad = for_users(level, g.clone() if g.is_sparse else g.clone(memory_format=torch.contiguous_format))
                 else:
-                    variable._grad = variable._grad + show(level, g)
+                    variable._grad = variable._grad + for_users(level, g)
 
 
 def run_prehooks(level: Level, node: Any, grads: list[Any], create_graph: bool) -> list[Any]:
-    """Hooks before ``node``: each gets, and may replace, the cotangents of its outputs."""
+    """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them. Returns the cotangents."""
     for hook in list(node.pre_hooks.values()):
-        new = hook(tuple(show(level, g) for g in grads))
+        new = hook(tuple(for_users(level, g) for g in grads))
         if new is not None:
             grads = _checked_tuple(level, grads, new, hook, create_graph)
     return grads
 
 
 def run_posthooks(level: Level, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
-    """Hooks after ``node``: each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs, and may replace the
-    former."""
+    """Run the hooks after ``node``. Each gets the cotangents of its inputs (with the inputs' sizes and dtypes) and of its outputs. It may
+    replace the former, which are returned."""
     outs = list(outs)
     for i, g in enumerate(outs):
         if g is not None and node.edges[i] is not None:
@@ -80,9 +80,9 @@ def run_posthooks(level: Level, node: Any, outs: Sequence[Any], grads: Sequence[
             outs[i] = conform(g, following.metas[index], node, i)
     inputs = node.inputs()
     seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
-    shown = tuple(show(level, g) for g in grads)
+    shown = tuple(for_users(level, g) for g in grads)
     for hook in list(node.post_hooks.values()):
-        new = hook(tuple(show(level, g) for g in seen), shown)
+        new = hook(tuple(for_users(level, g) for g in seen), shown)
         if new is not None:
             seen = _checked_tuple(level, seen, new, hook, create_graph)
     for i, g in zip(inputs, seen, strict=True):
@@ -106,7 +106,7 @@ def _checked_tuple(level: Level, old: Sequence[Any], new: Any, hook: Hook, creat
 
 
 def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -> Any:
-    """A hook's replacement for one gradient: a tensor of the same type and size, or None."""
+    """``new``, which a hook returned in place of the gradient ``old``. Raise unless it is None or a tensor of the same type and size."""
     if new is None:
         return None
     if not isinstance(new, torch.Tensor):
@@ -118,7 +118,7 @@ def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -
         raise RuntimeError(f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})")
     if extent(new) != extent(old):
         raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
-    return hide(level, new, create_graph)
+    return for_engine(level, new, create_graph)
 
 
 def _name(hook: Hook) -> str:
@@ -130,14 +130,14 @@ def _type(t: torch.Tensor) -> str:
 
 
 def retain(variable: Any, node: Any, index: int) -> None:
-    """Have the gradient of ``variable``, output ``index`` of ``node``, written to its ``.grad``."""
+    """Make a backward pass write the gradient of ``variable``, output ``index`` of ``node``, to its ``.grad``."""
     if node.retained is None:
         node.retained = {}
     node.retained[index] = weakref.ref(variable)
 
 
 def follow(variable: Any, before: Any) -> None:
-    """After ``variable`` got a new node in place of the one of the edge ``before``: ``retain_grad`` moves there, other hooks stay."""
+    """Move ``retain_grad`` of ``variable`` from the node of the edge ``before`` to its new node. Other hooks stay."""
     if before is not None and before[0].retained:
         before[0].retained.pop(before[1], None)
     retain(variable, *variable._edge)

@@ -1,6 +1,6 @@
 """In-place ops at a grad level.
 
-A mutation is carried out for real, on the inner tensor, so aliasing needs no bookkeeping; what this module keeps right is history.
+A write is done for real, on the inner tensor, so aliasing needs no bookkeeping. This module updates the history.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INFERENCE = "Inplace update to inference tensor outside InferenceMode is not al
 
 
 def run(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
-    """An in-place op: mutate the inner tensor, then give the target its new history."""
+    """Run an in-place op: write to the inner tensor, then give the target its new history."""
     target: Any = args[0]
     if type(target) is list or type(target) is tuple:
         return _foreach(level, op, args, kwargs)
@@ -61,12 +61,12 @@ def run(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
     if isinstance(node, OpNode):
         for i, reader in node.plan.slots:
             if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
-                saved[i] = level.kept(inner[i])  # the formula wants the value from before
+                saved[i] = level.copy_before_write(inner[i])  # the formula needs the value from before the write
     shares_counter = type(inner[0]) is torch.Tensor
     if shares_counter:
         if inner[0].is_inference() and not torch.is_inference_mode_enabled():
-            raise RuntimeError(_INFERENCE)  # the kernel that would refuse is the one switched off below
-        uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))  # the shell shares its version counter
+            raise RuntimeError(_INFERENCE)  # the kernel that would raise is switched off below
+        uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))  # the dispatcher counts the write, on the shared counter
     else:
         level.outward(op, inner, level.lowered_kwargs(kwargs))
     if node is None:
@@ -74,7 +74,7 @@ def run(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
         return target
     if isinstance(node, OpNode):
         if shares_counter:
-            _save_rising(node, saved, kwargs, inner[0])
+            _save_counted(node, saved, kwargs, inner[0])
         else:
             node.save(saved, kwargs, inner[0])
     rebase(level, target, (node, 0), 0 if wanted & 1 else None)
@@ -82,13 +82,15 @@ def run(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
 
 
 def unrecorded(target: Any) -> None:
-    """A write that history knows nothing of. The base's own stays; views ask it anew, and those that may not say so."""
+    """Note a write to ``target`` that is not recorded. The base keeps its history. Its views take theirs from it again, or raise if they
+    may not."""
     written = target if target._view is None else target._view.base
     written._generation += 1
 
 
 def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
-    """A write gave ``target`` the history ``edge``, whose node has the target's former history at edge ``self_edge``."""
+    """Give ``target`` the history ``edge`` after a write. Edge number ``self_edge`` of its node is the target's former history; None: it had
+    none."""
     view = target._view
     rewritten = target if view is None else view.base
     before = edge_of(rewritten)
@@ -98,14 +100,14 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
         hooks.follow(rewritten, before)
 
 
-def _save_rising(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
-    """A saved result of an in-place op is mutated once more in the version count, by the dispatcher on the way out."""
+def _save_counted(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
+    """Save for ``node``. The dispatcher counts the write after this, so a saved ``result`` expects the next version."""
     if HOOKS.stack:
-        HOOKS.rising = result
+        HOOKS.about_to_bump = result
         try:
             node.save(args, kwargs, result)
         finally:
-            HOOKS.rising = None
+            HOOKS.about_to_bump = None
     else:
         node.save(args, kwargs, result)
     for s in node.saved or ():
@@ -114,7 +116,7 @@ def _save_rising(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tenso
 
 
 def _write_to_foreign(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
-    """A write into a tensor that is no value of ``level``: it takes what has no history as it is, and becomes one for what has some."""
+    """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a history. Else it stays as it is."""
     inner, edges, *_ = level.collect(op, args)
     if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
         return run(level, op, [lift_in_place(level, args[0], op.func), *args[1:]], kwargs)
@@ -123,7 +125,7 @@ def _write_to_foreign(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
 
 
 def _foreach(level: Tape, op: Op, args: Any, kwargs: Any) -> None:
-    """``_foreach_add_`` and its like: without history straight, with it as single ops."""
+    """Run ``_foreach_add_`` and its like: as one call if nothing has a history, else as single ops."""
     inner, edges, *_ = level.collect(op, args)
     if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
         foreach.run(op, args, kwargs)
@@ -135,11 +137,11 @@ def _foreach(level: Tape, op: Op, args: Any, kwargs: Any) -> None:
 
 
 def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
-    """``t_`` and its like, which write nothing: the history goes on through the view op; views of the target stay where they are."""
+    """Run ``t_`` and its like, which write nothing. The target's history continues with the view op. Views of the target do not change."""
     before = edge_of(target)
     if _grad_enabled() and (before is not None or base_edge(target) is not None):
         check_write(target, before, before is not None)
-    # what has a history is recorded without grad mode, too: the gradient that arrives here has the new geometry
+    # a target with a history is recorded without grad mode, too, because the gradient that arrives has the new geometry
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
@@ -153,13 +155,13 @@ def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def follow_inner(v: Any) -> None:
-    """After a change of the inner tensor's sizes, strides or storage: the value shows the same."""
+    """Give ``v`` the sizes, strides and storage of its inner tensor, which have changed."""
     v._reshaped += 1
     refit(v, v._level.wrap(v._inner))
 
 
 def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """Views of ``target`` keep the history that they have."""
+    """Run ``detach_``. Views of ``target`` do not lose their history."""
     if target._view is not None:
         raise RuntimeError(
             "Can't detach views in-place. A view takes its history from its base; use the result of detach(), which has none."
@@ -172,14 +174,14 @@ def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
 
 
 def _resize(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """``resize_`` and ``resize_as_``, refused without grad mode as well, but not in inference mode."""
+    """Run ``resize_`` or ``resize_as_``. Raise if the target requires grad, without grad mode as well, but not in inference mode."""
     if target.requires_grad and not torch.is_inference_mode_enabled():
         raise RuntimeError("cannot resize variables that require grad")
     return _replace(level, op, target, inner, kwargs)
 
 
 def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """``set_``: other memory, which has no history that the target could take over."""
+    """Run ``set_``. The target gets other memory, which has no history, so with grad mode no argument may require grad."""
     if edges and _grad_enabled():
         check_write(target, edge_of(target), True)
         raise InplaceError(f"{op.func} has no derivative; assign to .data, or do it in no_grad mode")
@@ -189,10 +191,10 @@ def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) 
 def _replace(level: Tape, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
     uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     follow_inner(target)
-    target._accumulator = None  # what arrives from now on has another shape
+    target._accumulator = None  # later gradients have another shape
     return target
 
 
-# In-place ops that leave the elements alone and are no views of what was there, by what a tape does for them. With `GEOMETRY` they are all
-# that torch tags `inplace_view`.
+# In-place ops that do not write elements and do not take a view, with the function that runs each. With `GEOMETRY` they are all ops that
+# torch tags `inplace_view`.
 METADATA = {"detach_": _detach_, "resize_": _resize, "resize_as_": _resize, "set_": _set}

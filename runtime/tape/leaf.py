@@ -1,4 +1,4 @@
-"""What a backward pass knows of a tensor whose ``.grad`` it writes. The session's tensors are such (``session/tensor.py``)."""
+"""What a backward pass uses of a tensor whose ``.grad`` it writes. ``session/tensor.py`` has such tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Leaf(Protocol):
-    """``_req``: whether it requires grad still; ``_lock``: held while a pass adds to ``_grad``; ``_hooks`` see the gradient before it is
+    """``_req``: whether it still requires grad. ``_lock``: held while a pass adds to ``_grad``. ``_hooks`` see the gradient before it is
     added, ``_post_accumulate`` the leaf afterwards."""
 
     _inner: torch.Tensor

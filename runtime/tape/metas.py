@@ -1,4 +1,4 @@
-"""Nested tensors on the tape: how nodes note them, and which gradients fit them."""
+"""Nested tensors on the tape: what nodes note of them, and which calls are refused."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
 
 
 def meta_of(t: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch.dtype | None]:
-    """What a node notes of a tensor whose gradient shall have ``dtype`` (None: any). Of a nested one its sizes, and no dtype beside them:
-    so no gradient is taken for one that fits without a look at the sizes."""
+    """(shape, dtype): what a node notes of a tensor whose gradient is to have ``dtype`` (None: any). For a nested tensor: (its sizes with
+    the dtype, None). No gradient has the dtype None, so the engine always compares the sizes."""
     if t.is_nested:
         return dataclasses.replace(cast(NestedMeta, NestedMeta.of(t)), dtype=dtype), None
     return t.shape, dtype
 
 
 def check_origin(op: Op, args: Any) -> None:
-    """Refuses a nested result of arguments of torch's own: of a nested tensor, for the call was then taken for one of dense tensors, and of
-    one that requires grad, for torch's engine would record the call, too, and ends the process when it asks a nested value for sizes."""
+    """Raise if the call has a nested result and an argument that we cannot handle.
+
+    A plain nested tensor: the call was taken for one of dense tensors. A plain tensor that requires grad: torch's engine would record the
+    call, too, and it aborts the process when it asks a nested value for its sizes.
+    """
     if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:  # torch.nested.nested_tensor, which then sets torch's requires_grad
         raise NestedTensor
     tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
@@ -37,7 +40,7 @@ def check_origin(op: Op, args: Any) -> None:
 
 
 def refuse_recorded(func: Any, t: torch.Tensor) -> None:
-    """``t``, no value, is an argument next to values, and the call concerns nested ones."""
+    """Raise if ``t``, a plain tensor in a call with nested values, requires grad."""
     if t.requires_grad:
         raise RuntimeError(
             f"{func} has to do with nested tensors of this package, and one of its arguments requires grad by torch's own autograd. "
@@ -46,8 +49,8 @@ def refuse_recorded(func: Any, t: torch.Tensor) -> None:
 
 
 def refuse_nested(args: Any, error: Exception) -> None:
-    """``NestedTensor`` instead of ``error``, if a call of dense values failed and has a nested tensor of torch's own among its arguments:
-    a kernel or a decomposition that expected sizes does not say so."""
+    """Raise ``NestedTensor`` in place of ``error`` if the failed call has a plain nested tensor among its arguments and no nested value.
+    The error of a kernel or decomposition that expected sizes does not name the cause."""
     if type(error) is not NestedTensor and _only_of_torch([a for a in args if isinstance(a, torch.Tensor)]):
         raise NestedTensor from error
 

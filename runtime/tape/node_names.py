@@ -1,7 +1,7 @@
 """The names of nodes that torch prints (``MulBackward0``, ``SumBackward1``).
 
-torch numbers the differentiable overloads of one base name in the order of ``derivatives.yaml``, which comes with it. The numbers are read
-from there, so that they are those of the installed version; an op that the file does not know is number 0 of its name.
+torch numbers the differentiable overloads of one base name in the order of its file ``derivatives.yaml``. The numbers are read from there,
+so they fit the installed version. An op that is not in the file has the number 0.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 _ENTRY = re.compile(r"- name: (?P<name>\w+)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\) -> ")
 _FORMULA = re.compile(r"(?P<indent> +)(?P<targets>\w+(?:, *\w+)*): *(?P<formula>.*)")
-WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # nodes that torch has written by hand
+WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # names of handwritten nodes of torch
 
 
 def backward_name(base: str) -> str:
-    """``sum`` -> ``SumBackward``. Letters after a digit count as a new word: ``conv2d`` -> ``Conv2DBackward``."""
+    """``sum`` -> ``SumBackward``. Letters after a digit start a new word: ``conv2d`` -> ``Conv2DBackward``."""
     return ("".join(word.title() for word in base.split("_")) + "Backward").replace("ForwardBackward", "Backward")
 
 
 @functools.cache
 def _numbered() -> dict[str, str]:
-    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload that torch has a derivative of."""
+    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload with a derivative in ``derivatives.yaml``."""
     try:
         text = (files("torchgen") / "packaged/autograd/derivatives.yaml").read_text()
     except (ModuleNotFoundError, FileNotFoundError):
@@ -42,7 +42,7 @@ def _numbered() -> dict[str, str]:
 
 
 def _differentiable(block: str, arguments: str) -> bool:
-    """Whether some argument has a formula of its own under the default dispatch."""
+    """Whether some argument has a formula under the default dispatch key."""
     declared = set(re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", arguments))
     here = True  # not inside the formulas of another dispatch key
     for line in block.splitlines()[1:]:
@@ -57,16 +57,16 @@ def _differentiable(block: str, arguments: str) -> bool:
 
 
 def op_name(node: Any) -> str:
-    """What torch's messages call the op of a node: its name without ``Backward0``."""
+    """The name of a node's op in torch's messages: the node's name without ``Backward0``."""
     return re.sub(r"Backward\d*$", "", node.name())
 
 
 def own_name(base: str, overload: str) -> str | None:
-    """What torch calls the node of an overload (``default``: the one without a name) that has a derivative of its own."""
+    """Torch's name for the node of an overload, None if it has no derivative of its own. ``default``: the overload without a name."""
     full = f"{base}.{overload}"
     return WITHOUT_NUMBER.get(full) or _numbered().get(full)
 
 
 def node_name(base: str, overload: str) -> str:
-    """What torch calls the node of an overload."""
+    """Torch's name for the node of an overload."""
     return own_name(base, overload) or f"{backward_name(base)}0"

@@ -1,8 +1,8 @@
 """Nodes of the tape.
 
-A node's ``edges`` lead to the nodes that made its inputs; a graph consists of nodes, edges and saved inner tensors only (never of
-values of its own level), so that it has no reference cycles and is freed by reference counting, chains of any length included:
-tuples and instances of slotted classes are both covered by CPython's deallocation queue.
+A node's ``edges`` lead to the nodes that made its inputs. A graph consists of nodes, edges and saved inner tensors, never of values of its
+own level. So it has no reference cycles, and reference counting frees it. A chain may have any length, because CPython frees nested tuples
+and slotted objects through a queue instead of by recursion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inf
 
 _sequence = itertools.count()
 _new = object.__new__
-_TENSORS = frozenset((Saved, Packed, list))  # as what a slot keeps tensors
+_TENSORS = frozenset((Saved, Packed, list))  # types of a slot that holds tensors
 LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
 
 Edge = tuple["Node", int]
@@ -39,7 +39,7 @@ Edge = tuple["Node", int]
 class Node:
     """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
 
-    namespace = ""  # of torch's C++ class, where it shows in the name
+    namespace = ""  # of torch's C++ class, if it is part of the name
     __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
 
     def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any) -> None:
@@ -50,32 +50,34 @@ class Node:
         self.pre_hooks: hooks.Hooks | None = None
         self.tensor_hooks: dict[int, hooks.Hooks] | None = None  # by output number
         self.post_hooks: hooks.Hooks | None = None
-        self.retained: dict[int, weakref.ref[Any]] | None = None  # by output number: the tensor whose .grad shall be written
+        self.retained: dict[int, weakref.ref[Any]] | None = None  # by output number: the tensor whose .grad is written
         if anomaly.STATE.enabled:
             anomaly.remember(self)
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
-        """Cotangents of the outputs (``None`` where undefined) -> one per edge. ``wanted``: per edge whether needed, or None for all."""
+        """One cotangent per edge from the cotangents of the outputs. None stands for zero. ``wanted``: per edge, whether its cotangent is
+        needed; None: all are."""
         raise NotImplementedError
 
     def leaves(self) -> Sequence[Leaf] | None:
-        """The leaves that the edges lead to, one each, where a pass from here may give them their gradients without their ends."""
+        """If every edge leads to a leaf without hooks: these leaves, so that the engine can write ``.grad`` without ``AccumulateGrad``
+        nodes. Otherwise None."""
         return None
 
     def release(self) -> None:
-        """Give up what is saved."""
+        """Drop saved tensors."""
 
     def name(self) -> str:
         return self.namespace + type(self).__name__
 
     def inputs(self) -> Sequence[int | None]:
-        """The edge of each differentiable argument of the op, None for one that needs no gradient: what users see as the inputs."""
+        """The inputs as users see them: for each differentiable argument of the op its edge number, None if it needs no gradient."""
         return range(len(self.edges))
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         edges = (None if i is None else self.edges[i] for i in self.inputs())
-        return tuple((None, 0) if e is None or type(e[0]) is Nowhere else e for e in edges)
+        return tuple((None, 0) if e is None or type(e[0]) is Sink else e for e in edges)
 
     @property
     def metadata(self) -> dict[Any, Any]:
@@ -91,7 +93,7 @@ class Node:
 
     @property
     def _input_metadata(self) -> tuple[Any, ...]:
-        """Shape and dtype of each output of the forward call: what the cotangents must look like."""
+        """Shape and dtype of each output of the forward call, which its cotangent must have."""
         return tuple(None if meta is None else InputMetadata(*meta) for meta in self.metas)
 
     def _sequence_nr(self) -> int:
@@ -101,30 +103,30 @@ class Node:
         self.seq = number
 
     def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
-        """``hook(grad_inputs, grad_outputs)`` after the node has run; may return replacements of grad_inputs."""
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node has run. It may return replacements of ``grad_inputs``."""
         if self.post_hooks is None:
             self.post_hooks = OrderedDict()
         return hooks.register(self.post_hooks, hook)
 
     def register_prehook(self, hook: hooks.Hook) -> RemovableHandle:
-        """``hook(grad_outputs)`` before the node runs; may return replacements."""
+        """Call ``hook(grad_outputs)`` before the node runs. It may return replacements."""
         if self.pre_hooks is None:
             self.pre_hooks = OrderedDict()
         return hooks.register(self.pre_hooks, hook)
 
     def hooks_of(self, index: int) -> hooks.Hooks:
-        """The hooks of the tensor that is output ``index``."""
+        """The hooks of output ``index``, a tensor."""
         if self.tensor_hooks is None:
             self.tensor_hooks = {}
         return self.tensor_hooks.setdefault(index, OrderedDict())
 
     def __call__(self, *grads: Any) -> Any:
-        """Run the node alone: cotangents of its outputs -> those of its inputs."""
+        """Run this node alone: the cotangents of its inputs from those of its outputs."""
         if len(grads) != len(self.metas):
             raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
         recording = torch.is_grad_enabled()
-        outs = self.apply([hooks.hide(self.level, g, recording) for g in grads], None, recording)
-        shown = tuple(hooks.show(self.level, g) for g in outs)
+        outs = self.apply([hooks.for_engine(self.level, g, recording) for g in grads], None, recording)
+        shown = tuple(hooks.for_users(self.level, g) for g in outs)
         return shown[0] if len(shown) == 1 else shown
 
     def __repr__(self) -> str:
@@ -132,14 +134,14 @@ class Node:
 
 
 class InputMetadata(NamedTuple):
-    """What is known of a cotangent before it arrives."""
+    """The shape and dtype that a cotangent must have."""
 
     shape: torch.Size | NestedMeta
     dtype: torch.dtype | None
 
 
 class AccumulateGrad(Node):
-    """The end of a path: a leaf of level zero, whose ``.grad`` receives what arrives, one backward pass at a time."""
+    """The last node of a path to a leaf of level zero. It adds the gradient to the leaf's ``.grad``, one backward pass at a time."""
 
     namespace = "torch::autograd::"
     __slots__ = ("variable",)
@@ -152,12 +154,12 @@ class AccumulateGrad(Node):
             self.tensor_hooks = {0: variable._hooks}
 
     def unwatched(self) -> bool:
-        """Whether no hook sees the gradient on its way, so that nobody can tell when and from where it arrives."""
+        """Whether no hook sees the gradient, so that the engine may add it at any time."""
         return not (self.tensor_hooks or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
 
 
 class Input(Node):
-    """The end of a path: an input of a transform. Its cotangent is only ever captured."""
+    """The last node of a path to an input of a transform. It does nothing: the engine returns the cotangent."""
 
     __slots__ = ()
 
@@ -166,8 +168,9 @@ class Input(Node):
         self.seq = LAST
 
 
-class Nowhere(Input):
-    """The end of a path to what requires grad and has no place for it (see ``Tensor._follows_base``): users see no node there."""
+class Sink(Input):
+    """The last node of a path to a view taken under ``no_grad`` of a tensor that requires grad (see ``Tensor._follows_base``). It discards
+    the gradient, and users see no node."""
 
     __slots__ = ()
 
@@ -190,7 +193,7 @@ class OpNode(Node):
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
             return Undifferentiable(level, edges, metas, op, wanted)
-        # OpNode has no __init__ of its own: what Node.__init__ does not set is set here, in the frame that every recorded call has anyway.
+        # OpNode has no __init__: its attributes are set here, because this function runs for every recorded call and saves a frame.
         node: OpNode = (op.node_class or node_class(op))(level, edges, metas)
         node.plan = plan
         node.args_at = plan.edges_at(spans) if spans else plan.at
@@ -199,7 +202,7 @@ class OpNode(Node):
         return node
 
     def as_written(self, op: Op, functional: Op) -> OpNode:
-        """This node, fresh from the tape, as that of the in-place form ``op`` of its op: ``TBackward1`` where it is ``TBackward0``."""
+        """This new node with the class of the in-place op ``op``: ``TBackward1`` in place of ``TBackward0``."""
         cls = inplace_class(op, functional)
         if cls is type(self):
             return self
@@ -208,15 +211,17 @@ class OpNode(Node):
         return node
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
-        """Keep what the plan's formulas will ask for. ``outs``: the inner outputs, a tensor, tuple or list; ``None`` as long as there are
-        none, and then another call with them must follow, which keeps what the first did."""
+        """Save what the plan's formulas need. ``outs``: the inner outputs, a tensor, tuple or list.
+
+        Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the arguments, then with the outputs.
+        """
         if HOOKS.stack:
             self._pack(args, kwargs, outs)
         else:
-            self.keep(args, kwargs, outs)
+            self.save_unpacked(args, kwargs, outs)
 
-    def keep(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
-        """:meth:`save` for who knows that there are no default hooks."""
+    def save_unpacked(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+        """:meth:`save` without pack hooks. The caller has checked that there are none."""
         plan = self.plan
         op = plan.op
         if op.n_results > 1 or kwargs:
@@ -246,7 +251,7 @@ class OpNode(Node):
         self.saved = saved
 
     def _pack(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
-        """:meth:`save` under default hooks."""
+        """:meth:`save` under pack hooks."""
         plan, level, early = self.plan, self.level, self.saved
         operands = plan.op.operands(args, kwargs, () if outs is None else outs, plan.reach)
         saved: list[Any] = []
@@ -264,7 +269,7 @@ class OpNode(Node):
         self.saved = saved
 
     def _history(self, at: int, k: int) -> Edge | None:
-        """Where the gradient of what the slot at ``at`` keeps goes; ``k`` counts in a list argument or the outputs of a list."""
+        """The history of a saved tensor: operand ``at``, or the ``k``-th tensor if the operand or the output is a list."""
         if at < 0:
             op = self.plan.op
             return None if at + op.n_results in op.nondiff else (self, at + op.n_results + k)
@@ -294,14 +299,14 @@ class OpNode(Node):
                 values.append([self._value(x, len(values), k, create_graph) for k, x in enumerate(s)])
             else:
                 values.append(s)
-        values += (plan.needs, grads, g)  # what formulas ask for under the indices -3, -2 and -1
+        values += (plan.needs, grads, g)  # formulas read these at the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
         batch = plan.elementwise and type(g) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in plan.steps:
             if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
                 continue
-            # a batch of cotangents: an elementwise formula runs once on all of it, instead of a dispatch for each of its ops
+            # on a batch of cotangents an elementwise formula runs once, without a dispatch for each of its ops
             result = run_elementwise(formula, pick(values)) if batch and asks_g else formula(*pick(values))
             if single and not spans:
                 out[at[targets[0]]] = result
@@ -329,7 +334,7 @@ class OpNode(Node):
             out[first] = result
 
     def release(self) -> None:
-        """Give up saved tensors. A node that keeps none can run again, as in torch."""
+        """Drop saved tensors. A node without any can run again, as in torch."""
         for s in self.saved or ():
             if type(s) in _TENSORS:
                 self.saved = None
@@ -343,7 +348,7 @@ class OpNode(Node):
         return found
 
     def saved_under(self, name: str, raw: bool) -> Any:
-        """What formulas will be given under that name, or with ``raw`` the handle of a saved tensor."""
+        """The saved value with that name, as formulas get it. With ``raw``: the :class:`SavedTensor` of a saved tensor."""
         if name not in self.plan.names:
             raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
         i = self.plan.names.index(name)
@@ -363,7 +368,7 @@ class OpNode(Node):
 
 
 class Undifferentiable(Node):
-    """Stands for an op without derivative by one of its arguments that require grad; says so when its gradient is asked for."""
+    """The node of an op without a derivative by an argument that requires grad. It raises ``MissingRule`` when it runs."""
 
     __slots__ = ("missing", "op")
 
@@ -385,19 +390,19 @@ _PREFIXES = ("_saved_", "_raw_saved_")
 
 
 def _saved_names(op: Op) -> set[str]:
-    """What the formulas of an op may ask for."""
+    """The names of all values that the formulas of an op may need."""
     formulas = op.record.vjp.values() if op.record is not None and op.record.vjp is not None else ()
     return {p for formula in formulas for p in parameters(formula)} - {"g", "gs", "needs"}
 
 
 def _shown(name: str) -> str:
-    """What torch calls it."""
+    """Torch's name of the saved value ``name``."""
     return name.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type")
 
 
 def _members(op: Op) -> dict[str, Any]:
-    """Of the class of an op's nodes: ``_saved_self`` and ``_raw_saved_self`` and their like; were they found by a ``__getattr__``, every
-    other attribute of a node would take twice the time."""
+    """The members of an op's node class: properties such as ``_saved_self`` and ``_raw_saved_self``. A ``__getattr__`` in their place would
+    make every other attribute of a node twice as slow."""
     members: dict[str, Any] = {"__slots__": ()}
     for name in _saved_names(op):
         for prefix in _PREFIXES:
@@ -407,13 +412,13 @@ def _members(op: Op) -> dict[str, Any]:
 
 @functools.cache
 def inplace_class(op: Op, functional: Op) -> type[OpNode]:
-    """``TBackward1`` for ``aten.t_``, where torch tells the in-place op apart from its functional form; else the class of the latter."""
+    """``TBackward1`` for ``aten.t_``, if torch has a node of its own for the in-place op, else the class of the functional form."""
     name = own_name(op.base_name, op.func._overloadname)
     return node_class(functional) if name is None else type(name, (OpNode,), _members(functional))
 
 
 def node_class(op: Op) -> type[OpNode]:
-    """``MulBackward0`` for ``aten.mul.Tensor``: the names that torch prints."""
+    """The node class of an op, with the name that torch prints: ``MulBackward0`` for ``aten.mul.Tensor``."""
     if op.node_class is None:
         functional = op.functional or op
         name = node_name(functional.base_name, functional.func._overloadname)

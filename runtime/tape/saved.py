@@ -31,7 +31,7 @@ class _Hooks(Ambient):
     ``rising``: while the result of an in-place op is packed, that tensor, whose version the dispatcher still counts up on the way out."""
 
     def __init__(self) -> None:
-        self.rising: torch.Tensor | None = None
+        self.about_to_bump: torch.Tensor | None = None
         self.stack: list[tuple[Pack, Unpack]] = []
         self.disabled: str | None = None
 

@@ -64,7 +64,7 @@ class Tape(Level):
     def is_constant(self, v: Value) -> bool:
         return edge_of(v) is None
 
-    def kept(self, inner: torch.Tensor) -> torch.Tensor:
+    def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy of what a value holds, made before a write because the node of the write wants the value from before."""
         return inner.clone()
 

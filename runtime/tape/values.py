@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..seam.levels import Level, Value
-from .nodes import AccumulateGrad, Edge, Input, Nowhere
+from .nodes import AccumulateGrad, Edge, Input, Sink
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -26,7 +26,7 @@ def edge_of(v: Any) -> Edge | None:
         node = v._accumulator() if v._accumulator is not None else None
         return (node if node is not None else accumulator_of(v)), 0
     if view is not None and _grad_enabled() and v._follows_base():
-        return Nowhere(v._level, v._inner), 0
+        return Sink(v._level, v._inner), 0
     return None
 
 
