@@ -89,8 +89,8 @@ def unrecorded(target: Any) -> None:
 
 
 def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
-    """Give ``target`` the history ``edge`` after a write. Edge number ``self_edge`` of its node is the target's former history; None: it had
-    none."""
+    """Give ``target`` the history ``edge`` after a write. Edge number ``self_edge`` of its node is the target's former history. None: it
+    had none."""
     view = target._view
     rewritten = target if view is None else view.base
     before = edge_of(rewritten)

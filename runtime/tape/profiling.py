@@ -1,6 +1,6 @@
-"""What torch's profiler is told of a backward pass: two events per node, one inside the other, with the names that torch's engine gives.
+"""Events of a backward pass for torch's profiler: two per node, one inside the other, with the names that torch's engine gives.
 
-Their sequence numbers are -1: nothing that Python may call starts an event with a number of its own.
+Their sequence numbers are -1, because torch has no Python function that starts an event with another number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Event: Any = torch._C._profiler._RecordFunctionFast
 
 @contextmanager
 def reported(node: Any) -> Generator[None]:
-    """The events of one node, around what it computes."""
+    """Report the body of the ``with`` block as the events of one node."""
     name = node.name()
     with _Event(f"autograd::engine::evaluate_function: {name}"), _Event(name):
         yield

@@ -1,4 +1,4 @@
-"""What each thread is doing now: its backward pass, its dual level of forward mode."""
+"""State of each thread: its running backward pass, and its dual level of forward mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNNING = _Running()
 
 
 class _Forward(Ambient):
-    """``dual``: the dual level of ``forward_ad``; ``off_below``: levels of smaller numbers compute no tangents, as an inner transform
+    """``dual``: the dual level of ``forward_ad``. ``off_below``: levels of smaller numbers compute no tangents, because an inner transform
     began while forward mode was off."""
 
     dual: Any = None
@@ -28,7 +28,7 @@ class _Forward(Ambient):
 
 
 FORWARD = _Forward()
-DUALS: set[weakref.ref[Any]] = set()  # of all threads that live. Empty, it answers for every one, and FORWARD need not be asked
+DUALS: set[weakref.ref[Any]] = set()  # the dual levels of all threads. While it is empty, FORWARD need not be read, which is slower
 
 
 _enabled = torch._C._is_fwd_grad_enabled
@@ -41,7 +41,7 @@ def computes_tangents(number: int) -> bool:
 
 
 def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
-    """``func(*args)`` as the function of a new ``level``, with forward mode on for it, and for outer levels if it is on now."""
+    """``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for outer levels if it is on now."""
     enabled, off_below = _enabled(), FORWARD.off_below
     if not enabled:
         FORWARD.off_below = level.number
@@ -54,20 +54,20 @@ def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
 
 
 def current_dual() -> Any:
-    """The dual level of ``forward_ad`` that this thread is in."""
+    """The dual level of ``forward_ad`` that this thread has entered, or None."""
     return FORWARD.dual if DUALS else None
 
 
 def current_graph_task_id() -> int:
-    """The number of the running backward pass, -1 where there is none."""
+    """The number of the running backward pass, -1 if there is none."""
     return -1 if RUNNING.task is None else RUNNING.task.id
 
 
 def current_node() -> Any:
-    """The node that runs now, if a backward pass does."""
+    """The node that the backward pass of this thread runs now, None without a pass."""
     return None if RUNNING.task is None else RUNNING.task.node
 
 
 def current_graph_is_retained() -> bool:
-    """Whether the graph outlives the running backward pass; True where there is none."""
+    """Whether the running backward pass retains the graph. True if there is no pass."""
     return RUNNING.task is None or RUNNING.task.keep_graph

@@ -1,7 +1,7 @@
-"""What a node keeps between forward and backward: saved tensors with their versions, or what a pack hook made of them.
+"""Saved tensors: what a node stores between forward and backward, a tensor with its version or the result of a pack hook.
 
-Saved are *inner* tensors, never values of the node's own level, so that nothing a node saves leads back to it. The history of a saved
-tensor is that of the argument or output it came from; the node knows it and passes it as ``edge`` wherever it matters.
+A node saves *inner* tensors, never values of its own level, so no saved tensor leads back to the node. The history of a saved tensor is
+that of the argument or output that it came from. The node finds it by its edges and passes it as ``edge``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Unpack = Callable[[Any], torch.Tensor]
 
 
 class _Hooks(Ambient):
-    """Default hooks of this thread; the innermost pair is the one that applies. ``disabled``: the message of who forbids them.
-    ``rising``: while the result of an in-place op is packed, that tensor, whose version the dispatcher still counts up on the way out."""
+    """Pack and unpack hooks of this thread. The last pair of ``stack`` applies. ``disabled``: the error message while hooks are forbidden.
+    ``about_to_bump``: the result of an in-place op while it is packed. The dispatcher will increment its version after that."""
 
     def __init__(self) -> None:
         self.about_to_bump: torch.Tensor | None = None
@@ -63,10 +63,10 @@ class Saved:
             raise
 
     def check(self, edge: Any) -> torch.Tensor:
-        """The tensor, if nothing has written to it since. ``edge``: its history, for the message.
+        """The tensor. Raise if it was written to since it was saved. ``edge``: its history, for the message.
 
-        A result of an in-place op expects that the dispatcher counts the write. It does not where the op ran on a resolved copy of a lazily
-        conjugated or negated target.
+        The present version may be smaller than the expected one. A saved result of an in-place op expects that the dispatcher counts the
+        write, but the dispatcher does not if the op ran on a resolved copy of a lazily conjugated or negated target.
         """
         t = self.tensor
         if t._version > self.version:
@@ -85,7 +85,7 @@ def modified(t: torch.Tensor, version: int, edge: Any = None) -> RuntimeError:
 
 
 def refuse_inference(tensor: Any) -> None:
-    """Says why the version of ``tensor``, if it is an inference tensor, cannot be had."""
+    """Raise if ``tensor`` is an inference tensor: it has no version."""
     if isinstance(tensor, torch.Tensor) and tensor.is_inference():
         raise RuntimeError(
             "Inference tensors cannot be saved for backward. Compute with a clone that is made outside of inference mode, or make the "
@@ -94,7 +94,7 @@ def refuse_inference(tensor: Any) -> None:
 
 
 class Packed:
-    """A saved tensor that went through a pack hook; ``unpack(payload)`` gets it back."""
+    """A saved tensor that went through a pack hook. ``unpack(payload)`` returns the tensor."""
 
     __slots__ = ("payload", "unpack")
 
@@ -104,20 +104,20 @@ class Packed:
 
 
 def _type_name(t: torch.Tensor) -> str:
-    if t.dtype.is_complex:  # the legacy names stop short of these
+    if t.dtype.is_complex:  # `type()` has no legacy name for these
         return f"{t.device.type.upper()}{t.type().rpartition('.')[2].removesuffix('Tensor')}Type"
     return t.type()
 
 
 def save(level: Level, t: torch.Tensor, edge: Any) -> Saved | Packed:
-    """Keep inner tensor ``t`` of history ``edge``: packed by the default hooks, if there are some and ``level`` is the eager session."""
+    """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and ``level`` is the eager session."""
     if HOOKS.stack and level.packs:
         return pack(level, t, edge, *HOOKS.stack[-1])
     return Saved(t)
 
 
 def restore(level: Level, s: Saved | Packed, edge: Any) -> torch.Tensor:
-    """The inner tensor that was saved. Raises if it was written to since, or if the unpack hook gives anything but a tensor."""
+    """The saved inner tensor. Raise if it was written to since, or if the unpack hook returns anything but a tensor."""
     if type(s) is Saved:
         return s.check(edge)
     assert type(s) is Packed
@@ -128,9 +128,9 @@ def restore(level: Level, s: Saved | Packed, edge: Any) -> torch.Tensor:
 
 
 def present(level: Level, t: torch.Tensor, edge: Any) -> Any:
-    """Inner tensor ``t`` as users may see it: a value of ``level`` with history ``edge``, or the leaf itself that it came from.
+    """Inner tensor ``t`` as users see it: a value of ``level`` with history ``edge``, or the leaf itself if it is one.
 
-    An integer has no history, though it is an output of the node that it came from: ops would record themselves for its sake.
+    An integer gets no history, even if a node made it: else ops on it would be recorded.
     """
     if edge is not None and t.dtype not in DIFFERENTIABLE:
         edge = None
@@ -154,9 +154,9 @@ def pack(level: Level, t: torch.Tensor, edge: Any, hook: Pack, unpack: Unpack) -
 
 
 class SavedTensor:
-    """As ``torch._C._autograd.SavedTensor``, what ``node._raw_saved_*`` gives: one saved tensor to look at or to register hooks on.
+    """As ``torch._C._autograd.SavedTensor``, the type of ``node._raw_saved_*``: one saved tensor to inspect or to register hooks on.
 
-    ``slots[index]`` is where ``node`` keeps it; ``edge`` its history.
+    ``node`` stores it in ``slots[index]``. ``edge``: its history.
     """
 
     __slots__ = ("_edge", "_index", "_node", "_slots")
@@ -176,7 +176,7 @@ class SavedTensor:
 
     @property
     def data(self) -> Any:
-        """What is kept: the tensor itself, or what the pack hook made of it."""
+        """What is stored: the tensor itself, or the result of the pack hook."""
         s = self._slots[self._index]
         return s.payload if type(s) is Packed else None if s is None else present(self._node.level, s.tensor, self._edge)
 
@@ -186,7 +186,7 @@ class SavedTensor:
         return s.unpack if type(s) is Packed else None
 
     def unpack(self) -> Any:
-        """The tensor as the backward pass will see it."""
+        """The tensor as users of the backward pass see it."""
         self._require_kept(FREED)
         s = self._slots[self._index]
         if s is None:
@@ -195,7 +195,7 @@ class SavedTensor:
         return present(self._node.level, t, self._edge)
 
     def register_hooks(self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None) -> None:
-        """Keep ``pack_hook(tensor)`` in place of the tensor, and use ``unpack_hook`` of that in the backward pass. At most once."""
+        """Store ``pack_hook(tensor)`` in place of the tensor. The backward pass gets ``unpack_hook`` of that. At most once per tensor."""
         if not (callable(pack_hook) and callable(unpack_hook)):
             raise TypeError(
                 f"register_hooks(): incompatible function arguments: two callables are needed, got {pack_hook!r}, {unpack_hook!r}"

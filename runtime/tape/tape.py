@@ -1,4 +1,4 @@
-"""What values, nodes and writes know of the level that records them."""
+"""The part of a recording level that values, nodes and writes use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _set_grad_enabled = torch._C._set_grad_enabled
 
 
 class Tape(Level):
-    """A level whose values have a history: how it makes them, what of a call it passes on, and how it runs the rest outside.
+    """A level whose values have a history: how it makes them, finds the edges of a call's arguments, and calls the outer levels.
 
     ``outer_mode``: the grad mode of the outer levels.
     """
@@ -25,8 +25,8 @@ class Tape(Level):
     __slots__ = ("outer_mode",)
     what = "grad, vjp or jacrev"
     keeps_history = True
-    wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # of results that become values even without a history
-    shows_values = False  # whether a user's backward is given values of it where nothing is recorded
+    wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # results of these dtypes become values even without a history
+    shows_values = False  # whether a user's backward gets values of this level also if the pass is not recorded
     runs_ctx_forward = False  # whether a custom Function may be written in the old style, ``forward(ctx, …)``
     restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
 
@@ -48,12 +48,12 @@ class Tape(Level):
         return v
 
     def input(self, outer: torch.Tensor) -> Any:
-        """An input of the transform: a value that requires grad, with an end of its own."""
+        """An input of the transform: a value that requires grad, with an ``Input`` node."""
         return self.wrap(outer, (Input(self, outer), 0))
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Run on what the values hold, in the grad mode of the outer levels."""
-        if self.outer_mode or not _grad_enabled():  # no_grad in the function holds for the outer levels, too
+        """Run ``op`` on inner tensors, in the grad mode of the outer levels."""
+        if self.outer_mode or not _grad_enabled():  # no_grad inside the function applies to the outer levels, too
             return op.run(inner, kwargs)
         _set_grad_enabled(False)
         try:
@@ -65,12 +65,12 @@ class Tape(Level):
         return edge_of(v) is None
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
-        """A copy of what a value holds, made before a write because the node of the write wants the value from before."""
+        """A copy of an inner tensor before a write, for a node whose formula needs the value from before the write."""
         return inner.clone()
 
     def collect(self, op: Op, args: Any) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
-        """The arguments as they are to the outer levels (:meth:`lowered_args`, without its frame), and of those that require grad: the
-        edges, in order; a bit for the position of each; the lengths of those that are lists."""
+        """Four things of the arguments of a call. All of them lowered (:meth:`lowered_args`, without its frame). Of those that require
+        grad: the edges, in order; a bit for the position of each; the length of each that is a list."""
         inner = list(args)
         edges: tuple[Edge | None, ...] = ()
         spans: dict[int, int] | None = None

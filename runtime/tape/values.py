@@ -1,4 +1,4 @@
-"""Values of a grad level, and where the gradient of one goes."""
+"""Values of a grad level, and their edges: where the gradient of a value goes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _grad_enabled = torch.is_grad_enabled
 
 
 def edge_of(v: Any) -> Edge | None:
-    """Where the gradient of ``v`` goes, or None when it needs none."""
+    """The edge to which the gradient of ``v`` goes, None if ``v`` does not require grad."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
         view.refresh(v)
@@ -34,7 +34,7 @@ _making = threading.Lock()
 
 
 def accumulator_of(v: Any) -> AccumulateGrad:
-    """The end of paths to a leaf, made when a graph first needs it. All threads get the same one."""
+    """The ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads get the same one."""
     with _making:
         node = v._accumulator() if v._accumulator is not None else None
         if node is None:
@@ -46,8 +46,8 @@ def accumulator_of(v: Any) -> AccumulateGrad:
 class GradValue(Value):
     """A value of a grad level.
 
-    ``_edge``: (node, output number) that made it; ``_req``: a leaf that requires grad; ``_generation``: counts changes of history by
-    writes, so that views know when to follow; ``_nested``: of the class whose values hold nested tensors.
+    ``_edge``: (node, output number) that made it. ``_req``: whether it is a leaf that requires grad. ``_generation``: counts writes that
+    changed its history, so that its views notice them. ``_nested``: a class attribute, whether its values hold nested tensors.
     """
 
     _nested: bool = False

@@ -1,7 +1,7 @@
-"""Views at a grad level: how a value finds its base again, and what a write to it means for the base's history.
+"""Views at a grad level: how a view follows its base, and how a write to a view changes the base's history.
 
-A view remembers its base and the view ops that lead to it. Writing to a view changes the base's history (``CopySlices``); every
-view of that base then finds that its generation is old and takes its history anew from its base.
+A view stores its base and the view ops that lead from the base to it. A write to a view gives the base a new history (``CopySlices``).
+Every view of that base then finds that its generation is old, and takes its history from the base again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ STALE = "its base or another view of its base has been"
 
 
 class View:
-    """How a value follows its base. ``chain``: (func, arguments after self, kwargs, output number or None) per view op.
+    """How a value follows its base. ``chain``: per view op (func, arguments after self, kwargs, output number or None).
 
-    ``creation``: why a write to it may not be recorded: made in ``"no_grad"`` or ``"inference"`` mode, by an op with several views
-    (``"multi"``), by a custom Function (``"function"``); ``""`` where it may.
+    ``creation``: why a write to it may not be recorded. It was made in ``"no_grad"`` or ``"inference"`` mode, by an op with several views
+    (``"multi"``) or by a custom Function (``"function"``). ``""``: a write may be recorded.
     """
 
     __slots__ = ("base", "chain", "creation", "generation", "reshaped")
@@ -46,7 +46,7 @@ class View:
         self.creation = creation
 
     def path(self, v: Any) -> tuple[Any, ...]:
-        """``chain``, or where the base has changed its own geometry since, the step to the memory that ``v`` shows."""
+        """The chain of ``v``. If the base has changed its geometry since, one ``as_strided`` step to the memory that ``v`` shows."""
         base = self.base
         if self.reshaped == base._reshaped:
             return self.chain
@@ -55,7 +55,7 @@ class View:
         return ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),)
 
     def replay(self, t: Any) -> Any:
-        """The same view of ``t``, which has the geometry of the base (a tangent, say, whose memory may be laid out otherwise)."""
+        """The same view of ``t``, a tensor of the base's shape. Example: its tangent, whose strides may differ."""
         if self.reshaped != self.base._reshaped:
             self._lost()
         return replay(self.chain, t)
@@ -67,14 +67,14 @@ class View:
         )
 
     def refresh(self, v: Any) -> None:
-        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by the view ops again."""
+        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by running the view ops again."""
         base = self.base
         follows = base.requires_grad
         if not follows and v._edge is None:
-            return  # not now: should the base require grad later, the view will stand behind what was written
+            return  # nothing to follow yet. If the base requires grad later, the generation is still old, and the view follows then
         if self.creation:
             if not _grad_enabled():
-                return  # nobody records from it now
+                return  # without grad mode nothing is recorded from the view
             refuse_rebase(v, STALE)
         if not follows:
             raise RuntimeError(
@@ -102,7 +102,7 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
 
 
 def _comparable(v: Any, base: Any) -> bool:
-    """Whether sizes and strides alone say what of the memory of ``base`` the view ``v`` shows."""
+    """Whether sizes and strides alone determine which part of ``base`` the view ``v`` shows."""
     a, b = v._inner, base._inner
     return (
         type(a) is torch.Tensor
@@ -120,10 +120,10 @@ def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) 
 
 
 def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> None:
-    """``v`` is a view of ``source``, which ``step`` takes (see :class:`View`)."""
+    """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of a :class:`View`."""
     if type(source) not in VALUES or source._level is not v._level:
         return
-    if source.is_inference():  # autograd knows nothing of these
+    if source.is_inference():  # inference tensors have no history
         v._edge = None
         return
     if not _grad_enabled():
@@ -133,26 +133,27 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
         v._view = View(source, (step,), creation)
         return
     creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
-    if source._req:  # a view that was made a leaf is where history begins
+    if source._req:  # a view that was made a leaf: history begins there
         v._view = View(source, (step,), creation)
     else:
         v._view = View(of.base, (*of.path(source), step), creation)
 
 
 def refuse_stale_target(target: Any) -> None:
-    """A write to a view that may not follow its base, which has changed already: say the former rather than the latter."""
+    """Raise if ``target`` is a view to which no write may be recorded, and whose base has changed. Else the error would name the change of
+    the base, not this write."""
     view = target._view
     if view is not None and view.creation and view.generation != view.base._generation and _grad_enabled() and view.base.requires_grad:
         refuse_rebase(target, WRITTEN)
 
 
 def base_edge(v: Any) -> Any:
-    """Where the gradient of the base of a view goes; None for what is no view."""
+    """The edge of the base of a view, None for a tensor that is no view."""
     return None if v._view is None else edge_of(v._view.base)
 
 
 def check_write(target: Any, edge: Any, recording: bool) -> None:
-    """Refuses writes that history could not follow. ``edge``: the target's; ``recording``: the write itself has a gradient."""
+    """Raise if the history cannot follow a write to ``target``. ``edge``: the target's. ``recording``: whether the write is recorded."""
     view = target._view
     of_base = base_edge(target)
     if view is not None and (recording or of_base is not None) and (view.base.is_nested or target.is_nested):
@@ -182,7 +183,8 @@ _REASONS = {
 
 
 def refuse_rebase(v: Any, what: str) -> None:
-    """History of ``v`` would have to come from its base, which the way it was made does not allow. ``what``: WRITTEN or STALE."""
+    """Raise: the history of ``v`` would have to come from its base, and ``v`` was made in a way that does not allow it. ``what``: WRITTEN
+    or STALE."""
     creation = v._view.creation
     node, index = getattr(v, "_edge", None) or (None, 0)
     if node is not None and len(node.metas) > 1:
@@ -199,7 +201,7 @@ def refuse_rebase(v: Any, what: str) -> None:
 
 
 def aliases(a: Any, b: Any) -> bool:
-    """Whether two tensors share memory, at whatever level they are."""
+    """Whether two tensors share memory, at any levels."""
     while isinstance(a, Value):
         a = a._inner
     while isinstance(b, Value):
@@ -212,7 +214,8 @@ def aliases(a: Any, b: Any) -> bool:
 
 
 class CopySlices(Node):
-    """History of a base after a write to one of its views: the gradient passes everywhere but through the written part."""
+    """The node of a base after a write to one of its views. The gradient of the written part goes through the node of the write, the rest
+    goes to the base's former history."""
 
     namespace = AccumulateGrad.namespace
     __slots__ = ("chain", "geometry", "inner_node", "others", "self_edge")
@@ -223,8 +226,8 @@ class CopySlices(Node):
         self.others = tuple(range(n)) if self_edge is None else (*range(self_edge), *range(self_edge + 1, n))
         edges = node.edges if self_edge is None else tuple([node.edges[i] for i in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
-        self.chain = target._view.path(target)  # without the base itself, which would close a cycle
-        # places in memory, which as_strided speaks of, count from the start of the storage
+        self.chain = target._view.path(target)  # without the base itself, to which a reference would close a cycle
+        # as_strided counts places from the start of the storage, so it needs the base's offset
         offset = base.storage_offset() if _as_strided in [step[0] for step in self.chain] else None
         self.geometry = (base.shape, base.stride(), offset)
         self.inner_node = node
@@ -251,7 +254,7 @@ class CopySlices(Node):
                 inner_wanted[i] = wanted[k + 1]
             if self.self_edge is not None:
                 inner_wanted[self.self_edge] = wanted[0]
-        # recorded, a saved result leads to the node that made it, and then that node shall be freed on its own
+        # when the pass is recorded, a saved result has the inner node as its history, which is to be freed on its own
         node = copy.copy(self.inner_node) if create_graph else self.inner_node
         out = node.apply([part.clone()], inner_wanted, create_graph)
         if self.edges[0] is not None:
@@ -264,7 +267,7 @@ class CopySlices(Node):
 
     def inputs(self) -> list[int | None]:
         shown = list(self.inner_node.inputs())
-        written = shown.index(self.self_edge) if self.self_edge is not None else 0  # the base stands in its place
+        written = shown.index(self.self_edge) if self.self_edge is not None else 0  # the base takes its place
         return [0, *(None if i is None else self.others.index(i) + 1 for i in (*shown[:written], *shown[written + 1 :]))]
 
     def release(self) -> None:
