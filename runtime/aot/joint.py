@@ -33,11 +33,11 @@ from .surroundings import without_autocast
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint graph. Placeholders: primals (arguments, closed-over tensors, bases of aliased arguments), then tangents. Results: as
-    ``boundary`` says.
+    """A joint graph. Placeholders: primals (arguments, bases of arguments that share memory, closed-over tensors), then tangents. Results
+    are what ``boundary`` says.
 
-    ``closed_over``: the tensors from outside, arguments after those of the program. ``groups``: arguments that share memory and whose
-    common base is an argument after those.
+    ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that share memory; those that are not one tensor
+    have a common base.
     """
 
     module: fx.GraphModule
@@ -215,7 +215,7 @@ class _Program:
 
     # what is known of a value
 
-    def _functional(self, v: Any) -> FunctionalValue | None:
+    def functional_value(self, v: Any) -> FunctionalValue | None:
         """``v`` at the functionalize level, if it is a value of it."""
         if isinstance(v, Value) and v._level is self.tape:
             v = v._inner
@@ -223,10 +223,15 @@ class _Program:
 
     def _read(self, v: Any) -> Any:
         """``v`` as a traced value, or as it is."""
-        found = self._functional(v)
+        found = self.functional_value(v)
         return v if found is None else self.functional.read(found)
 
-    def _edge(self, v: Any) -> Any:
+    def reshaped(self, i: int) -> bool:
+        """Whether the program has changed sizes or strides of primal ``i`` in place."""
+        found = self.functional_value(self.values[i])
+        return found is not None and bool(found._chain) and not any(i in group.members for group in self.groups if not group.identical)
+
+    def edge(self, v: Any) -> Any:
         return edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
 
     # results
@@ -247,7 +252,7 @@ class _Program:
         inputs = tuple(self._input(i, add) for i in range(len(self.values)))
         computed = _Computed(self, outs)
         outputs = tuple(computed.output(o) for o in outs)
-        tangents = tuple(add(v, self._edge(v)) for v in computed.values)
+        tangents = tuple(add(v, self.edge(v)) for v in computed.values)
         self.boundary = Boundary(inputs, outputs, tangents)
         return results, roots
 
@@ -257,14 +262,17 @@ class _Program:
 
     def _input(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
         v, flag = self.values[i], self.flags[i]
-        found = self._functional(v)
-        if found is None or any(i in g.members and not (g.identical and i == g.members[0]) for g in self.groups):
+        found = self.functional_value(v)
+        group = next((g for g in self.groups if i in g.members), None)
+        if found is not None and group is not None and not group.identical and len(found._chain) > 1:  # beyond its place in the base
+            raise RuntimeError(f"the program changes sizes or strides of argument {i} in place, which shares memory with another argument")
+        if found is None or (group is not None and not (group.identical and i == group.members[0])):
             return Input(flag)
         reshaped = tuple(ViewStep(*step) for step in found._chain)
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
-        edge = self._edge(v)
+        edge = self.edge(v)
         if flag and edge is None:
             raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
         store = found._store
@@ -292,7 +300,7 @@ class _Computed:
         self._numbers: dict[int, int] = {}  # by id of a value
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for o in outs:
-            found = program._functional(o)
+            found = program.functional_value(o)
             if found is not None and id(found._store.memory) not in program.memories:
                 shared = self._sharing.setdefault(id(found._store.memory), [])
                 if not any(o is s for s in shared):
@@ -307,21 +315,34 @@ class _Computed:
         for i, v in enumerate(program.values):
             if o is v:
                 return Output(Made.INPUT, i)
-        found = program._functional(o)
+        found = program.functional_value(o)
         if found is None:
             return Output(Made.RESULT, self._number(o))
-        steps = tuple(ViewStep(*step) for step in found._chain)
-        recorded = program._edge(o) is not None
+        recorded = program.edge(o) is not None
         memory = id(found._store.memory)
         i = program.memories.get(memory, -1)
         if i >= 0:
+            steps = self._steps(found, program.values[i])
             if self._is_view(o, program.values[i], steps):
+                if program.reshaped(i):
+                    raise RuntimeError(
+                        "the program returns a view of an argument whose sizes or strides it changes in place; return a copy"
+                    )
                 return Output(Made.INPUT, i, steps, recorded)
         elif len(self._sharing[memory]) > 1:
             base = self._base(self._sharing[memory])
-            if base is not None and (o is base or self._is_view(o, base, steps)):
-                return Output(Made.RESULT, self._number(base), () if o is base else steps, recorded)
+            if o is base:
+                return Output(Made.RESULT, self._number(base))
+            if base is not None and self._is_view(o, base, steps := self._steps(found, base)):
+                return Output(Made.RESULT, self._number(base), steps, recorded)
         return Output(Made.RESULT, self._number(o))
+
+    def _steps(self, v: FunctionalValue, base: Any) -> tuple[ViewStep, ...]:
+        """The view ops that lead from ``base``, which has this memory, to ``v``."""
+        found = self.program.functional_value(base)
+        assert found is not None
+        detached = () if v._store is found._store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
+        return (*detached, *(ViewStep(*step) for step in v._chain))
 
     def _number(self, v: Any) -> int:
         number = self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.program.whole else None
@@ -334,7 +355,7 @@ class _Computed:
         """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may come from a user's Function as well."""
         if any(isinstance(a, SYMBOLIC) for step in steps for a in pytree.tree_leaves((step.rest, step.kwargs))):
             return False
-        if self.program._edge(o) is None:
+        if self.program.edge(o) is None:
             return True
         view = getattr(o, "_view", None)
         return view is not None and view.base is base
@@ -344,7 +365,7 @@ class _Computed:
         for o in shared:
             view = getattr(o, "_view", None)
             base = o if view is None else view.base
-            found = self.program._functional(base)
+            found = self.program.functional_value(base)
             if found is not None and not found._chain:
                 return base
         return None

@@ -136,24 +136,26 @@ class _Compiled:
     def takes(self, call: Call, recording: bool, dynamic: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
         joint = self.joint
-        if joint.closed_over:
-            more = enter(joint.closed_over, recording, dynamic)
-            if more is None or more.kinds != self.outside:
-                return None
-            call = call.followed_by(more)
-        if joint.abstraction is not None and not joint.abstraction.holds([p for p in call.plain if isinstance(p, torch.Tensor)]):
+        outside = enter(joint.closed_over, recording, dynamic) if joint.closed_over else None
+        if outside is not None and outside.kinds != self.outside:
             return None
-        if self.sharing is not None and sharing(call.plain) != self.sharing:
+        every = call if outside is None else call.followed_by(outside)
+        if joint.abstraction is not None and not joint.abstraction.holds([p for p in every.plain if isinstance(p, torch.Tensor)]):
             return None
-        return call
+        if self.sharing is not None and sharing(every.plain) != self.sharing:
+            return None
+        if not any(not group.identical for group in joint.groups):
+            return every
+        call = self._with_bases(call)
+        return call if outside is None else call.followed_by(outside)
 
-    def _bases(self, call: Call) -> None:
-        """Add the bases of arguments that share memory."""
-        for group in self.joint.groups:
-            if not group.identical:
-                with torch.no_grad():
-                    call.leaves.append(group.base(call.leaves))
-                    call.plain.append(group.base(call.plain))
+    def _with_bases(self, call: Call) -> Call:
+        """``call`` with the bases of arguments that share memory."""
+        groups = [group for group in self.joint.groups if not group.identical]
+        with torch.no_grad():
+            bases = [group.base(call.leaves) for group in groups]
+            plain = [group.base(call.plain) for group in groups]
+        return call.followed_by(Call(bases, plain, [], [(False,)] * len(bases)))
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
@@ -163,10 +165,12 @@ class _Compiled:
                 saved[i] = saved[i].clone()
 
     def __call__(self, call: Call) -> object:
-        self._bases(call)
         results = self.forward(call.plain)
-        n_forward, leaves = self.n_forward, call.leaves
+        n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
         saved = results[n_forward:]
+        for leaf, record in zip(leaves, boundary.inputs, strict=True):
+            if record.reshaped:  # advances the version, so before the versions of what is saved are noted
+                record.reshape(leaf)
         if self.written:
             self._keep(saved, leaves)
         try:
@@ -182,10 +186,6 @@ class _Compiled:
             node = CompiledBackward(call.ends, metas, self, saved, versions)
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
-        boundary = self.joint.boundary
-        for leaf, record in zip(leaves, boundary.inputs, strict=True):
-            if record.reshaped:
-                record.reshape(leaf)
         for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry
             record.write(leaves[i], new, self.backward is not None and record.tangent is not None)
         made = outs[len(self.written) :]
