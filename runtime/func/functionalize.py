@@ -1,11 +1,11 @@
-"""The functionalize level: runs a program in which tensors are mutated and aliased without mutating anything.
+"""The functionalize level: runs a program with writes and views without any write.
 
-A :class:`FunctionalValue` is a view (possibly the trivial one) of a :class:`Store`, which holds the present value of one base. A write
-computes the functional form of the op, puts the result back into the base through the views between, and advances the generation of the
-memory; every other view of it finds that when it is next read, and takes its value anew.
+A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store holds the present value of one base. A write runs
+the functional form of the op, puts the result into the base through the views between them, and increments the generation of the memory.
+Any other view finds this when it is next read, and computes its value again.
 
-``b.detach()`` shows the memory of ``b`` and has a history of its own, so it is a view of a second store of the same :class:`Memory`.
-A write through one store changes the numbers of the other, and leaves the history that the outer levels know of it as it is.
+``b.detach()`` shares the memory of ``b`` but not its history. So it is a view of a second store of the same :class:`Memory`. A write
+through one store changes the numbers of the other store, but not its history at outer levels.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ aten = torch.ops.aten
 _overloads: dict[Any, Any] = {}
 
 
-# Per view op: func, arguments after self, kwargs, output number.
+# For each view op: func, arguments after self, kwargs, output number.
 Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 
 
 class Memory:
-    """What all aliases have in common: how often it was written to, and what the last write made of the base."""
+    """Memory that aliases share: how often it was written to, and the base's value after the last write."""
 
     __slots__ = ("generation", "value")
 
@@ -48,10 +48,10 @@ class Memory:
 
 
 class Store:
-    """What a family of aliases that share a history has in common: the value of their base, as of ``seen``.
+    """The base of aliases that share a history: its value at generation ``seen``.
 
-    ``source``: of what ``detach()`` gave, the store that it shows. ``recorded``: whether a write through this store was meant to be
-    differentiated. ``counter``: the version, in a list that ``detach()`` shares and ``.data`` does not.
+    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a write through this store was made with
+    grad mode. ``counter``: the version, in a list that ``detach()`` shares and ``.data`` does not.
     """
 
     __slots__ = ("counter", "memory", "recorded", "seen", "value")
@@ -65,8 +65,8 @@ class Store:
 
 
 class WrittenBack(NamedTuple):
-    """What a tensor from outside becomes at the end. ``recorded``: whether one of the writes to it was meant to be differentiated.
-    ``counted``: whether one was made otherwise than through ``.data``."""
+    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether a write to it was made with grad mode.
+    ``counted``: whether a write was made other than through ``.data``."""
 
     value: torch.Tensor
     recorded: bool
@@ -78,7 +78,8 @@ class WrittenBack(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a value lies: the views that lead to it from the base of a store. ``unrecorded``: one of them was made under no_grad."""
+    """The place of a value: a store and the views that lead from its base to the value. ``unrecorded``: one of them was made under
+    no_grad."""
 
     store: Store
     chain: Chain = ()
@@ -86,7 +87,7 @@ class Place(NamedTuple):
 
 
 class FunctionalValue(Value):
-    """A view of a store. ``_inner`` is its value as of ``_seen``; read it through ``FunctionalLevel.read``."""
+    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``FunctionalLevel.read`` returns its present value."""
 
     _level: FunctionalLevel
     _store: Store
@@ -113,7 +114,7 @@ class FunctionalValue(Value):
 
 
 class FunctionalLevel(Level):
-    """One running functionalization. ``views``: whether views are replaced by copies as well."""
+    """One running functionalization. ``views``: whether views are replaced by copies, too."""
 
     __slots__ = ("closed_over", "held", "mode", "views")
     what = "functionalize"
@@ -126,7 +127,7 @@ class FunctionalLevel(Level):
         self.held: list[tuple[torch.Tensor, Store]] = []
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
-        """The value at ``place``, without one the whole of a store of its own."""
+        """The value at ``place``. None: the base of a new store."""
         v: FunctionalValue = faithful_shell(FunctionalValue, inner)
         v._level = self
         v._inner = inner
@@ -135,7 +136,7 @@ class FunctionalLevel(Level):
         return v
 
     def present(self, store: Store) -> torch.Tensor:
-        """The value of ``store`` after the writes through other stores of its memory, which are not in its history."""
+        """The present value of ``store``. Writes through other stores of its memory change the value, and are not in its history."""
         memory, old = store.memory, store.value
         if old is not None and store.seen == memory.generation:
             return old
@@ -155,7 +156,7 @@ class FunctionalLevel(Level):
         generation = v._store.memory.generation
         if v._seen != generation:
             value = self.present(v._store)
-            with torch.set_grad_enabled(not v._unrecorded):  # whoever reads it first, under no_grad perhaps
+            with torch.set_grad_enabled(not v._unrecorded):  # the result is stored, and the first read may come under no_grad
                 for func, rest, kwargs, which in v._chain:
                     value = self._view_op(func)(value, *rest, **kwargs)
                     if which is not None:
@@ -165,7 +166,7 @@ class FunctionalLevel(Level):
         return v._inner
 
     def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
-        """Make ``new`` the value of ``v`` and of what it is a view of. ``counted``: the write advances its version."""
+        """Make ``new`` the value of ``v``, and put it into the base of ``v``. ``counted``: whether the write increments the version."""
         if new.dtype is not v.dtype:
             new = new.to(v.dtype)
         if new.shape != v.shape:
@@ -184,10 +185,10 @@ class FunctionalLevel(Level):
             bases.append(out if which is None else out[which])
         for (func, rest, kwargs, which), base in zip(reversed(v._chain), reversed(bases), strict=bool(v._chain)):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
-        if not recorded and _has_history(old):  # the numbers change alone
+        if not recorded and _has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
-                kept = old.clone()
-            new = kept.copy_(new)
+                copied = old.clone()
+            new = copied.copy_(new)
         store.value = new
         store.recorded = store.recorded or recorded
         store.counter[0] += counted
@@ -199,7 +200,8 @@ class FunctionalLevel(Level):
         return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
 
     def own(self, t: torch.Tensor) -> FunctionalValue:
-        """A closed-over tensor as a value, so that writes to it are seen by later reads and carried out at the end."""
+        """``t`` as a value of this level. For a closed-over tensor always the same value: later reads see writes to it, and they are
+        carried out at the end."""
         if isinstance(t, FunctionalValue) and t._level is self:
             return t
         known = self.closed_over.get(id(t))
@@ -213,7 +215,7 @@ class FunctionalLevel(Level):
         if op.composite:
             with self.mode:
                 return func.decompose(*args, **kwargs)
-        if func is aten.lift_fresh.default:  # a literal of the program's text: no tensor from outside, and the program may write to it
+        if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it
             return self.valued(aten.lift_fresh_copy.default(*args))
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
@@ -226,7 +228,8 @@ class FunctionalLevel(Level):
         return self.valued(func(*self.lowered_args(args), **self.lowered_kwargs(kwargs)))
 
     def lowered(self, a: Any) -> Any:
-        """The present value of ``a``, if it has one here: values of this level do, and closed-over tensors that the program has used."""
+        """The present value of ``a`` if it is a value of this level, or a closed-over tensor that the program has viewed or written to.
+        Else ``a``."""
         if isinstance(a, torch.Tensor):
             if isinstance(a, FunctionalValue) and a._level is self:
                 return self.read(a)
@@ -238,7 +241,7 @@ class FunctionalLevel(Level):
         return [[self.lowered(b) for b in a] if isinstance(a, (list, tuple)) else self.lowered(a) for a in args]
 
     def _view_op(self, func: Any) -> Any:
-        """The op that gives a view, or its copying form if views are to be removed."""
+        """``func``, a view op, or its copying form if views are to be removed."""
         return copying_form(func) if self.views else func
 
     def _view(self, op: Op, args: Any, kwargs: Any) -> Any:
@@ -267,14 +270,14 @@ class FunctionalLevel(Level):
         schema = op.func._schema
         written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
-        n_own = len(schema.returns) if op.fills_argument else 0  # results beside what is written
+        n_own = len(schema.returns) if op.fills_argument else 0  # results that are not written arguments
         functional = functional_of(op.func)
         if functional is not None:
             results = functional(*self.lowered_args(args), **_defaults(op, functional, args), **self.lowered_kwargs(kwargs))
             results = list(results) if isinstance(results, tuple) else [results]
             own, news = results[:n_own], results[n_own:]
         else:
-            # no functional form: mutate private copies instead
+            # without a functional form: write to copies of the targets
             news = [_cloned(t) for t in self.lowered_args(targets)]
             swap = dict(zip(map(id, targets), news, strict=True))
             results = op.func(
@@ -288,7 +291,7 @@ class FunctionalLevel(Level):
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
 
     def _meet(self, targets: Sequence[torch.Tensor]) -> bool:
-        """Whether two of ``targets`` may share memory, so that a write to one must come before the next."""
+        """Whether two of ``targets`` may share memory, so that they must be written one after the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
         return len(memories) < len(targets)
 
@@ -328,24 +331,25 @@ class FunctionalLevel(Level):
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Any, kwargs: Any) -> Any:
-        """An op that writes to arguments without saying so in its schema."""
+        """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
         if not hidden.when(*(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))):
             return self.valued(op.func(*plain, **named))
         results = overload(hidden.functional)(*plain, **named)
         for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
-            self._write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)  # no schema shows the write
+            # the schema does not show this write, so the dispatcher would not count it
+            self._write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
 
 
 def _defaults(op: Op, functional: Any, args: Any) -> dict[str, Any]:
-    """Defaults that only the in-place form has (``bernoulli_(p=0.5)``)."""
+    """Defaults that the in-place form has and the functional form lacks. Example: ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]
     return {a.name: op.defaults[op.positions[a.name]] for a in missing if not (a.has_default_value() or a.kwarg_only)}
 
 
 def _has_history(t: Any) -> bool:
-    """Whether an outer level that differentiates knows where ``t`` comes from."""
+    """Whether ``t`` has a history at an outer level that differentiates."""
     while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
         if t._level.keeps_history and not t._level.is_constant(t):
             return True
@@ -354,7 +358,7 @@ def _has_history(t: Any) -> bool:
 
 
 def _has_gradient(t: Any) -> bool:
-    """Whether a tape of an outer level leads to ``t``."""
+    """Whether ``t`` requires grad at an outer level."""
     while isinstance(t, Value):
         if isinstance(t, GradValue) and edge_of(t) is not None:
             return True
@@ -367,7 +371,7 @@ def _cloned(x: Any) -> Any:
 
 
 def functional_of(func: Any) -> Any:
-    """The overload that computes what ``func`` writes: same arguments, nothing written; None if ATen has none."""
+    """The overload with the arguments of ``func`` that returns what ``func`` writes, and writes nothing. None if ATen has none."""
     if func not in _overloads:
         _overloads[func] = _find_functional(func)
     return _overloads[func]
@@ -394,9 +398,10 @@ def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
 def run_functional(
     f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
-    """``f`` on functional values of ``inputs``.
+    """Run ``f`` on functional values of ``inputs``.
 
-    Returns its results one level out; the mutated inputs by their number, with their new values; mutated closed-over tensors likewise.
+    Returns three things: its results, at the next outer level; the inputs that were written to, each as its number and new value; the
+    closed-over tensors that were written to, each with its new value.
     """
     level = FunctionalLevel(remove)
     try:
@@ -418,9 +423,9 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
     >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
     tensor([1., 1.])
 
-    Results and gradients are those of ``func``. Inside, each write becomes the functional op and the views between it and its base;
-    ``remove="mutations_and_views"``: the views too become copies. What ``func`` writes to its arguments is written to them at the
-    end, by one ``copy_`` each. ``RuntimeError`` for another ``remove``.
+    Results and gradients are those of ``func``. Each write becomes a functional op, whose result is put into the base. With
+    ``remove="mutations_and_views"`` views become copies, too. An argument that ``func`` writes to gets its final value at the end, by one
+    ``copy_``. ``RuntimeError`` for another ``remove``.
     """
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""``backward`` and ``grad``: what people call, checked and put into the engine's terms."""
+"""``backward`` and ``grad``: they check the arguments of users and turn them into edges for the engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _warn_once(message: str) -> None:
 
 
 def _listed(x: Any) -> tuple[Any, ...]:
-    """The tensors that are differentiated: of what a transform made in the session, and knows nothing of, the session's."""
+    """The tensors of an argument as a tuple. A value without a history of its transform is unwrapped, so that the session may find one."""
     return tuple(map(constant_of, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
 
 
@@ -55,14 +55,14 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
 
 
 def _edge(t: Any) -> Any:
-    """(node, output number) of a tensor or an edge, None where nothing was recorded."""
+    """(node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
     if type(t) in VALUES:
         return edge_of(t) if hasattr(t, "_edge") else None
     return (t.node, t.output_nr) if isinstance(t, GradientEdge) else None
 
 
 def _refuse_unrecorded(edges: Sequence[Any]) -> None:
-    """Edges from which no backward pass can start."""
+    """Raise if no backward pass can start from one of the edges."""
     for i, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Sink:
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
@@ -77,7 +77,7 @@ def _level(edges: Sequence[Edge]) -> Any:
 
 
 def _device(node: Node) -> torch.device:
-    """Where the leaves of a graph live."""
+    """The device of the leaves of a graph."""
     stack, seen = [node], {node}
     while stack:
         node = stack.pop()
@@ -90,7 +90,7 @@ def _device(node: Node) -> torch.device:
 
 
 def _ones(t: Any, edge: Any) -> torch.Tensor | None:
-    """The cotangent of a scalar of history ``edge`` whose gradient is asked for without giving one."""
+    """The default cotangent of a scalar of history ``edge``: one. Raise if it is no real scalar."""
     if edge is None:
         return None
     is_edge = type(t) not in VALUES
@@ -103,7 +103,8 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
 
 
 def _cotangents(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
-    """One cotangent per output, of its shape (with ``batched``, of its shape after the first dimension); ones for scalars."""
+    """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the output, with ``batched`` after the first
+    dimension."""
     if given is None:
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
     given = _listed(given)
@@ -154,14 +155,14 @@ def _run(
         if g is not None:
             g = for_users(level, g) if on_values else level.lowered(g)
         roots.append((edge, g))
-    ends = None if captures is None else [_edge(t) for t in captures]
-    if ends is not None and None in ends:
+    edges_of_captures = None if captures is None else [_edge(t) for t in captures]
+    if edges_of_captures is not None and None in edges_of_captures:
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     keep = create_graph if retain_graph is None else retain_graph
     before = torch.is_grad_enabled()
     _set_grad_enabled(create_graph)
     try:
-        return level, execute(level, roots, ends, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+        return level, execute(level, roots, edges_of_captures, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
     finally:
         _set_grad_enabled(before)
 
@@ -181,10 +182,10 @@ def backward(
     >>> x.grad
     tensor([2., 4.])
 
-    ``grad_tensors``: a cotangent per tensor, of its shape; None for a real tensor of one element means one. ``inputs``: the tensors or
-    edges that alone get gradients. ``retain_graph``: leave what the nodes saved for another pass. ``create_graph``: record the pass, so
-    that gradients can be differentiated. ``RuntimeError`` for a tensor without history, a cotangent of another shape, a saved tensor that
-    was written to, and a second pass through a graph that was not retained.
+    ``grad_tensors``: a cotangent per tensor, of its shape. None stands for one, for a real tensor of one element. ``inputs``: the tensors
+    or edges that get gradients, by default all leaves. ``retain_graph``: do not free saved tensors, for another pass. ``create_graph``:
+    record the pass, so that gradients can be differentiated. ``RuntimeError`` for a tensor without history, a cotangent of another shape, a
+    saved tensor that was written to, and a second pass through a graph that was not retained.
     """
     if grad_variables is not None:
         warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
@@ -226,10 +227,10 @@ def grad(
     >>> grad((x * x).sum(), x)
     (tensor([2., 4.]),)
 
-    ``inputs``: tensors or edges; a dict gives a dict. Each gradient has the shape of its input. ``grad_outputs``, ``retain_graph``,
-    ``create_graph`` and errors: as for :func:`backward`. An input that the outputs do not depend on is a ``RuntimeError``; with
-    ``allow_unused`` its gradient is None, with ``materialize_grads`` zeros. ``is_grads_batched``: each cotangent has a batch in front,
-    of shape (B, *output), and so has each gradient; the pass runs under ``vmap``.
+    ``inputs``: tensors or edges. For a dict the result is a dict. Each gradient has the shape of its input. ``grad_outputs``,
+    ``retain_graph``, ``create_graph`` and errors: as for :func:`backward`. If the outputs do not depend on an input, there is a
+    ``RuntimeError``. With ``allow_unused`` the gradient of such an input is None, with ``materialize_grads`` zeros. ``is_grads_batched``:
+    each cotangent has the shape (B, *output), each gradient the shape (B, *input). The pass runs under ``vmap``.
     """
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
@@ -244,7 +245,7 @@ def grad(
     edges = [_edge(t) for t in outputs]
     cotangents = _cotangents(outputs, edges, grad_outputs, is_grads_batched)
     if is_grads_batched:
-        reached: list[int] = []  # vmap passes tensors on, and nothing else
+        reached: list[int] = []  # positions of the gradients that are tensors: vmap returns nothing else
 
         def one(*batched: Any) -> tuple[Any, ...]:
             grads = _grads(edges, wanted, batched, True, create_graph, allow_unused, materialize_grads)

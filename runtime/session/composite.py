@@ -1,15 +1,15 @@
-"""Composite ops of the eager session that Python hears of before ATen takes them apart.
+"""Intercepts ``linear``, ``matmul`` and ``layer_norm`` of the eager session before ATen decomposes them.
 
-ATen composes ``linear``, ``matmul`` and ``layer_norm`` above the key at which Python hears of a call, and each part then comes to
-``__torch_dispatch__`` on its own, with values in between that nobody sees. Here the whole call comes first. The tape gets the very nodes
-that it would get from the parts, so names, order and formulas stay torch's; what is left out are passes through the dispatcher and values.
-``matmul`` asks besides whether a factor requires grad, which of our tensors ATen does not know.
+ATen decomposes these ops above the dispatch key of ``__torch_dispatch__``, so each part would arrive there on its own, with intermediate
+values that no user sees. At the key ``PythonTLSSnapshot`` the whole call arrives first. The tape gets the same nodes as from the parts, so
+names, order and formulas are torch's. The passes through the dispatcher and the intermediate values are saved. There is a second reason for
+``matmul``: ATen decomposes it differently if a factor requires grad, and it does not see that flag of our tensors.
 
-The parts stand here and in no record: a record says what one op is, and this is what ATen's own code makes of three of them.
+The parts are listed here and in no record, because they follow ATen's code and not the definition of the ops.
 ``tests/runtime/session/test_composite.py`` compares the nodes with torch's.
 
-Everything but the plain case (dense tensors of the eager session, recorded, no mode that wants to see the parts) goes on as if this
-module were not there; so does all with torch before 2.13.
+Only the plain case is handled here: dense tensors of the eager session and no mode that needs to see the parts. Any other call goes on to
+ATen, and so does every call before torch 2.13.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
 BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
 NONE: dict[str, Any] = {}
-Part = tuple[torch.Tensor, Edge | None]  # what a tensor holds, and where its gradient goes
+Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _active_modes = torch._C._len_torch_dispatch_stack
 _autocast = torch._C._is_any_autocast_enabled
 
 
 def plain_case() -> bool:
-    """Whether nobody but the session's tape wants to see the parts."""
+    """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast, dual level or inference mode."""
     modes = HOOKS.stack or SCOPE.levels or _active_modes() or _autocast()
     return current_dual() is None and not modes and (_grad_enabled() or not _inference())
 
 
 def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
-    """What a dense tensor of the eager session holds and where its gradient goes, if calls are recorded; a plain tensor has no gradient.
-    None for any other."""
+    """The inner tensor and the edge of a dense tensor of the eager session. The edge is None without grad mode. A plain tensor is its own
+    inner tensor, without an edge. None for any other argument."""
     kind = type(a)
     if kind is Tensor:
         edge = None
@@ -66,7 +66,7 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
         a = a._inner
         if type(a) is not torch.Tensor:
             return None
-    elif kind is torch.Tensor and not a.requires_grad:  # else torch would record what is done with it here
+    elif kind is torch.Tensor and not a.requires_grad:  # with requires_grad torch would record the calls made here
         edge = None
     else:
         return None
@@ -74,8 +74,8 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
 
 
 def step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None) -> Part:
-    """Run ``op`` and record it: its result and the edge to that. ``wanted`` has a bit for each argument with one of the ``edges``; none
-    for an op that is not to be recorded. ``kernel``: an in-place form of the op, for an argument whose value nobody needs any more."""
+    """Run ``op`` and record it. Returns the result and its edge. ``wanted``: a bit for each argument that has one of the ``edges``. Without
+    any bit the op is not recorded. ``kernel``: an in-place form of the op, if the value of its first argument is no longer needed."""
     out = (kernel or op.kernel)(*inner)
     if not wanted:
         return out, None
@@ -85,7 +85,7 @@ def step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, 
 
 
 def product(x: Part, weight: Part, bias: Part) -> Part:
-    """``addmm(bias, x, weight.t())``, as ATen composes ``linear`` of a matrix."""
+    """``addmm(bias, x, weight.t())``: the parts of ``linear`` of a matrix."""
     of_bias, of_x = bias[1], x[1]
     transposed, of_weight = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
     wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
@@ -94,13 +94,13 @@ def product(x: Part, weight: Part, bias: Part) -> Part:
 
 
 def flattened(x: Part) -> Part:
-    """A view as a matrix of the last dimension's rows."""
+    """``x`` viewed as a matrix. Its last dimension stays."""
     shape = x[0].shape
     return step(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
-    """:func:`product`, between two views where ``x`` is no matrix; None if ATen would do otherwise."""
+    """:func:`product`, between two views if ``x`` is no matrix. None if ATen would use other ops."""
     known = known_part(x), known_part(weight), known_part(bias)
     if None in known:
         return None
@@ -119,7 +119,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _linear_without_bias(x: Any, weight: Any) -> Any:
-    """``mm(x, weight.t())``, as ATen composes ``linear`` of a matrix; None elsewhere."""
+    """``mm(x, weight.t())``: the parts of ``linear`` of a matrix without a bias. None for other arguments."""
     known = known_part(x), known_part(weight)
     if None in known:
         return None
@@ -130,7 +130,7 @@ def _linear_without_bias(x: Any, weight: Any) -> Any:
 
 
 def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
-    """An op of two tensors, recorded if one of them requires grad."""
+    """Run an op of two tensors. It is recorded if one of them requires grad."""
     of_x, of_y = x[1], y[1]
     if of_x is None:
         return step(op, [x[0], y[0]], () if of_y is None else (of_y,), 0 if of_y is None else 2, kernel)
@@ -138,7 +138,7 @@ def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
 
 
 def _folded(x: Any, y: Any) -> Any:
-    """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product; None if it is not that."""
+    """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product. None for other arguments."""
     known = known_part(y)
     if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
         return None
@@ -158,8 +158,8 @@ def _folded(x: Any, y: Any) -> Any:
 
 
 def _matmul(x: Any, y: Any) -> Any:
-    """``matmul`` where ATen folds a stack for the sake of a factor that requires grad, whose gradient would else be a stack that has yet to
-    be summed; None elsewhere."""
+    """``matmul`` in the case in which ATen folds a stack because the other factor requires grad. Without folding, the gradient of that
+    factor would be a stack that has to be summed. None in other cases."""
     if y.dim() <= 2:
         return _folded(x, y)
     known = known_part(x)
@@ -172,7 +172,7 @@ def _matmul(x: Any, y: Any) -> Any:
 
 
 def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """The first result of ``native_layer_norm``, whose others nobody asked for; None if an argument is not of the plain kind."""
+    """The first result of ``native_layer_norm``. The others are not used. None if an argument is no :data:`Part`."""
     inner: list[Any] = [x, sizes, weight, bias, eps]
     edges: tuple[Edge, ...] = ()
     wanted = 0
@@ -219,9 +219,10 @@ def _dispatched_layer_norm(
     return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
-# Before, where nothing lies between here and `__torch_dispatch__` (inference mode, say), the dispatcher ended in an internal assertion.
-HEARD = torch.__version__ >= (2, 13)  # type: ignore[operator]
-LIBRARY = torch.library.Library("aten", "IMPL")  # what it registers lasts as long as it does
+# Before torch 2.13 the dispatcher failed with an internal assertion if no key was active between here and `__torch_dispatch__`. Example:
+# inference mode.
+INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
+LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
 for _name, _handler in (("linear", _dispatched_linear), ("matmul", _dispatched_matmul), ("layer_norm", _dispatched_layer_norm)):
-    if HEARD:  # of any tensor subclass that handles its own calls, ours or not
+    if INTERCEPTED:  # the handlers get the calls of every tensor subclass that handles its own calls, ours or not
         LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)

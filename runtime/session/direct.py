@@ -1,10 +1,10 @@
-"""Methods of the session's tensors that run straight on what they hold, where a pass through the dispatcher would add nothing.
+"""Methods of the session's tensors that run directly on the inner tensor, where a pass through the dispatcher would add nothing.
 
-``x[0, 1, 2]`` is three view ops to ATen, each of which would come to ``__torch_dispatch__`` on its own; ``bool(x)`` is none that a tape
-records. Here they are one call on the plain tensor inside. The tape gets the nodes that it would get from the parts. A write that no
-history can see, such as those of an optimizer under ``no_grad``, is the write and a count of it.
+Example: ATen runs ``x[0, 1, 2]`` as three view ops, and each would arrive in ``__torch_dispatch__``. ``bool(x)`` is never recorded. Here
+each is one call on the inner tensor. The tape gets the same nodes as from the parts. A write without history, such as an optimizer's under
+``no_grad``, is done on the inner tensor, and its version is counted.
 
-All else goes to torch's own method: values of other classes, modes that want to see each call, and forward mode.
+Everything else goes to torch's own method: values of other classes, modes that need to see each call, and forward mode.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _traced: Callable[[], Any] = torch._C._get_tracing_state
-_END = 2**63 - 1  # where a slice without an end ends, as ATen has it
+_END = 2**63 - 1  # ATen's end of a slice without an end
 _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
-    """Whether nobody but the session's tape would see a call of its tensors: no mode, no trace of torch's, no dual level."""
+    """Whether only the session's tape would see a call of its tensors: no mode, no trace of torch's, no dual level."""
     return not (_dispatch_modes() or _function_modes()) and current_dual() is None and _traced() is None
 
 
 def _dense(t: Any) -> bool:
-    """Whether this is a strided plain tensor, which a tensor of the session shares its memory and version counter with."""
+    """Whether ``t`` is a strided plain tensor. A value that holds it shares its memory and version counter."""
     return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
 
 
 def _basic(index: tuple[Any, ...]) -> bool:
-    """Whether view ops alone answer to ``index``: integers, slices of integers with positive steps, None and one Ellipsis."""
+    """Whether ``index`` needs only view ops: integers, slices of integers with positive steps, None and at most one Ellipsis."""
     ellipses = 0
     for i in index:
         if type(i) is int or i is None:
@@ -73,8 +73,8 @@ def _basic(index: tuple[Any, ...]) -> bool:
 
 
 def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
-    """The view ops that ATen makes of an index, with their arguments after ``self``. In a tuple it leaves out a slice of everything;
-    ``lone``: the index is none."""
+    """The view ops that ATen runs for an index, with their arguments after ``self``. In a tuple ATen leaves out a slice of everything.
+    ``lone``: the index is no tuple."""
     parts: list[tuple[Op, tuple[Any, ...]]] = []
     sizes = iter(shape)
     skipped = len(shape) - sum(i is not None and i is not Ellipsis for i in index)
@@ -113,11 +113,11 @@ def _getitem(self: Any, index: Any) -> Any:
             edge = edge_of(self) if _grad_enabled() else None
             if edge is None or sum(i is not None and i is not Ellipsis for i in each) <= inner.dim():
                 return _view(self, each, lone, edge)
-    return _native_getitem(self, index)  # the very index: a list of lists stands for a tuple, and one in a tuple does not
+    return _native_getitem(self, index)  # not `each`: a list of lists is read as a tuple, but not inside a tuple
 
 
 def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
-    """``t[index]`` as a view of ``t``, whose gradient goes to ``edge``."""
+    """``t[index]`` as a view of ``t``. ``edge``: that of ``t``, or None if nothing is recorded."""
     inner = t._inner
     if edge is None:
         inner = inner[index]
@@ -135,7 +135,7 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
         new = value._inner if kind is Tensor else value
         plain = kind in _NUMBERS or (_dense(new) and (kind is Tensor or not new.requires_grad))
         if _grad_enabled() and (recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))):
-            plain = False  # torch hands its mark on, if it sees the write
+            plain = False  # torch must see the write to pass its mark on
         lone = type(index) is not tuple
         each = (index,) if lone else index
         if plain and _dense(inner) and _basic(each):
@@ -152,14 +152,14 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
                 new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
             if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):
                 run(SESSION, _COPY if part.shape == new.shape else _FILL, (part, value), {})
-                _increment_version([inner])  # as the dispatcher does on the way out
+                _increment_version([inner])  # as the dispatcher does after the call
                 return
     _native_setitem(self, index, value)
 
 
 def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
-    """Where the gradients of ``target``, of its base and of ``value`` go; None if none goes anywhere. Who holds them keeps the ends of
-    leaves, which are made anew otherwise."""
+    """The edges of ``target``, of its base and of ``value``. None if there are none. While the caller holds them, the ``AccumulateGrad``
+    nodes of leaves stay alive, so they need not be made again."""
     found = (edge_of(target), view_history.base_edge(target), edge_of(value) if type(value) is Tensor else None)
     return None if found == (None, None, None) else found
 
@@ -174,7 +174,7 @@ def _clone(self: Any, **kwargs: Any) -> Any:
 
 
 def _reading(native: Any) -> Callable[[Any], Any]:
-    """A question about the number in a tensor."""
+    """A method that reads the number in a tensor."""
 
     @functools.wraps(native)
     def answer(self: Any) -> Any:
@@ -184,7 +184,7 @@ def _reading(native: Any) -> Callable[[Any], Any]:
 
 
 def _writing(native: Any) -> Callable[..., Any]:
-    """An in-place method. Where nothing is recorded, and no view could ask for its history, it writes to what the tensor holds."""
+    """An in-place method. It writes to the inner tensor if nothing is recorded and no view needs the history."""
 
     @functools.wraps(native)
     def write(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -224,7 +224,7 @@ def _comparing(native: Any) -> Callable[..., Any]:
 
 
 def _no_history(t: Any) -> bool:
-    """Whether ``t`` is no view and does not require grad, by torch's engine neither."""
+    """Whether ``t`` is no view and requires grad neither by our engine nor by torch's."""
     return t._edge is None and not t._req and t._view is None and not recorded_by_torch(t)
 
 

@@ -1,12 +1,12 @@
-"""Dual tensors at level zero: what a tensor's tangent is while a dual level of ``forward_ad`` is active.
+"""Dual tensors at level zero: the tangents of tensors while a dual level of ``forward_ad`` is active.
 
-A dual tensor is an ordinary :class:`runtime.Tensor`; its tangent, another one, is kept *on the inner tensor that it holds*. The tape
-saves inner tensors, so whatever a node saves brings its tangent along, and a backward pass, which runs on values inside a dual level,
-gives gradients with tangents: forward over reverse. Tangents are computed by the same rules as those of ``func.pushforward``, on values
-of level zero that keep their histories, so a tangent can be differentiated: reverse over forward. Neither would follow from a level
-of its own. At an inner level the tape would save primals without their tangents; at an outer one it would not record tangents.
+A dual tensor is an ordinary :class:`runtime.Tensor`. So is its tangent, which is stored *on the inner tensor* of the dual tensor. The tape
+saves inner tensors, so a saved tensor brings its tangent along. Inside a dual level a backward pass runs on values, so its gradients get
+tangents: forward over reverse. Tangents are computed by the rules of ``func.pushforward``, on values of level zero with their histories. So
+a tangent can be differentiated: reverse over forward. A level for forward mode would do neither. At an inner level the tape would save
+primals without tangents. At an outer level it would not record tangents.
 
-A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``), to which level zero hands that thread's calls.
+A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``). Level zero passes that thread's calls to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _enabled = torch._C._is_fwd_grad_enabled
 
 
 class fwd_grad_enabled:
-    """Turns forward mode on or off, until the end of the ``with`` block if there is one."""
+    """Turn forward mode on or off. As a context manager: until the end of the ``with`` block."""
 
     def __init__(self, mode: bool) -> None:
         self.before = _enabled()
@@ -46,7 +46,8 @@ class fwd_grad_enabled:
 
 
 class Tangents:
-    """The tangents of one dual level. A cleared or foreign entry counts for nothing, so a tensor that outlives the level is its primal."""
+    """The tangents of one dual level. An entry of another dual level is ignored, and ``close`` removes all entries. So a tensor that
+    outlives the level is its primal."""
 
     __slots__ = ("holders",)
 
@@ -54,7 +55,7 @@ class Tangents:
         self.holders: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def put(self, inner: torch.Tensor, tangent: Any) -> None:
-        """Give ``inner`` its tangent; None says that it has none even where the base that it is a view of has one."""
+        """Give ``inner`` its tangent. None: it has no tangent, even if it is a view of a base with one."""
         inner._dual = (self, tangent)  # type: ignore[attr-defined]
         self.holders[id(inner)] = inner
 
@@ -65,12 +66,12 @@ class Tangents:
         self.holders.clear()
 
     def entered(self, inner: torch.Tensor) -> bool:
-        """Whether :meth:`put` was called for ``inner``, be it with None. Another thread's dual level may have done so since."""
+        """Whether :meth:`put` was called for ``inner``, also with None. False if another thread's dual level has called it since."""
         held = getattr(inner, "_dual", None)
         return held is not None and held[0] is self
 
     def of(self, v: Any) -> Any:
-        """The tangent of a value of level zero, or None. A view whose base got one by a write takes its part of it."""
+        """The tangent of a value of level zero, or None. A view whose base got a tangent by a write takes its part of that tangent."""
         held = getattr(v._inner, "_dual", None)
         if held is not None and held[0] is self:
             return held[1]
@@ -80,14 +81,15 @@ class Tangents:
         held = getattr(view.base._inner, "_dual", None)
         if held is None or held[0] is not self or held[1] is None:
             return None
-        with torch.enable_grad():  # whoever asks first, under no_grad perhaps
+        with torch.enable_grad():  # the result is stored, and the first call may come under no_grad
             tangent = view.replay(held[1])
         self.put(v._inner, tangent)
         return tangent
 
 
 class DualSession:
-    """The session as a thread inside a dual level sees it: every call also computes the tangents of what it returns or writes."""
+    """Handles the session's calls of a thread inside a dual level. Each call also computes the tangents of its results and of its
+    writes."""
 
     __slots__ = ("__weakref__", "session", "tangents")
 
@@ -96,7 +98,7 @@ class DualSession:
         self.tangents = Tangents()
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The call itself on the session's tape."""
+        """Run the call on the session's tape, without tangents."""
         return self.session.record(func, args, kwargs)
 
     def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
@@ -115,14 +117,14 @@ class DualSession:
         if not found:
             out = self.record(func, args, kwargs)
             if op.kind is VIEW and isinstance(args[0], Value) and args[0]._level is self.session and self.tangents.entered(args[0]._inner):
-                self._put_all(op, out, None)  # a view of an unpacked primal has no more of a tangent than that
+                self._put_all(op, out, None)  # like an unpacked primal, a view of it has no tangent
             return out
         record = op.record
         if record is None and op.composite:
             return func.decompose(*args, **kwargs)
         if len(op.nondiff) >= op.n_results:
             return self.record(func, args, kwargs)
-        if record is None or record.vjp is None:  # the tape would decompose it below us, and lose the tangents between
+        if record is None or record.vjp is None:  # the tape would decompose it, and intermediate tensors would have no tangents
             decomposed = decomposition_of(op, "jvp")
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
@@ -130,7 +132,7 @@ class DualSession:
                 raise MissingRule(str(func), "jvp")
         if op.kind is VIEW:
             out = self.record(func, args, kwargs)
-            self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent: a write to either shows in both
+            self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent, so that they share writes
             return out
         out = self.record(func, args, kwargs)
         ts = tangent_rule(op)(op, [self.without_tangent(a) for a in args], tangents, kwargs, self.without_tangent(out))
@@ -157,7 +159,7 @@ class DualSession:
         return tangents, found
 
     def without_tangent(self, a: Any) -> Any:
-        """``a`` with its history and without its tangent; lists are entered."""
+        """``a`` with its history and without its tangent. In a list or tuple: each element."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
                 return self.session.wrap(a.detach())
@@ -173,13 +175,13 @@ class DualSession:
             if not isinstance(o, Value) or i in op.nondiff or not (o.is_floating_point() or o.is_complex()):
                 continue
             t = None if tangents is None else tangents[i]
-            if op.kind is not VIEW:  # where the derivative vanishes, torch shows a tangent of zeros
+            if op.kind is not VIEW:  # as in torch, a result with the derivative zero has a tangent of zeros
                 t = torch.zeros_like(o.detach()) if t is None else laid_out_like(fit(t, o), o._inner)
             if t is not None or op.kind is VIEW:
                 self.tangents.put(o._inner, t)
 
     def _write(self, op: Op, args: Any, kwargs: Any, tangents: list[Any]) -> Any:
-        """An in-place op: the tangent of the target is written in place as well, so that tangents alias as primals do."""
+        """Run an in-place op. The tangent of the target is written in place, too, so that tangents share memory where primals do."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -199,17 +201,17 @@ class DualSession:
         before = [_apart(self.without_tangent(a), target) for a in args]
         own = self.tangents.of(target)
         if own is not None:
-            tangents = [_apart(t, own) for t in tangents]  # what the tape saves of them must not be written to
+            tangents = [_apart(t, own) for t in tangents]  # the tape saves them, so they must not be written to
         self.record(op.func, args, kwargs)
         after = self.without_tangent(target)
         if torch.is_grad_enabled():
-            after = after.clone()  # the dispatcher counts this write only when we return, so the tape may not save the target itself
+            after = after.clone()  # the dispatcher counts this write after we return, so the tape must not save the target itself
         t = None if functional.nondiff else tangent_rule(functional)(functional, before, tangents, kwargs, after)
         self.assign(target, None if t is None else fit(t, target), tangents)
         return target
 
     def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
-        """``target`` was written to, and ``t`` is now its tangent, which may be one of ``inputs``."""
+        """Give ``target``, which was written to, the tangent ``t``. None: zero. ``t`` may be one of ``inputs``."""
         tangents = self.tangents
         own = tangents.of(target)
         if own is not None:
@@ -220,12 +222,12 @@ class DualSession:
                 tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
                 return
             base = view.base
-            of_base = empty_like_laid_out(t, base._inner)  # made from t, so that it is batched where t is
+            of_base = empty_like_laid_out(t, base._inner)  # made from t, so that it is batched if t is
             tangents.put(base._inner, of_base)
             tangents.of(target).copy_(t)
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
-        """A copy with a copy of the tangent, as :meth:`GradLevel.kept`."""
+        """As :meth:`Tape.copy_before_write`, with a copy of the tangent."""
         copy = inner.clone()
         held = getattr(inner, "_dual", None)
         if held is not None and held[0] is self.tangents and held[1] is not None:
@@ -238,7 +240,7 @@ def _storage_of(t: Any) -> Any:
 
 
 def _apart(a: Any, written: Any) -> Any:
-    """``a``, or a copy of it if it shares memory with what is about to be written."""
+    """``a``, or a copy of it if it shares memory with ``written``. In a list or tuple: each element."""
     if type(a) is list or type(a) is tuple:
         return type(a)(_apart(b, written) for b in a)
     if isinstance(a, Value) and (a is written or _storage_of(a._inner) == _storage_of(written._inner)):
@@ -247,7 +249,7 @@ def _apart(a: Any, written: Any) -> Any:
 
 
 def unshared(t: Any, inputs: list[Any]) -> Any:
-    """Tangents with memory of their own: they are written in place, so no two values may have the same."""
+    """``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in place, so no two values may share one."""
     if isinstance(t, (tuple, list)):
         return [unshared(x, inputs) for x in t]
     if t is None or not isinstance(t, Value):
@@ -269,7 +271,7 @@ def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
 
 
 def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
-    """Zeros made from ``t``, in a storage as large as that of ``p`` and of its geometry, so that every view of ``p`` has one there."""
+    """Zeros made from ``t``, with the geometry of ``p`` in a storage of the same size, so that every view of ``p`` can be taken of them."""
     if p.layout is not torch.strided:
         return t.new_zeros(p.shape)
     cells = p.untyped_storage().nbytes() // p.itemsize
@@ -280,8 +282,8 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:
-    """``t`` itself if it lies in memory as ``p`` does, else a copy that does. Of a value of an inner level (a batch of tangents) the
-    strides alone are compared: it has no memory of its own."""
+    """``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of an inner level (a batch of tangents) only the
+    strides are compared, because it has no memory of its own."""
     if type(p) is not torch.Tensor or p.layout is not torch.strided or t.layout is not torch.strided:
         return t
     inner = t._inner if isinstance(t, Value) and t._level.number == 0 else t

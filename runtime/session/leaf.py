@@ -1,4 +1,4 @@
-"""Plain torch tensors that require grad, as leaves of our tape whose gradient arrives where torch would put it."""
+"""Plain torch tensors that require grad, as leaves of our tape. The gradient is added where torch would add it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tensor import Tensor, wrap
 
 
 def as_leaf(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as a value. A plain leaf that requires grad becomes a leaf of ours that adds what it gets to ``t.grad``."""
+    """``t`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose gradient is added to ``t.grad``."""
     if isinstance(t, Value):
         return t
     if not t.requires_grad:

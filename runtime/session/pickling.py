@@ -1,5 +1,5 @@
-"""How tensors of the session are copied and pickled: as torch's own are, so that files hold nothing of this package and any torch reads
-them. Under the drop-in, torch's rebuilding functions make tensors of the session of them again."""
+"""How tensors of the session are copied and pickled: as torch's own. A file names nothing of this package, so any torch can read it.
+Under the drop-in, torch's rebuilding functions make tensors of the session again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _requires_grad: Any = torch._C.TensorBase.requires_grad
 
 
 def state_of(t: Any, own: frozenset[str]) -> Any:
-    """As ``object.__getstate__``, without the names ``own``, in which the session keeps what it knows of the tensor."""
+    """As ``object.__getstate__``, without the attributes ``own``, which belong to the session."""
     state = object.__getstate__(t)
     found, slots = state if isinstance(state, tuple) else (state, None)
     found = {name: value for name, value in (found or {}).items() if name not in own}
@@ -22,7 +22,7 @@ def state_of(t: Any, own: frozenset[str]) -> Any:
 
 
 def reduced(t: Any, kind: type, protocol: Any) -> Any:
-    """What pickle notes of ``t``, which users know as a ``kind``: torch's functions, and the storage that the tensor lies in."""
+    """The result of ``__reduce_ex__`` for ``t``, whose class is ``kind`` for users. It names torch's functions and the tensor's storage."""
     warn_if_has_hooks(t)
     state = t.__getstate__()
     if kind is torch.Tensor and state and state.pop("_is_param", False):
@@ -35,7 +35,7 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
 
 
 def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
-    """What ``t`` holds; with that flag, if it is a tensor of torch's own."""
+    """The inner tensor of ``t``. With ``requires_grad``, and if it is a plain tensor: detached, with that flag set."""
     inner: torch.Tensor = t._inner
     if requires_grad and type(inner) is torch.Tensor:
         inner = inner.detach()
@@ -44,7 +44,7 @@ def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
 
 
 def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
-    """``copy.deepcopy``: of leaves alone. Copies of tensors that share memory share it, too."""
+    """``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share memory share memory, too."""
     if not t.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
     new = t._copied(copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))

@@ -1,8 +1,8 @@
 """Recurrent layers and cells of the eager session, recorded without a pass through the dispatcher for each op of each step.
 
-ATen composes ``gru``, ``rnn_tanh``, ``rnn_relu``, the ``lstm`` that oneDNN does not run, and their cells of products and activations. As in
-``composite``, the tape gets the very nodes of these parts. Where nothing is recorded, torch's own kernels run the layer on what the
-tensors hold.
+ATen decomposes ``gru``, ``rnn_tanh``, ``rnn_relu``, an ``lstm`` that oneDNN does not run, and their cells into products and activations. As
+in ``composite``, the tape gets the same nodes as from these parts. If nothing is recorded, torch's own kernels run the layer on the inner
+tensors.
 
 Dropout between layers, layers without biases, projections and packed sequences go on to ATen.
 """
@@ -18,7 +18,7 @@ from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE, Value, innermost, lifted
 from ..tape import view_history
 from ..tape.nodes import OpNode
-from .composite import BELOW, HEARD, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
+from .composite import BELOW, INTERCEPTED, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
@@ -32,8 +32,8 @@ _base: Any = torch.Tensor
 _add_, _mul_ = _base.add_, _base.mul_
 _increment_version: Any = torch._C._increment_version
 
-Weights = list[Part]  # of the input, of the state, and their biases
-Cell = Callable[[Part, Any, Weights, bool], Any]  # (input or its gates, state, weights, which it is) -> the next state
+Weights = list[Part]  # weight of the input, weight of the state, and the bias of each
+Cell = Callable[[Part, Any, Weights, bool], Any]  # (input or its gates, state, weights, whether it is the gates) -> the next state
 
 
 def _unary(op: Op, x: Part, *rest: Any, kernel: Any = None) -> Part:
@@ -49,7 +49,7 @@ def _tanh_(x: Part) -> Part:
 
 
 def _several(op: Op, x: Part, *rest: Any) -> list[Part]:
-    """An op with a list of results."""
+    """Run and record an op with a list of results."""
     outs = op.kernel(x[0], *rest)
     if x[1] is None:
         return [(o, None) for o in outs]
@@ -59,7 +59,7 @@ def _several(op: Op, x: Part, *rest: Any) -> list[Part]:
 
 
 def _joined(op: Op, parts: list[Part], dim: int) -> Part:
-    """``stack`` or ``cat``."""
+    """Run and record ``stack`` or ``cat``."""
     inner = [t for t, _ in parts]
     out = op.kernel(inner, dim)
     edges = tuple([e for _, e in parts])
@@ -79,7 +79,7 @@ def _of_state(h: Part, weights: Weights) -> Part:
 
 
 def _gates(x: Part, weights: Weights, ready: bool) -> Part:
-    """What the input adds to the gates; ``ready``: ``x`` is that already."""
+    """The input's part of the gates. ``ready``: ``x`` is that part already."""
     return x if ready else product(x, weights[0], weights[2])
 
 
@@ -87,11 +87,11 @@ def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
     of_input = _chunks(_gates(x, weights, ready), 3)
     of_state = _chunks(_of_state(h, weights), 3)
     reset = _sigmoid_(binary(_ADD, of_state[0], of_input[0], _add_))
-    kept = _sigmoid_(binary(_ADD, of_state[1], of_input[1], _add_))
+    update = _sigmoid_(binary(_ADD, of_state[1], of_input[1], _add_))
     new = _tanh_(binary(_ADD, of_input[2], binary(_MUL, of_state[2], reset)))
-    out = binary(_ADD, binary(_MUL, binary(_SUB, h, new), kept), new, _add_)
+    out = binary(_ADD, binary(_MUL, binary(_SUB, h, new), update), new, _add_)
     if not ready:
-        _increment_version([out[0]])  # ATen's last product is one in place, of which it saves a copy
+        _increment_version([out[0]])  # in a cell ATen's last product is in place, with a copy saved: its result has one more version
     return out
 
 
@@ -109,9 +109,9 @@ def _relu_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
 
 def _lstm_cell(x: Part, state: tuple[Part, Part], weights: Weights, ready: bool) -> tuple[Part, Part]:
     parts = _chunks(_total(x, state[0], weights, ready), 4)
-    taken, kept, new, shown = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])
-    c = binary(_ADD, binary(_MUL, kept, state[1]), binary(_MUL, taken, new), _add_)
-    return binary(_MUL, shown, _unary(_TANH, c)), c
+    i, f, new, o = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])  # input, forget and output gate
+    c = binary(_ADD, binary(_MUL, f, state[1]), binary(_MUL, i, new), _add_)
+    return binary(_MUL, o, _unary(_TANH, c)), c
 
 
 def _of_input(x: Part, weights: Weights) -> Part:
@@ -127,7 +127,7 @@ def _of_input(x: Part, weights: Weights) -> Part:
 
 
 def _layers(cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int) -> tuple[Part, list[Any]]:
-    """The outputs of the last layer, time first, and the last state of every layer and direction."""
+    """The outputs of the last layer, with time as the first dimension, and the last state of every layer and direction."""
     last: list[Any] = []
     for first in range(0, len(weights), directions):
         outputs: list[Part] = []
@@ -145,7 +145,7 @@ def _layers(cell: Cell, x: Part, states: list[Any], weights: list[Weights], dire
 
 
 def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]) -> Any:
-    """A layer of ATen's by its ``options``, the arguments after ``params``; None if it is not of the kind that is recorded here."""
+    """The results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's arguments after ``params``."""
     biases, number, dropout, train, both, batch_first = options
     directions = 1 + both
     states = hx if cell is _lstm_cell else [hx]
@@ -157,7 +157,7 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
     if not all(t.device.type == "cpu" and t.dtype is inner.dtype for t, _ in parts) or inner.dim() != 3 or not inner.numel():
         return None
     if cell is _lstm_cell and inner.dtype is not torch.float64:
-        return None  # a single op of oneDNN's
+        return None  # oneDNN runs it as a single op
     if any(s.dim() != 3 or s.shape[0] != number * directions for s, _ in parts[1 : 1 + len(states)]):
         return None
     given = [parts[i : i + 4] for i in range(1 + len(states), len(parts), 4)]
@@ -169,7 +169,7 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
         return tuple(SESSION.wrap(o) for o in outs)
     contiguous = (inner.transpose(0, 1) if batch_first else inner).is_contiguous()
     if not contiguous and (of_x is not None or any(w[0][1] is None for w in given[:directions])):
-        return None  # ATen copies the input in its own way
+        return None  # ATen copies the input, and the nodes of that copy are not reproduced here
     sequence = _unary(_TRANSPOSE, parts[0], 0, 1) if batch_first else parts[0]
     split = [_several(_UNBIND, s, 0) for s in parts[1 : 1 + len(states)]]
     out, last = _layers(cell, sequence, list(zip(*split, strict=True)) if cell is _lstm_cell else split[0], given, directions)
@@ -179,7 +179,7 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
 
 
 def _batch_first(cell: Cell, out: Part) -> Any:
-    """The outputs of a layer transposed: a view for an LSTM, in place for all others."""
+    """The outputs of a layer with the batch as the first dimension. ATen returns a view for an LSTM, else it transposes in place."""
     if cell is _lstm_cell:
         viewed = SESSION.wrap(*_unary(_TRANSPOSE, out, 0, 1))
         view_history.mark_view(viewed, _TRANSPOSE, (SESSION.wrap(*out), 0, 1), {})
@@ -192,7 +192,7 @@ def _batch_first(cell: Cell, out: Part) -> Any:
 
 
 def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
-    """A cell of ATen's; None if it is not of the kind that is recorded here."""
+    """The results of a recurrent cell, None if it must go on to ATen."""
     states = hx if cell is _lstm_cell else [hx]
     known = [known_part(t) for t in (x, *states, *weights)]
     if None in known or any(t.dim() != 2 for t in (x, *states, *weights[:2])):
@@ -212,8 +212,8 @@ def _mine(tensors: Any) -> bool:
 
 
 def _owned(*args: Any) -> tuple[Any, ...]:
-    """ATen's layers and cells write into products of the weights and states with those of the input. In the scope of transforms all of
-    them become values of these first, so that none of the writes goes into a tensor that is torch's own."""
+    """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become values of these. ATen adds products of
+    the input in place to products of the state, and a value must not be written into a plain tensor."""
 
     def own(a: Any) -> Any:
         if isinstance(a, (list, tuple)):
@@ -224,7 +224,7 @@ def _owned(*args: Any) -> tuple[Any, ...]:
 
 
 def _is_batched(t: Any) -> bool:
-    """Whether some level of ``t`` is that of a vmap."""
+    """Whether ``t`` is a value of a vmap at any level."""
     while isinstance(t, Value):
         if t._level.hidden:
             return True
@@ -233,17 +233,18 @@ def _is_batched(t: Any) -> bool:
 
 
 def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
-    """Input and states as batches wherever one argument is one: ATen writes products of the input into those of the states."""
+    """The input and the states, all of them batches if any argument is one. ATen writes products of the input into products of the
+    states."""
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     batched = [t for t in (x, *states, *params) if _is_batched(t)]
     if not batched:
         return x, hx
-    zero = sum(t.new_zeros(()) for t in batched)  # adding it copies a tensor to every element
+    zero = sum(t.new_zeros(()) for t in batched)  # the sum with it is a batch, with a copy of the tensor per element
     x, *states = (t + zero for t in (x, *states))
     return x, states if isinstance(hx, (list, tuple)) else states[0]
 
 
-def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
+def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
     def layer(keys: Any, x: Any, hx: Any, params: Any, *options: Any) -> Any:
@@ -257,7 +258,7 @@ def _heard_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     return layer
 
 
-def _heard_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
+def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
     def single(keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
@@ -271,7 +272,7 @@ def _heard_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     return single
 
 
-def _heard_packed(overload: Any) -> Callable[..., Any]:
+def _intercepted_packed(overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
     def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
@@ -282,12 +283,17 @@ def _heard_packed(overload: Any) -> Callable[..., Any]:
     return packed
 
 
-if HEARD:
+if INTERCEPTED:
     for _name, _cell in {"gru": _gru_cell, "rnn_tanh": _tanh_cell, "rnn_relu": _relu_cell, "lstm": _lstm_cell}.items():
         _native: Any = getattr(torch, _name)
-        LIBRARY.impl(f"{_name}.input", _heard_layer(_cell, _native, getattr(aten, _name).input), "PythonTLSSnapshot", with_keyset=True)
+        LIBRARY.impl(
+            f"{_name}.input", _intercepted_layer(_cell, _native, getattr(aten, _name).input), "PythonTLSSnapshot", with_keyset=True
+        )
         _native = getattr(torch, f"{_name}_cell")
         LIBRARY.impl(
-            f"{_name}_cell", _heard_cell(_cell, _native, getattr(aten, f"{_name}_cell").default), "PythonTLSSnapshot", with_keyset=True
+            f"{_name}_cell",
+            _intercepted_cell(_cell, _native, getattr(aten, f"{_name}_cell").default),
+            "PythonTLSSnapshot",
+            with_keyset=True,
         )
-        LIBRARY.impl(f"{_name}.data", _heard_packed(getattr(aten, _name).data), "PythonTLSSnapshot", with_keyset=True)
+        LIBRARY.impl(f"{_name}.data", _intercepted_packed(getattr(aten, _name).data), "PythonTLSSnapshot", with_keyset=True)

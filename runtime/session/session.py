@@ -18,9 +18,9 @@ from ..tape.running import DUALS, FORWARD, current_dual
 
 
 class Session(GradLevel):
-    """The tape that records calls of the tensors that people hold; there is one.
+    """The tape of the tensors that users hold. There is one session.
 
-    ``class_of``: by the class of a tensor, the class of values that hold it; ``nested_class``: that of values that hold a nested tensor.
+    ``class_of(kind)``: the class of values that hold a tensor of class ``kind``. ``nested_class``: the class for nested tensors.
     """
 
     __slots__ = ("class_of", "nested_class", "value_class")
@@ -54,20 +54,20 @@ class Session(GradLevel):
         return GradLevel.call(self, func, args, kwargs)
 
     def record(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
-        """:meth:`call`, for who has seen to forward mode."""
+        """:meth:`call` without forward mode, which the caller has handled."""
         return GradLevel.call(self, func, args, kwargs)
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         if not op.fills:
             return op.kernel(*inner, **kwargs)
-        set_excluded(VIEWS, True)  # `uncounted`, without its call: how a kernel fills its result is no write (out= counts outside)
+        set_excluded(VIEWS, True)  # `uncounted`, without its call: filling a fresh result is no write (the dispatcher counts out=)
         try:
             return op.kernel(*inner, **kwargs)
         finally:
             set_excluded(VIEWS, False)
 
     def acting(self) -> Any:
-        """The dual level of ``forward_ad`` that this thread is in, else the session itself."""
+        """The dual level of ``forward_ad`` that this thread has entered, else the session itself."""
         return current_dual() or self
 
     def tangent_of(self, v: Any) -> Any:
@@ -80,13 +80,13 @@ class Session(GradLevel):
         return inner.clone() if dual is None else dual.copy_before_write(inner)
 
     def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        return f(*args, **kwargs)  # the session is no transform, in whose scope code would run
+        return f(*args, **kwargs)  # the session is no transform, so it has no scope
 
     def is_constant(self, v: Value) -> bool:
         return False
 
     def on_close(self, finalize: Callable[[], None]) -> None:
-        """It never closes."""
+        """Do nothing: the session never closes."""
 
     def refuse_captured_write(self, what: object) -> NoReturn:
         raise InplaceError(

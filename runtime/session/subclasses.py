@@ -3,9 +3,9 @@
     class Length(torch.Tensor): ...
     runtime.tensor([1.0]).as_subclass(Length)        # isinstance(…, Length), isinstance(…, runtime.Tensor)
 
-PyTorch does not let one object become an instance of two classes. So each class of the user's gets a subclass of it and of the session's.
-A user's class that handles its own ATen calls (``__torch_dispatch__``) works below the tape, as it does below torch's: a value holds an
-instance of it, which sees the calls after they are recorded. The two share the attributes that users set.
+PyTorch does not let one object become an instance of two classes. So for each class of a user, a class is made that inherits from it and
+from the session's. A user's class with ``__torch_dispatch__`` handles its own ATen calls. It works below the tape, as it does below
+torch's: a value holds an instance of it, which sees the calls after they are recorded. The two share the attributes that users set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _handle: Any = handle_torch_function
 
 
 class Subclassed(Tensor):
-    """Stands behind the user's class where ``torch.Tensor`` stood: its calls of ``super()`` come here. ``_kind`` is the user's class."""
+    """The base class after the user's class, in place of ``torch.Tensor``: calls of ``super()`` come here. ``_kind``: the user's class."""
 
     _kind: type[torch.Tensor]
 
@@ -40,12 +40,13 @@ class Subclassed(Tensor):
         return super().__repr__()
 
 
-# Only now: a class with ``__torch_dispatch__`` and torch's own ``__torch_function__`` is given one that does nothing when it is made.
+# Set after the class is made: torch replaces its own ``__torch_function__`` by one that does nothing when it makes a class with
+# ``__torch_dispatch__``.
 Subclassed.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[assignment, attr-defined]
 
 
 def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of the session's, for a class whose ``__torch_function__`` hears of every call."""
+    """``method``, a method of the session's tensors, that asks the ``__torch_function__`` of the user's class first."""
 
     @functools.wraps(method)
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +67,7 @@ Subclassed.data = property(_asking(_data.fget), _data.fset, _data.fdel)  # type:
 
 
 class _Wrapper(Subclassed):
-    """Holds an instance of a class with its own ``__torch_dispatch__``, with which it shares the attributes that users set."""
+    """A value that holds an instance of a class with its own ``__torch_dispatch__``. The two share the attributes that users set."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _STATE:
@@ -85,7 +86,7 @@ class _Wrapper(Subclassed):
 
 @functools.cache
 def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
-    """The class of tensors of the session that users see as a ``kind``."""
+    """The class of the session's tensors that are a ``kind`` for users."""
     if issubclass(kind, Tensor):
         return kind
     if issubclass(kind, Value) or kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
@@ -101,7 +102,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     made: Any = types.new_class(kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body))
     if "__torch_function__" in vars(made):
         del made.__torch_function__
-    VALUES.add(made)  # a user's ``__init_subclass__`` may not have passed the call on
+    VALUES.add(made)  # ``Value.__init_subclass__`` does so, but a user's may not call it
     return made  # type: ignore[no-any-return]
 
 

@@ -1,6 +1,6 @@
-"""The tensor people hold: a value of level zero, the eager autograd session.
+"""The tensor that users hold: a value of level zero, the eager autograd session.
 
-It *is* its storage, so ``data_ptr``, ``_version`` and the like are native.
+It shares the storage of its inner tensor, so ``data_ptr``, ``_version`` and the like are torch's own.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ class Tensor(GradValue):
 
     _grad: Any = None
     _grad_dtype: Any = _OWN_DTYPE
-    _hooks: hooks.Hooks | None = None  # of a leaf; those of other tensors live on the node that made them
-    _lock: Any = None  # of a leaf that has had a gradient: held by the backward pass that adds to it
+    _hooks: hooks.Hooks | None = None  # of a leaf; for any other tensor they are stored on the node that made it
+    _lock: Any = None  # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
     _post_accumulate: hooks.Hooks | None = None
 
     def _follows_base(self) -> bool:
-        """Whether this is a view without history of a tensor that requires grad: made without grad mode, or before the tensor was asked
-        to. As in torch it then does, too, as a leaf whose gradient goes nowhere."""
+        """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the
+        base required grad. As in torch it is a leaf, and its gradient is discarded."""
         view = self._view
         if view is None or self.dtype not in DIFFERENTIABLE or self.is_inference():
-            return False  # a view of a tensor of inference mode is, as in torch, a tensor of its own
+            return False  # as in torch, a view of an inference tensor does not follow its base
         return edge_of(view.base) is not None
 
     @property
     def requires_grad(self) -> bool:
         view = self._view
         if view is not None and view.generation != view.base._generation:
-            return self._req or bool(view.base.requires_grad)  # it will take its history from there, or refuse to when asked for it
+            return self._req or bool(view.base.requires_grad)  # `edge_of` would take the history from the base, and may raise
         return self._req or edge_of(self) is not None or self._follows_base()
 
     @requires_grad.setter
@@ -136,7 +136,7 @@ class Tensor(GradValue):
 
     @property
     def grad_dtype(self) -> torch.dtype | None:
-        """The dtype that gradients of this leaf are cast to; None casts nothing. As ``torch.Tensor.grad_dtype``."""
+        """The dtype that gradients of this leaf are cast to. None: they are not cast. As ``torch.Tensor.grad_dtype``."""
         if not self.is_leaf:
             raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
         return self.dtype_of_grad()
@@ -153,12 +153,12 @@ class Tensor(GradValue):
                 "set .grad to None first."
             )
         self._grad_dtype = dtype
-        end = self._accumulator() if self._accumulator is not None else None
-        if end is not None:
-            end.metas = (meta_of(self, dtype),)
+        node = self._accumulator() if self._accumulator is not None else None
+        if node is not None:
+            node.metas = (meta_of(self, dtype),)
 
     def dtype_of_grad(self) -> torch.dtype | None:
-        """``grad_dtype`` without a look at the history, for who makes the end of it."""
+        """``grad_dtype`` without the check that this is a leaf, for callers that know."""
         return self._inner.dtype if self._grad_dtype is _OWN_DTYPE else self._grad_dtype
 
     @property
@@ -178,7 +178,7 @@ class Tensor(GradValue):
         if other_sizes and (new.is_nested or self.is_nested):
             raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
         if other_sizes or new.dtype is not self.dtype:
-            self._accumulator = None  # the next one knows the new shape and dtype
+            self._accumulator = None  # the next one has the new shape and dtype
         self._inner.data = unwrap(new)
         refit(self, SESSION.wrap(self._inner))
 
@@ -188,7 +188,7 @@ class Tensor(GradValue):
 
     @property
     def _base(self) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor._base``. The dispatcher knows nothing of a view that was recorded without it (see ``composite``)."""
+        """As ``torch.Tensor._base``. The dispatcher does not know a view that was recorded without it (see ``composite``)."""
         base = _base_by_dispatcher(self)
         if base is None:
             return None if self._view is None else self._view.base
@@ -211,7 +211,7 @@ class Tensor(GradValue):
         self._retains = True
 
     def register_hook(self, hook: Callable[[Tensor], Any]) -> RemovableHandle:
-        """``hook(grad)`` when the gradient of this tensor is known; may return a replacement. As ``torch.Tensor.register_hook``."""
+        """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a replacement. As ``torch.Tensor.register_hook``."""
         edge = edge_of(self)
         if edge is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
@@ -244,7 +244,7 @@ class Tensor(GradValue):
         raise RuntimeError("Deletion of _backwards_hooks not allowed!")
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
-        """``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
+        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
         if edge_of(self) is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         if not self.is_leaf:
@@ -263,7 +263,7 @@ class Tensor(GradValue):
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def as_subclass(self, cls: type[torch.Tensor]) -> Tensor:  # type: ignore[override]
-        """As ``torch.Tensor.as_subclass``: the same memory and history, seen as an instance of ``cls``."""
+        """As ``torch.Tensor.as_subclass``: an instance of ``cls`` with the same memory and history."""
         return as_kind(torch.ops.aten.alias.default(self), cls)
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -279,7 +279,7 @@ class Tensor(GradValue):
         return self._copied(self._inner.detach(), self.__getstate__())
 
     def _copied(self, inner: torch.Tensor, state: Any) -> Tensor:
-        """A leaf of the class and the flag of this one, which holds ``inner`` and has the attributes ``state``."""
+        """A leaf that holds ``inner`` and has the attributes ``state``. Class and ``requires_grad`` are those of this tensor."""
         new = as_kind(SESSION.wrap(inner), type(self))
         new._req = self.requires_grad
         return torch._utils._set_obj_state(new, state)  # type: ignore[no-any-return]
@@ -287,11 +287,12 @@ class Tensor(GradValue):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
-        if isinstance(self, torch.nn.Parameter):  # by its flag; as there, a copy takes the numbers and neither gradient nor attributes
+        if isinstance(self, torch.nn.Parameter):  # as in torch, the copy has neither gradient nor attributes
             memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
             return copied  # type: ignore[return-value]
         copied = pickling.deep_copied(self, memo)
-        if SCOPE.levels and not copied.requires_grad and users(self._inner) == 2:  # copies that share memory are no views to a level
+        # not if copies share memory: a level would not know them as views
+        if SCOPE.levels and not copied.requires_grad and users(self._inner) == 2:
             memo[id(self)] = copied = lifted(copied, 0)
         return copied  # type: ignore[no-any-return]
 
@@ -299,7 +300,7 @@ class Tensor(GradValue):
         return pickling.reduced(self, torch.Tensor, protocol)
 
     def __getstate__(self) -> Any:
-        """What users and ``nn.Parameter`` have set on this tensor."""
+        """The attributes that users and ``nn.Parameter`` have set on this tensor."""
         return pickling.state_of(self, _STATE)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -309,7 +310,7 @@ class Tensor(GradValue):
             fn = self.grad_fn
             if fn is not None:
                 suffixes.append(f"grad_fn=<{type(fn).__name__}>")
-        except RuntimeError:  # a view whose history cannot be known
+        except RuntimeError:  # the history of a view is lost
             suffixes.append("grad_fn=<Invalid>")
         with torch._C.DisableTorchFunctionSubclass():
             shown = pickling.plain_leaf(self, not suffixes and self.requires_grad)
@@ -323,7 +324,7 @@ class Tensor(GradValue):
 
 
 def _new(name: str) -> Callable[..., Any]:
-    """``Tensor.new_zeros`` and its like: torch's, with ``requires_grad`` meaning ours."""
+    """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our engine."""
     native = getattr(torch.Tensor, name)
 
     @functools.wraps(native)
@@ -342,7 +343,7 @@ SESSION = Session(Tensor)
 
 
 def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
-    """``t`` as a runtime tensor that shares its storage."""
+    """A runtime tensor that shares the storage of ``t``. A runtime tensor is returned as it is."""
     if not isinstance(t, Value):
         kind = type(t)
         if t.requires_grad or kind is not torch.Tensor:
@@ -354,9 +355,9 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
 
 
 def _without_history(t: torch.Tensor) -> torch.Tensor:
-    """``t`` detached; plain, unless its class handles its own ATen calls."""
+    """``t`` detached. It becomes a plain tensor unless its class handles its own ATen calls."""
     if not t.requires_grad and dispatches(type(t)):
-        return t  # perhaps one that is being made, which takes no calls yet
+        return t  # not detached: its constructor may still run, and then it can handle no call
     with torch._C.DisableTorchFunctionSubclass():
         t = t.detach()
         return t if type(t) is torch.Tensor or dispatches(type(t)) else t.as_subclass(torch.Tensor)
@@ -368,7 +369,7 @@ def dispatches(kind: type[torch.Tensor]) -> bool:
 
 
 def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
-    """``v``, which nobody else holds, as a tensor of the session that users see as a ``kind``."""
+    """``v`` as a tensor of the session that is a ``kind`` for users. Nothing else may refer to ``v``."""
     kind = getattr(kind, "_kind", kind)
     cls = SESSION.class_of(kind)
     if cls is type(v):
@@ -388,5 +389,5 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, r
 
 
 def unwrap(t: torch.Tensor) -> torch.Tensor:
-    """The plain tensor under a runtime tensor of level zero; anything else as it is."""
+    """The inner tensor of a runtime tensor of level zero. Anything else stays as it is."""
     return SESSION.lowered(t)  # type: ignore[no-any-return]

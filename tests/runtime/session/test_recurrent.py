@@ -15,7 +15,7 @@ from runtime.session import composite, recurrent
 from ..view_scenarios import OURS, Scenario, gradients, outcome
 from ..view_scenarios import TORCH as THEIRS
 
-pytestmark = pytest.mark.skipif(not composite.HEARD, reason="torch before 2.13 has nobody but ATen hear of recurrent layers")
+pytestmark = pytest.mark.skipif(not composite.INTERCEPTED, reason="recurrent layers cannot be intercepted before torch 2.13")
 KINDS = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "lstm": 4}
 FEATURES, HIDDEN, STEPS, BATCH = 3, 2, 3, 2
 
