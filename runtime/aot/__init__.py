@@ -4,12 +4,14 @@ from ..func.trace import make_fx
 from .compilers import make_boxed_compiler, make_boxed_func, nop
 from .export import export
 from .joint import aot_export_joint_simple
+from .module import aot_module
 from .partition import default_partition, min_cut_rematerialization_partition
 from .runtime_wrappers import aot_function
 
 __all__ = [
     "aot_export_joint_simple",
     "aot_function",
+    "aot_module",
     "default_partition",
     "export",
     "make_boxed_compiler",

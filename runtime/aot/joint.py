@@ -76,7 +76,6 @@ def joint_graph(
         programs.append(program)
         return program.results(traced)
 
-    run.takes_level = True  # type: ignore[attr-defined]
     names = [f"primals_{i + 1}" for i in range(len(inputs))]
     with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(

@@ -305,9 +305,10 @@ def trace_flat(
     names: Sequence[str] | None = None,
     fixed_sizes: bool = False,
 ) -> tuple[fx.Graph, dict[str, torch.Tensor], Trace]:
-    """Run ``f`` on traced values for the tensors in ``tensors`` (other items are passed as they are and get a placeholder too).
+    """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are passed as they are, with a placeholder.
 
-    Returns the graph, whose output is the list that ``f`` returned, its constants, and the closed level.
+    ``fixed_sizes``: refuse an op whose result has a size that depends on values. Returns the graph, whose output is the list that ``f``
+    returned, its constants, and the closed level.
     """
     level = Trace(dynamic=dynamic, decompositions=decompositions, fixed_sizes=fixed_sizes)
     names = names or [f"arg{i}_1" for i in range(len(tensors))]
@@ -320,7 +321,7 @@ def trace_flat(
                 level.graph.placeholder(name)
                 given.append(t)
         with level.mode, enable_python_dispatcher() if dynamic else _NOTHING:
-            outs = f(level, *given) if getattr(f, "takes_level", False) else f(*given)
+            outs = f(level, *given)
         level.graph.output([level.lower_output(o) for o in outs])
     finally:
         level.close()
@@ -360,9 +361,9 @@ def make_fx(
         flat, spec = pytree.tree_flatten((args, {}))
         out_spec: Any = None
 
-        def run(*values: Any) -> list[Any]:
+        def run(_: Trace, *values: Any) -> list[Any]:
             nonlocal out_spec
-            given, _ = pytree.tree_unflatten(list(values), spec)
+            given, _kwargs = pytree.tree_unflatten(list(values), spec)
             outs, out_spec = pytree.tree_flatten(f(*given))
             return outs
 

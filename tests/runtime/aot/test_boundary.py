@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin, tensor
-from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
 
@@ -229,6 +230,23 @@ class TestClosedOver:
 
         for a, b in zip(train(lambda f: f), train(compiled), strict=True):
             assert torch.allclose(a.detach(), b.detach())
+
+    def test_a_compiled_module_has_the_parameters_and_buffers_of_the_module(self) -> None:
+        torch.manual_seed(0)
+        with dropin.installed():
+            plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+            module = aot_module(copy.deepcopy(plain), nop)
+            x = torch.randn(5, 3)
+            for m in (plain, module):
+                m(x).square().sum().backward()
+        names = [name.removeprefix("orig_module.") for name in module.state_dict()]
+        assert names == list(plain.state_dict()) and dict(module.named_buffers())["orig_module.1.num_batches_tracked"] == 1
+        for a, b in zip(plain.parameters(), module.parameters(), strict=True):
+            assert a.grad is not None and b.grad is not None and torch.allclose(a.grad, b.grad)
+
+    def test_only_a_module_is_compiled_as_one(self) -> None:
+        with pytest.raises(TypeError, match="takes a module, not function; for a function use aot_function"):
+            aot_module(lambda x: x, nop)  # type: ignore[arg-type]
 
     def test_a_module_switched_to_eval_is_another_program(self) -> None:
         m = nn.Dropout(0.5)
