@@ -16,6 +16,7 @@ SHARED = torch.full((200,), 0.5)
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "rand": lambda x: x + torch.rand(200),
+    "randn": lambda x: x + torch.randn(200),
     "randint": lambda x: x + torch.randint(2, 9, (200,)),
     "randperm": lambda x: x + torch.randperm(200),
     "normal of a size": lambda x: x + torch.normal(0.0, 1.0, (200,)),
