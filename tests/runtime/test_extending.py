@@ -169,7 +169,7 @@ torch.library.impl("extending_tests::twice", "CompositeExplicitAutograd")(lambda
             lambda: extend.register("extending_tests::twice", vpj={}),
             "a record has no vpj; its parts are batch, commutes",
         ),
-        (lambda: extend.pointwise("sin", self=lambda self: self), r"aten.sin.default has two records.*by register\('sin', …\)"),
+        (lambda: extend.pointwise("sin", self=lambda self: self), r"aten.sin.default has two records.*from register\('sin', …\)"),
         (lambda: extend.layer(F.linear)(lambda input, weight: {}), "linear has a per-sample rule already"),
         (lambda: extend.layer(F.prelu)(lambda x, weight: {}), "the first parameter of a per-sample rule is the batch, called 'input'"),
     ],
