@@ -10,7 +10,7 @@ forward and the backward pass is noticed by its version.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -62,6 +62,26 @@ def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
         if isinstance(x, torch.nn.Module):
             found.update((id(m), m) for m in x.modules())
     return tuple(found.values())
+
+
+Place = tuple[torch.Tensor, Callable[[], Any]]  # a tensor, and what looks its name up now
+
+
+def places_of(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Place]:
+    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
+    wanted = {id(t): t for t in tensors}
+    found: list[Place] = []
+    for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
+        found += [(wanted[id(v)], functools.partial(names.get, name)) for name, v in names.items() if id(v) in wanted]
+    for x in _at_hand(f, 3):
+        if isinstance(x, FunctionType):
+            cells = [c for c in x.__closure__ or () if _is_set(c) and id(c.cell_contents) in wanted]
+            found += [(wanted[id(c.cell_contents)], functools.partial(getattr, c, "cell_contents", None)) for c in cells]
+            names = x.__globals__
+            found += [
+                (wanted[id(names.get(n))], functools.partial(names.get, n)) for n in x.__code__.co_names if id(names.get(n)) in wanted
+            ]
+    return found
 
 
 def _at_hand(f: Any, depth: int) -> Iterator[Any]:

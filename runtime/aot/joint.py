@@ -136,7 +136,6 @@ class _Program:
         self.memories: dict[int, int] = {}  # by id of a memory: number of the primal whose it is
         self.entered: list[Any] = []  # holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
-        self.n_tangents = 0
 
     def results(self, traced: Sequence[Any]) -> list[Any]:
         """The results of the graph, as traced values."""

@@ -19,7 +19,7 @@ from ..tape.saved import FREED, modified, refuse_inference
 from ..tape.values import accumulator_of
 from .aliasing import Group, sharing, within_reach
 from .arguments import Call, End, Kind, enter, flatten, of_leaves
-from .closed_over import modules_of
+from .closed_over import Place, modules_of, places_of
 from .compilers import Boxed, Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
@@ -106,9 +106,23 @@ class _Compiled:
     """One program for one kind of inputs.
 
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
+    ``places``: where the program finds the tensors that it closes over, as far as they have names.
     """
 
-    __slots__ = ("backward", "computed", "devices", "exposed", "forward", "joint", "metas", "n_forward", "outside", "sharing", "written")
+    __slots__ = (
+        "backward",
+        "computed",
+        "devices",
+        "exposed",
+        "forward",
+        "joint",
+        "metas",
+        "n_forward",
+        "outside",
+        "places",
+        "sharing",
+        "written",
+    )
 
     def __init__(
         self,
@@ -118,8 +132,10 @@ class _Compiled:
         exposed: Sequence[int],
         outside: Sequence[Kind],
         shared: tuple[Group, ...] | None,
+        places: Sequence[Place],
     ) -> None:
         self.joint = joint
+        self.places = places
         self.forward = forward
         self.backward = backward
         cotangents = [n.meta["val"] for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
@@ -136,6 +152,9 @@ class _Compiled:
     def takes(self, call: Call, recording: bool, dynamic: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
         joint = self.joint
+        for t, current in self.places:
+            if current() is not t:  # the name is bound to another tensor now
+                return None
         outside = enter(joint.closed_over, recording, dynamic) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None
@@ -229,9 +248,9 @@ def aot_function(
     the values of tensors, for sizes that depend on values, and for a second derivative through the compiled function.
     """
     compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
-    recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic)
-    programs: dict[Kind, list[_Compiled]] = {}
     modules = modules_of(fn)
+    recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules)
+    programs: dict[Kind, list[_Compiled]] = {}
 
     @wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -273,6 +292,7 @@ class _Recipe:
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None
     num_params_buffers: int
     dynamic: bool
+    modules: Sequence[torch.nn.Module]
 
     def program(self, spec: pytree.TreeSpec | None, call: Call) -> _Compiled:
         """The program for calls like this one."""
@@ -288,14 +308,15 @@ class _Recipe:
                 _refuse_untangled(groups, every, len(call.plain))
                 joint = self._joint(spec, call, groups)
         with without_autocast():
-            run_forward, run_backward, exposed = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint, call)
-        return _Compiled(joint, run_forward, run_backward, exposed, outside.kinds, shared)
+            run_forward, run_backward, exposed = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+        places = places_of(joint.closed_over, self.fn, self.modules)
+        return _Compiled(joint, run_forward, run_backward, exposed, outside.kinds, shared, places)
 
     def _joint(self, spec: pytree.TreeSpec | None, call: Call, groups: Sequence[Group] = ()) -> Joint:
         f = of_leaves(self.fn, spec)
         return joint_graph(f, call.plain, call.wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups)
 
-    def _without_backward(self, joint: Joint, call: Call) -> tuple[Boxed, None, Sequence[int]]:
+    def _without_backward(self, joint: Joint) -> tuple[Boxed, None, Sequence[int]]:
         graph = joint.module.graph
         output = graph.output_node()
         results: Any = output.args[0]

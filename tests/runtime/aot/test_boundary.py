@@ -255,6 +255,14 @@ class TestClosedOver:
         m.eval()
         assert f(torch.ones(8)).tolist() == [1.0] * 8
 
+    def test_a_name_that_is_bound_to_another_tensor_is_looked_up_again(self) -> None:
+        scale, layer = torch.ones(2), nn.Linear(2, 2, bias=False)
+        f = compiled(lambda x: layer(x) * scale)
+        f(torch.ones(2))
+        scale = torch.full((2,), 3.0)
+        layer.weight = nn.Parameter(torch.eye(2))
+        assert f(torch.ones(2)).tolist() == [3.0, 3.0]
+
     def test_a_change_between_forward_and_backward_is_an_error(self) -> None:
         w, x = tensor([1.0, 2.0]), tensor([1.0, 1.0], requires_grad=True)
         y = compiled(lambda x: x * w)(x)
