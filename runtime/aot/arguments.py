@@ -21,8 +21,8 @@ _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
 _LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
 
 R = TypeVar("R")
-End = Edge | Tensor
-"""Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no node yet."""
+Target = Edge | Tensor
+"""Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no ``AccumulateGrad`` node yet."""
 Kind = tuple[object, ...]
 """Hashable. What a graph depends on of one argument. First of all: whether its gradient is wanted."""
 
@@ -50,13 +50,13 @@ def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[...
 class Call:
     """The arguments of one call of a compiled program.
 
-    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``ends``: for
+    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``targets``: for
     each leaf whose gradient is wanted, where that goes. ``kinds``: the kind of each leaf.
     """
 
     leaves: list[Any]
     plain: list[Any]
-    ends: list[End]
+    targets: list[Target]
     kinds: list[Kind]
 
     @property
@@ -66,7 +66,7 @@ class Call:
 
     def followed_by(self, more: Call) -> Call:
         """A call with the leaves of ``more`` as further arguments."""
-        return Call([*self.leaves, *more.leaves], [*self.plain, *more.plain], [*self.ends, *more.ends], [*self.kinds, *more.kinds])
+        return Call([*self.leaves, *more.leaves], [*self.plain, *more.plain], [*self.targets, *more.targets], [*self.kinds, *more.kinds])
 
 
 def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | None:
@@ -75,26 +75,26 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | Non
     ``recording``: whether gradients may be wanted. ``dynamic``: whether the program may be for any size.
     """
     leaves, plain = list(given), list(given)
-    ends: list[End] = []
+    targets: list[Target] = []
     kinds: list[Kind] = []
     for i, x in enumerate(given):
-        end = None
+        target = None
         if type(x) in VALUES:
             v: Tensor = x  # type: ignore[assignment]
             if v._level is not SESSION:
                 return None
             if recording:
-                end = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
-                if end is not None:
-                    ends.append(end)
+                target = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
+                if target is not None:
+                    targets.append(target)
             x = plain[i] = v._inner
         elif recording and isinstance(x, _Tensor) and x.requires_grad:
             leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
-            end = leaves[i] = leaf
-            ends.append(leaf)
+            target = leaves[i] = leaf
+            targets.append(leaf)
             x = plain[i] = leaf._inner
         if dynamic or not isinstance(x, _Tensor):
-            kinds.append(_kind(x, end is not None))
+            kinds.append(_kind(x, target is not None))
         else:  # the common case, spared a call, and the objects of devices
             layout, dtype = x.layout, x.dtype
             try:
@@ -102,8 +102,8 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | Non
             except RuntimeError as error:
                 raise NestedTensor from error
             conj = dtype in _COMPLEX and x.is_conj()
-            kinds.append((end is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
-    return Call(leaves, plain, ends, kinds)
+            kinds.append((target is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
+    return Call(leaves, plain, targets, kinds)
 
 
 def _kind(x: object, wanted: bool) -> Kind:

@@ -18,7 +18,7 @@ from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED, modified, refuse_inference
 from ..tape.values import accumulator_of
 from .aliasing import Group, sharing, within_reach
-from .arguments import Call, End, Kind, enter, flatten, of_leaves
+from .arguments import Call, Kind, Target, enter, flatten, of_leaves
 from .closed_over import Place, modules_of, places_of
 from .compilers import Boxed, Compiler, as_boxed
 from .joint import Joint, joint_graph
@@ -33,15 +33,15 @@ Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
 class CompiledBackward(Node):
     """The tape's record of one call of a compiled program.
 
-    ``ends``: per gradient where it goes, an edge or a leaf. The ends of paths to leaves are made when somebody asks for ``edges``: a
-    backward pass that starts here and is watched by nobody does not.
+    ``targets``: per gradient where it goes, an edge or a leaf. The ``AccumulateGrad`` nodes of leaves are made when somebody asks for
+    ``edges``. A backward pass that starts here and has no hooks does not ask.
     """
 
-    __slots__ = ("ends", "known_edges", "program", "saved", "versions")
+    __slots__ = ("known_edges", "program", "saved", "targets", "versions")
     known_edges: tuple[Edge | None, ...] | None
 
-    def __init__(self, ends: Sequence[End], metas: Sequence[Meta], program: _Compiled, saved: list[Any], versions: list[int]) -> None:
-        self.ends = ends
+    def __init__(self, targets: Sequence[Target], metas: Sequence[Meta], program: _Compiled, saved: list[Any], versions: list[int]) -> None:
+        self.targets = targets
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.program = program
         self.saved: list[Any] | None = saved
@@ -50,7 +50,7 @@ class CompiledBackward(Node):
     @property
     def edges(self) -> tuple[Edge | None, ...]:
         if self.known_edges is None:
-            self.known_edges = tuple([e if type(e) is tuple else (accumulator_of(e), 0) for e in self.ends])
+            self.known_edges = tuple([e if type(e) is tuple else (accumulator_of(e), 0) for e in self.targets])
         return self.known_edges
 
     @edges.setter
@@ -61,13 +61,13 @@ class CompiledBackward(Node):
         if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
             return None
         found: list[Tensor] = []
-        for end in self.ends:
-            if isinstance(end, tuple) or end._edge is not None or not end._req or end._hooks or end._post_accumulate:
+        for target in self.targets:
+            if isinstance(target, tuple) or target._edge is not None or not target._req or target._hooks or target._post_accumulate:
                 return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
-            node = end._accumulator() if end._accumulator is not None else None
+            node = target._accumulator() if target._accumulator is not None else None
             if node is not None and not node.unwatched():
                 return None
-            found.append(end)
+            found.append(target)
         return found
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
@@ -202,7 +202,7 @@ class _Compiled:
         if self.backward is not None:
             tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
             metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
-            node = CompiledBackward(call.ends, metas, self, saved, versions)
+            node = CompiledBackward(call.targets, metas, self, saved, versions)
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
         for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry

@@ -67,15 +67,15 @@ def _pull(
     outs: Sequence[Edge | None],
     cotangents: Sequence[torch.Tensor | None],
     inputs: Sequence[GradValue],
-    ends: Sequence[Edge | None],
+    input_edges: Sequence[Edge | None],
     keep: bool,
 ) -> list[torch.Tensor]:
-    """The cotangents of ``inputs``, whose edges are ``ends``. Zeros where none arrives. ``outs``: the edges of the outputs."""
+    """The cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none arrives. ``outs``: the edges of the outputs."""
     roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None]
     before = _is_excluded(_AUTOGRAD)
     set_excluded(_AUTOGRAD, True)  # torch must not record this pass for plain parameters that the program closed over
     try:
-        found = execute(level, roots, ends, create_graph=False, keep_graph=keep, accumulate=False)
+        found = execute(level, roots, input_edges, create_graph=False, keep_graph=keep, accumulate=False)
     finally:
         set_excluded(_AUTOGRAD, before)
     return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
@@ -127,7 +127,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         results = trees.unflatten([level.lowered(v) for v in flat], spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(given)
-        edges, ends = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]
+        edges, input_edges = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]
     finally:
         level.close()
 
@@ -141,7 +141,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             )
         for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
             _check_cotangent(i, g, o)
-        found = _pull(level, edges, flat_ct, inputs, ends, retain_graph)
+        found = _pull(level, edges, flat_ct, inputs, input_edges, retain_graph)
         pass_mark_on(flat, tuple(found))
         return trees.unflatten(found, in_spec)
 
@@ -186,8 +186,8 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             value = _lowered(level, out)
             selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
             inputs, spec = trees.flatten(selected)
-            ends = [_edge(level, x) for x in inputs]
-            grads = trees.unflatten(_pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, ends, False), spec)
+            input_edges = [_edge(level, x) for x in inputs]
+            grads = trees.unflatten(_pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, input_edges, False), spec)
             pass_mark_on((out,), (value, *trees.flatten(grads)[0]))
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
