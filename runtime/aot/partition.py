@@ -14,22 +14,23 @@ from torch import fx
 
 from ..rules.ops import op_of
 from .min_cut import INFINITE, min_cut
+from .tangents import primals_and_tangents
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
 
 def default_partition(
-    joint_module: fx.GraphModule, _joint_inputs: Any = None, *, num_fwd_outputs: int
+    joint_module: fx.GraphModule, joint_inputs: Any = None, *, num_fwd_outputs: int
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Keep every value that the forward computes anyway and the backward uses; what only the backward needs is computed there."""
-    parts = _Parts(joint_module, num_fwd_outputs)
+    parts = _Parts(joint_module, num_fwd_outputs, joint_inputs)
     kept = [n for n in parts.forward if any(u in parts.backward for u in n.users)]
     return parts.cut(kept)
 
 
 def min_cut_rematerialization_partition(
     joint_module: fx.GraphModule,
-    _joint_inputs: Any = None,
+    joint_inputs: Any = None,
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: Sequence[int] | None = None,
@@ -44,7 +45,7 @@ def min_cut_rematerialization_partition(
     ``static_lifetime_input_indices``: inputs that stay alive in any case (parameters) and so cost nothing to keep.
     ``may_recompute``: overrides which calls may be run again (see :func:`recomputable`).
     """
-    parts = _Parts(joint_module, num_fwd_outputs)
+    parts = _Parts(joint_module, num_fwd_outputs, joint_inputs)
     again = may_recompute or recomputable
     static = {parts.primals[i] for i in static_lifetime_input_indices or ()}
     candidates = [n for n in parts.nodes if n not in parts.after_tangents and n.op != "output"]
@@ -113,16 +114,14 @@ class _Parts:
     the forward does not give, so that it must run in the backward.
     """
 
-    def __init__(self, module: fx.GraphModule, num_fwd_outputs: int) -> None:
+    def __init__(self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None) -> None:
         self.module = module
         self.nodes = list(module.graph.nodes)
         output = self.nodes[-1]
         results: Any = output.args[0]
         self.results = list(results[:num_fwd_outputs])
         self.gradients = list(results[num_fwd_outputs:])
-        placeholders = [n for n in self.nodes if n.op == "placeholder"]
-        self.tangents = [n for n in placeholders if n.target.startswith("tangents")]
-        self.primals = [n for n in placeholders if not n.target.startswith("tangents")]
+        self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
         self.after_tangents = _closure(self.tangents, lambda n: n.users)
         self.effects = [n for n in self.nodes if n.op == "call_function" and n.is_impure() and n not in self.after_tangents]
         start = [*(n for n in self.results if isinstance(n, fx.Node)), *self.effects]

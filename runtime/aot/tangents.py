@@ -1,0 +1,50 @@
+"""Which inputs of a joint graph are tangents: the cotangents of the forward results, from which the backward starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+from torch.utils import _pytree as pytree
+
+_MARK = "tangent"
+
+
+def mark(n: fx.Node) -> None:
+    """Say that placeholder ``n`` is a tangent. Copies of the node take the mark along."""
+    n.meta[_MARK] = True
+
+
+def marked(graph: fx.Graph) -> list[fx.Node]:
+    """The placeholders that are marked as tangents."""
+    return [n for n in graph.nodes if n.op == "placeholder" and n.meta.get(_MARK, False)]
+
+
+def primals_and_tangents(module: fx.GraphModule, joint_inputs: Any = None) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The placeholders of a joint graph in two lists.
+
+    A graph of ours carries marks. A graph from elsewhere is a function of ``(primals, tangents)``:
+    ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents are called ``tangents_1``, and so on.
+    """
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    tangents = marked(module.graph)
+    if not tangents:
+        number = _number_of_primals(module, joint_inputs, len(inputs))
+        tangents = [n for n in inputs if str(n.target).startswith("tangents")] if number is None else inputs[number:]
+    found = set(tangents)
+    return [n for n in inputs if n not in found], tangents
+
+
+def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -> int | None:
+    if isinstance(joint_inputs, Sequence) and len(joint_inputs) == 2 and all(isinstance(part, (list, tuple)) for part in joint_inputs):
+        primals, tangents = (len(pytree.tree_leaves(part)) for part in joint_inputs)
+        if primals + tangents == number:
+            return primals
+    info = getattr(module.graph._codegen, "pytree_info", None)
+    if info is not None and info.in_spec.num_children == 2:
+        positional = info.in_spec.child(0)
+        if positional.num_children == 2 and not info.in_spec.child(1).num_leaves and positional.num_leaves == number:
+            first: int = positional.child(0).num_leaves
+            return first
+    return None

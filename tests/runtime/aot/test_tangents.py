@@ -1,0 +1,59 @@
+"""A partition knows the tangents of a joint graph by what the graph says of itself, whoever made it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from runtime import aot
+
+X, Y, G = (torch.randn(3) for _ in range(3))
+CUTS = [aot.default_partition, aot.min_cut_rematerialization_partition]
+
+
+def joint(primals: list[torch.Tensor], tangents: list[torch.Tensor]) -> Any:
+    """The results of ``(x * y).sin()`` and its gradients, written by hand."""
+    (x, y), (g,) = primals, tangents
+    product = x * y
+    by_product = g * product.cos()
+    return [product.sin()], [by_product * y, by_product * x]
+
+
+def flat(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+    outs, gradients = joint([a, b], [c])
+    return [*outs, *gradients]
+
+
+def traced(*names: str) -> torch.fx.GraphModule:
+    """The graph of ``flat``, with other names for its arguments."""
+    module = aot.make_fx(flat)(X, Y, G)
+    for n, name in zip(module.graph.find_nodes(op="placeholder"), names, strict=False):
+        n.target = name
+    module.recompile()
+    return module
+
+
+def check(module: torch.fx.GraphModule, joint_inputs: Any, cut: Any) -> None:
+    forward, backward = cut(module, joint_inputs, num_fwd_outputs=1)
+    out, *saved = forward(X, Y)
+    torch.testing.assert_close(out, (X * Y).sin())
+    torch.testing.assert_close(list(backward(*saved, G)), [G * (X * Y).cos() * Y, G * (X * Y).cos() * X])
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_of_a_graph_that_names_them_as_torch_does(cut: Any) -> None:
+    check(traced("primals_1", "primals_2", "tangents_1"), None, cut)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_of_a_graph_with_other_names_by_the_inputs_that_it_was_made_for(cut: Any) -> None:
+    check(traced(), ((X, Y), (G,)), cut)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_of_a_function_of_two_lists_by_its_signature(cut: Any) -> None:
+    module = aot.make_fx(joint)([X, Y], [G])
+    output = module.graph.output_node()
+    outs, gradients = output.args[0]  # type: ignore[misc, str-unpack]
+    output.args = ([*outs, *gradients],)  # type: ignore[misc]
+    check(module, None, cut)
