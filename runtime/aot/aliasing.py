@@ -55,28 +55,41 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     return tuple(i for i, n in enumerate(kept) if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor))
 
 
+Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset
+
+
 @dataclass(frozen=True)
 class Group:
     """Arguments that share memory.
 
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
-    elements. ``places``: size, stride and offset of each.
+    elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
+    one of them requires grad.
     """
 
     members: tuple[int, ...]
     identical: bool
     start: int
     length: int
-    places: tuple[tuple[Any, ...], ...]
+    places: tuple[Place, ...]
+    base_place: Place | None = None
+
+    @property
+    def differentiated(self) -> bool:
+        return self.base_place is not None
 
     def base(self, tensors: Sequence[Any]) -> Any:
         """The vector of all elements that the members share."""
         return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
 
-    def place(self, i: int) -> tuple[Any, ...]:
-        """Size, stride and offset of member ``i`` in the base."""
+    def place(self, i: int) -> Place:
+        """Size, stride and offset of member ``i`` in the base. An offset in a base of autograd counts from the start of the storage."""
         size, stride, offset = self.places[self.members.index(i)]
-        return size, stride, offset - self.start
+        return size, stride, offset if self.differentiated else offset - self.start
+
+
+def place_of(t: torch.Tensor) -> Place:
+    return t.shape, t.stride(), int(t.storage_offset())
 
 
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
@@ -109,7 +122,7 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
             members.sort()
             each = [tensors[i] for i in members]
             size = each[0].element_size()
-            places = tuple((t.shape, t.stride(), t.storage_offset()) for t in each)
+            places = tuple(map(place_of, each))
             found.append(Group(tuple(members), all(t is each[0] for t in each), start // size, (end - start) // size, places))
     return found
 

@@ -34,8 +34,12 @@ class ViewStep:
     def in_place(self) -> torch._ops.OpOverload | None:
         """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
-        found: torch._ops.OpOverload | None = getattr(packet, self.func._overloadname, None)
-        return found
+        wanted = [str(a.type) for a in self.func._schema.arguments]
+        for name in packet.overloads() if packet is not None else ():
+            found: torch._ops.OpOverload = getattr(packet, name)
+            if [str(a.type) for a in found._schema.arguments] == wanted:
+                return found
+        return None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..func.functionalize import FunctionalLevel, FunctionalValue
+from ..func.functionalize import Chain, FunctionalLevel, FunctionalValue
 from ..func.symbols import SYMBOLIC, Abstraction
 from ..func.trace import Trace, module_of, trace_flat
 from ..rules.ops import DIFFERENTIABLE
@@ -60,19 +60,21 @@ def joint_graph(
     dynamic: bool = False,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     groups: Sequence[Group] = (),
+    bases: Sequence[torch.Tensor] = (),
     lift: bool = True,
     whole: bool = False,
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
     ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that share memory, if ``f`` writes to any input.
+    ``bases``: the common base of each group that is not one tensor.
     ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
     that ``f`` returns, arguments and their views as well.
     """
     programs: list[_Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
-        program = _Program(trace, f, inputs, differentiate, groups, lift, whole)
+        program = _Program(trace, f, differentiate, groups, bases, lift, whole)
         programs.append(program)
         return program.results(traced)
 
@@ -115,17 +117,17 @@ class _Program:
         self,
         trace: Trace,
         f: Callable[..., Any],
-        inputs: Sequence[Any],
         differentiate: Sequence[bool],
         groups: Sequence[Group],
+        bases: Sequence[torch.Tensor],
         lift: bool,
         whole: bool,
     ) -> None:
         self.trace = trace
         self.f = f
-        self.inputs = inputs
         self.flags = list(differentiate)
         self.groups = groups
+        self.bases = bases
         self.lift = lift
         self.whole = whole
         self.functional = FunctionalLevel()
@@ -176,16 +178,17 @@ class _Program:
 
     def _join(self, given: list[Any]) -> None:
         """Exchange arguments that share memory for views of one base, which becomes a primal."""
+        bases = iter(self.bases)
         for group in self.groups:
             if group.identical:
                 for i in group.members[1:]:
                     given[i] = self.values[i] = given[group.members[0]]
                 continue
             with _disable_current_modes():
-                base = self._primal(group.base(self.inputs), False)
-            for i in group.members:
-                size, stride, offset = group.place(i)
-                given[i] = self.values[i] = base.as_strided(size, stride, offset)
+                base = self._primal(next(bases), group.differentiated)
+            with torch.set_grad_enabled(self.recording):
+                for i in group.members:
+                    given[i] = self.values[i] = base.as_strided(*group.place(i))
 
     def _primal(self, plain: torch.Tensor, flag: bool) -> Any:
         """A further primal, after those that there are."""
@@ -224,10 +227,13 @@ class _Program:
         found = self.functional_value(v)
         return v if found is None else self.functional.read(found)
 
-    def reshaped(self, i: int) -> bool:
-        """Whether the program has changed sizes or strides of primal ``i`` in place."""
+    def _changes_of_geometry(self, i: int) -> Chain:
+        """The view ops that the program has applied to primal ``i`` in place."""
         found = self.functional_value(self.values[i])
-        return found is not None and bool(found._chain) and not any(i in group.members for group in self.groups if not group.identical)
+        return () if found is None else found._chain[int(self._has_base(i)) :]  # the first op of a member takes it from its base
+
+    def _has_base(self, i: int) -> bool:
+        return any(i in group.members for group in self.groups if not group.identical)
 
     def edge(self, v: Any) -> Any:
         return edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
@@ -261,15 +267,14 @@ class _Program:
     def _input(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
         v, flag = self.values[i], self.flags[i]
         found = self.functional_value(v)
-        group = next((g for g in self.groups if i in g.members), None)
-        if found is not None and group is not None and not group.identical and len(found._chain) > 1:  # beyond its place in the base
-            raise RuntimeError(f"the program changes sizes or strides of argument {i} in place, which shares memory with another argument")
-        if found is None or (group is not None and not (group.identical and i == group.members[0])):
+        if found is None or any(i in g.members[1:] for g in self.groups if g.identical):  # the first of them stands for all
             return Input(flag)
-        reshaped = tuple(ViewStep(*step) for step in found._chain)
+        reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
+        if self._has_base(i):  # its base is written, not this view of it
+            return Input(flag, reshaped=reshaped)
         edge = self.edge(v)
         if flag and edge is None:
             raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
@@ -322,10 +327,6 @@ class _Computed:
         if i >= 0:
             steps = self._steps(found, program.values[i])
             if self._is_view(o, program.values[i], steps):
-                if program.reshaped(i):
-                    raise RuntimeError(
-                        "the program returns a view of an argument whose sizes or strides it changes in place; return a copy"
-                    )
                 return Output(Made.INPUT, i, steps, recorded)
         elif len(self._sharing[memory]) > 1:
             base = self._base(self._sharing[memory])
@@ -339,8 +340,14 @@ class _Computed:
         """The view ops that lead from ``base``, which has this memory, to ``v``."""
         found = self.program.functional_value(base)
         assert found is not None
+        own = len(found._chain)  # what has changed the geometry of the base in place
+        if any(a is not b for a, b in zip(v._chain, found._chain, strict=False)) or len(v._chain) < own:
+            raise RuntimeError(
+                "the program returns a view of an argument that is older than a change of the argument's sizes or strides in place. Return "
+                "a copy, or take the view after the change."
+            )
         detached = () if v._store is found._store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
-        return (*detached, *(ViewStep(*step) for step in v._chain))
+        return (*detached, *(ViewStep(*step) for step in v._chain[own:]))
 
     def _number(self, v: Any) -> int:
         number = self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.program.whole else None

@@ -23,6 +23,7 @@ from .closed_over import Place, modules_of, places_of
 from .compilers import Boxed, Compiler, as_boxed
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
+from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 from .simplify import without_round_trips
 from .surroundings import autocast_enabled, surroundings, without_autocast
 
@@ -165,16 +166,10 @@ class _Compiled:
             return None
         if not any(not group.identical for group in joint.groups):
             return every
-        call = self._with_bases(call)
-        return call if outside is None else call.followed_by(outside)
-
-    def _with_bases(self, call: Call) -> Call:
-        """``call`` with the bases of arguments that share memory."""
-        groups = [group for group in self.joint.groups if not group.identical]
-        with torch.no_grad():
-            bases = [group.base(call.leaves) for group in groups]
-            plain = [group.base(call.plain) for group in groups]
-        return call.followed_by(Call(bases, plain, [], [(False,)] * len(bases)))
+        based = with_bases(call, joint.groups)
+        if based is None or outside is None:
+            return based
+        return based.followed_by(outside)
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
@@ -305,16 +300,20 @@ class _Recipe:
             shared = sharing(every.plain)
             groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
             if groups:
-                _refuse_untangled(groups, every, len(call.plain))
-                joint = self._joint(spec, call, groups)
+                refuse_untangled(groups, every, len(call.plain))
+                joint = self._joint(spec, call, [with_autograd_base(g, call) for g in groups])
         with without_autocast():
             run_forward, run_backward, exposed = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         places = places_of(joint.closed_over, self.fn, self.modules)
         return _Compiled(joint, run_forward, run_backward, exposed, outside.kinds, shared, places)
 
     def _joint(self, spec: pytree.TreeSpec | None, call: Call, groups: Sequence[Group] = ()) -> Joint:
-        f = of_leaves(self.fn, spec)
-        return joint_graph(f, call.plain, call.wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups)
+        f, n = of_leaves(self.fn, spec), len(call.plain)
+        based = with_bases(call, groups)
+        assert based is not None, "the groups are those of this call"
+        given, bases = based.plain[:n], based.plain[n:]
+        wanted = based.wanted[:n]
+        return joint_graph(f, given, wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups, bases=bases)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None, Sequence[int]]:
         graph = joint.module.graph
@@ -337,22 +336,6 @@ class _Recipe:
         exposed = within_reach(forward.graph, joint.n_forward)  # before a compiler changes the graph
         run_forward = as_boxed(self.forward_compiler(forward, _examples(forward)))
         return run_forward, as_boxed(self.backward_compiler(backward, _examples(backward))), exposed
-
-
-def _refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
-    """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
-    for group in groups:
-        what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
-        if group.members[-1] >= n_arguments:
-            raise RuntimeError(f"{what} share memory, and the program writes to it. Pass them all as arguments.")
-        if group.identical:
-            continue
-        if any(call.wanted[i] for i in group.members):
-            raise RuntimeError(
-                f"{what} share memory, the program writes to it, and one of them requires grad. Pass one tensor and take views inside."
-            )
-        if len({call.plain[i].dtype for i in group.members}) > 1:
-            raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
 
 
 def _examples(module: fx.GraphModule) -> list[object]:
