@@ -118,12 +118,14 @@ class Output:
 @dataclass(frozen=True)
 class Boundary:
     """``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
-    computed result of the graph the number of its cotangent, or None. The graph gives new values of written inputs, computed results, then
-    gradients of differentiated inputs."""
+    computed result of the graph the number of its cotangent, or None. ``backward_written``: numbers of the inputs that the backward pass
+    writes to. The graph gives new values of written inputs, computed results, gradients of differentiated inputs, then new values of what
+    the backward pass writes to."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     tangents: tuple[int | None, ...]
+    backward_written: tuple[int, ...] = ()
 
     @property
     def written(self) -> tuple[int, ...]:

@@ -48,3 +48,8 @@ def as_boxed(f: Callable[..., Any]) -> Boxed:
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
     """The compiler that runs the graph as it is, one call after the other."""
     return as_python(module) or make_boxed_func(module.forward)
+
+
+def examples(module: fx.GraphModule) -> list[Any]:
+    """The values that the inputs of ``module`` had in the trace, as a compiler takes them."""
+    return [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]

@@ -5,6 +5,7 @@ From the outside in: trace, functionalize, grad. The rules of the grad level so 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Node
+from ..tape.saved import HOOKS
 from ..tape.values import edge_of
 from .aliasing import Group
 from .boundary import Boundary, Input, Made, Output, ViewStep
@@ -98,10 +100,10 @@ class Argument(Node):
 
 
 class JointLevel(GradLevel):
-    """The tape of a joint graph."""
+    """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
     __slots__ = ()
-    runs_ctx_forward = True
+    runs_ctx_forward = packs = True
 
     def input(self, outer: torch.Tensor) -> Any:
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
@@ -136,7 +138,7 @@ class _Program:
         self.values: list[Any] = []  # per primal: what the program sees
         self.edges: list[Any] = []  # per primal: where its gradient goes, as long as nothing writes to it
         self.memories: dict[int, int] = {}  # by id of a memory: number of the primal whose it is
-        self.entered: list[Any] = []  # holds the memories, so that their ids stay theirs
+        self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
 
     def results(self, traced: Sequence[Any]) -> list[Any]:
@@ -148,13 +150,17 @@ class _Program:
         try:
             with functional.mode:
                 self._join(given)
-                with torch.set_grad_enabled(self.recording):
+                with torch.set_grad_enabled(self.recording), HOOKS.suspended():  # hooks around a call see what the call saves
                     outs, self.out_spec = self._run(given)
             results, roots = self._results_of(outs)
+            returned = [v for v in map(self.functional_value, outs) if v is not None]
+            before = self._writes(returned)
             with functional.mode:
                 grads = self._gradients(roots)
             self._refuse_writes_outside()
-            return [*results, *(None if g is None else self._read(g) for g in grads)]
+            changed = self._written_since(before, returned)
+            self.boundary = dataclasses.replace(self.boundary, backward_written=changed)
+            return [*results, *(None if g is None else self._read(g) for g in grads), *(self._read(self.entered[i]) for i in changed)]
         finally:
             tape.close()
             functional.close()
@@ -167,7 +173,7 @@ class _Program:
             return t
         v: Any = self.functional.wrap(t)
         self.memories[id(v._store.memory)] = len(self.values)
-        self.entered.append(v)
+        self.entered[len(self.values)] = v
         if flag:
             v = self.tape.input(v)
         elif self.recording and v.dtype in DIFFERENTIABLE:
@@ -213,6 +219,22 @@ class _Program:
     def _refuse_writes_outside(self) -> None:
         if any(v._store.memory.generation for v in self.functional.closed_over.values()):
             raise RuntimeError("the program writes to a tensor that it closes over. Pass it as an argument.")
+
+    def _writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
+        """Per primal, then per tensor in ``returned``: how often its memory was written to, and how often its geometry changed in place."""
+        return [(v._store.memory.generation, len(v._chain)) for v in (*self.entered.values(), *returned)]
+
+    def _written_since(self, before: Sequence[tuple[int, int]], returned: Sequence[FunctionalValue]) -> tuple[int, ...]:
+        """The primals that the backward pass writes to."""
+        after = self._writes(returned)
+        n = len(self.entered)
+        if any(a[1] != b[1] for a, b in zip(before, after, strict=True)):
+            raise RuntimeError("the backward pass changes sizes or strides of a tensor in place; let it use the op that returns a view")
+        changed = tuple(i for i, a, b in zip(self.entered, before, after, strict=False) if a[0] != b[0])
+        memories = {id(self.entered[i]._store.memory) for i in changed}
+        if any(a[0] != b[0] and id(v._store.memory) not in memories for v, a, b in zip(returned, before[n:], after[n:], strict=True)):
+            raise RuntimeError("the backward pass writes to a result of the program; let it write to a copy")
+        return changed
 
     # what is known of a value
 

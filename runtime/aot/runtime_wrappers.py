@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -13,14 +14,13 @@ from torch.utils import _pytree as pytree
 
 from ..seam.levels import SCOPE
 from ..seam.shells import VALUES
-from ..session.tensor import SESSION, Tensor
-from ..tape.nodes import Edge, Node
-from ..tape.saved import FREED, modified, refuse_inference
-from ..tape.values import accumulator_of
-from .aliasing import Group, sharing, within_reach
-from .arguments import Call, Kind, Target, enter, flatten, of_leaves
+from ..session.tensor import SESSION
+from ..tape.saved import refuse_inference
+from .aliasing import Group, sharing
+from .arguments import Call, Kind, enter, flatten, of_leaves
+from .backward import Backward, CompiledBackward
 from .closed_over import Place, modules_of, places_of
-from .compilers import Boxed, Compiler, as_boxed
+from .compilers import Boxed, Compiler, as_boxed, examples
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
@@ -28,109 +28,22 @@ from .simplify import without_round_trips
 from .surroundings import autocast_enabled, surroundings, without_autocast
 
 _grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
-Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
 
 
-class CompiledBackward(Node):
-    """The tape's record of one call of a compiled program.
-
-    ``targets``: per gradient where it goes, an edge or a leaf. The ``AccumulateGrad`` nodes of leaves are made when somebody asks for
-    ``edges``. A backward pass that starts here and has no hooks does not ask.
-    """
-
-    __slots__ = ("known_edges", "program", "saved", "targets", "versions")
-    known_edges: tuple[Edge | None, ...] | None
-
-    def __init__(self, targets: Sequence[Target], metas: Sequence[Meta], program: _Compiled, saved: list[Any], versions: list[int]) -> None:
-        self.targets = targets
-        Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
-        self.program = program
-        self.saved: list[Any] | None = saved
-        self.versions = versions  # of those that the caller can write to
-
-    @property
-    def edges(self) -> tuple[Edge | None, ...]:
-        if self.known_edges is None:
-            self.known_edges = tuple([e if type(e) is tuple else (accumulator_of(e), 0) for e in self.targets])
-        return self.known_edges
-
-    @edges.setter
-    def edges(self, edges: tuple[Edge | None, ...] | None) -> None:
-        self.known_edges = edges
-
-    def leaves(self) -> Sequence[Tensor] | None:
-        if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
-            return None
-        found: list[Tensor] = []
-        for target in self.targets:
-            if isinstance(target, tuple) or target._edge is not None or not target._req or target._hooks or target._post_accumulate:
-                return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
-            node = target._accumulator() if target._accumulator is not None else None
-            if node is not None and not node.unwatched():
-                return None
-            found.append(target)
-        return found
-
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
-        if create_graph:
-            raise RuntimeError(
-                "aot_function does not support double backward: its backward is a graph without history. "
-                "Differentiate inside the compiled function instead, e.g. aot_function(runtime.func.grad(f), …)."
-            )
-        if self.saved is None:
-            raise RuntimeError(FREED)
-        for i, version in zip(self.program.exposed, self.versions, strict=True):
-            if self.saved[i]._version != version:
-                raise modified(self.saved[i], version)
-        values = [*self.saved, *grads]
-        for i, g in enumerate(grads, len(self.saved)):
-            if g is None:
-                shape, dtype = self.metas[i - len(self.saved)]
-                values[i] = torch.zeros(shape, dtype=dtype, device=self.program.devices[i - len(self.saved)])
-            elif not g.is_contiguous():  # as in the trace: the strides of a cotangent decide what is a view
-                values[i] = g.contiguous()
-        run = self.program.backward
-        assert run is not None, "a program without a backward makes no nodes"
-        results: Sequence[Any]
-        if not autocast_enabled():
-            results = run(values)
-        else:
-            with without_autocast():
-                results = run(values)
-        return results
-
-    def release(self) -> None:
-        self.saved = None
-
-
-class _Compiled:
+class _CompiledProgram:
     """One program for one kind of inputs.
 
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
     ``places``: where the program finds the tensors that it closes over, as far as they have names.
     """
 
-    __slots__ = (
-        "backward",
-        "computed",
-        "devices",
-        "exposed",
-        "forward",
-        "joint",
-        "metas",
-        "n_forward",
-        "outside",
-        "places",
-        "sharing",
-        "written",
-    )
+    __slots__ = ("backward", "computed", "exposed", "forward", "joint", "n_forward", "outside", "places", "reread", "sharing", "written")
 
     def __init__(
         self,
         joint: Joint,
         forward: Boxed,
-        backward: Boxed | None,
-        exposed: Sequence[int],
+        backward: Backward | None,
         outside: Sequence[Kind],
         shared: tuple[Group, ...] | None,
         places: Sequence[Place],
@@ -139,14 +52,12 @@ class _Compiled:
         self.places = places
         self.forward = forward
         self.backward = backward
-        cotangents = [n.meta["val"] for n in joint.module.graph.nodes if n.op == "placeholder" and n.target.startswith("tangents")]
-        self.devices = [t.device for t in cotangents]
-        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if joint.abstraction is None else None
         boundary = joint.boundary
         self.n_forward = boundary.n_forward
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
-        self.exposed = exposed
+        self.exposed = backward.exposed if backward is not None else ()
+        self.reread = backward.reread if backward is not None else ()
         self.outside = outside
         self.sharing = shared
 
@@ -179,9 +90,11 @@ class _Compiled:
                 saved[i] = saved[i].clone()
 
     def __call__(self, call: Call) -> object:
-        results = self.forward(call.plain)
+        plain = call.plain
+        reread = [plain[i] for i in self.reread] if self.reread else ()
+        results = self.forward(plain)  # empties the list
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
-        saved = results[n_forward:]
+        saved = [*results[n_forward:], *reread]
         for leaf, record in zip(leaves, boundary.inputs, strict=True):
             if record.reshaped:  # advances the version, so before the versions of what is saved are noted
                 record.reshape(leaf)
@@ -196,8 +109,9 @@ class _Compiled:
         outs = list(results[:n_forward])
         if self.backward is not None:
             tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
-            metas = self.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
-            node = CompiledBackward(call.targets, metas, self, saved, versions)
+            metas = self.backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
+            changed = [leaves[i] for i in boundary.backward_written]
+            node = CompiledBackward(call.targets, metas, self.backward, saved, versions, changed)
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
         for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry
@@ -220,6 +134,7 @@ def aot_function(
     dynamic: bool = False,
     enable_log: bool = True,
     disable_functionalization: bool = False,
+    keep_primals: bool = True,
 ) -> Callable[..., Any]:
     """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
 
@@ -237,17 +152,90 @@ def aot_function(
     geometry, results that are arguments or views, random draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside
     a transform or a dispatch mode ``fn`` itself runs.
 
-    ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves them for nothing. The graphs never
-    write to anything, so ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and ``enable_log`` are
-    there for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by
-    the values of tensors, for sizes that depend on values, and for a second derivative through the compiled function.
+    ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves them for nothing. ``keep_primals``:
+    whether a call keeps arguments that only a second derivative needs. The graphs never write to anything, so
+    ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and ``enable_log`` are there for torch's
+    callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by the values of
+    tensors, and for sizes that depend on values.
     """
     compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
-    modules = modules_of(fn)
-    recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules)
-    programs: dict[Kind, list[_Compiled]] = {}
+    recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
+    return wraps(fn)(_function_of(recipe))
 
-    @wraps(fn)
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How the programs of one compiled function are made; the fields are the arguments of :func:`aot_function`."""
+
+    fn: Callable[..., object]
+    forward_compiler: Compiler
+    backward_compiler: Compiler
+    inference_compiler: Compiler
+    partition: Partition
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None
+    num_params_buffers: int
+    dynamic: bool
+    modules: Sequence[torch.nn.Module]
+    keep_primals: bool
+
+    def program(self, spec: pytree.TreeSpec | None, call: Call) -> _CompiledProgram:
+        """The program for calls like this one."""
+        joint = self._joint(spec, call)
+        outside = enter(joint.closed_over, _grad_enabled(), self.dynamic)
+        assert outside is not None
+        shared = None
+        if joint.boundary.changes_inputs:
+            every = call.followed_by(outside)
+            shared = sharing(every.plain)
+            groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
+            if groups:
+                refuse_untangled(groups, every, len(call.plain))
+                joint = self._joint(spec, call, [with_autograd_base(g, call) for g in groups])
+        with without_autocast():
+            forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+        places = places_of(joint.closed_over, self.fn, self.modules)
+        return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places)
+
+    def _joint(self, spec: pytree.TreeSpec | None, call: Call, groups: Sequence[Group] = ()) -> Joint:
+        f, n = of_leaves(self.fn, spec), len(call.plain)
+        based = with_bases(call, groups)
+        assert based is not None, "the groups are those of this call"
+        given, bases = based.plain[:n], based.plain[n:]
+        wanted = based.wanted[:n]
+        return joint_graph(f, given, wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups, bases=bases)
+
+    def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
+        graph = joint.module.graph
+        output = graph.output_node()
+        results: Any = output.args[0]
+        output.args = (list(results)[: joint.n_forward],)
+        graph.eliminate_dead_code()
+        joint.module.recompile()
+        return as_boxed(self.inference_compiler(joint.module, examples(joint.module))), None
+
+    def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
+        without_round_trips(joint.module.graph)
+        joint.module.recompile()
+        options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
+        n = len(joint.boundary.inputs)
+        static = [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
+        if static and self.partition is not default_partition:
+            options["static_lifetime_input_indices"] = static
+        forward, backward = self.partition(joint.module, None, **options)
+        # before a compiler changes the graphs
+        made = Backward(joint, forward, backward, self.backward_compiler, self._again, self.keep_primals)
+        return as_boxed(self.forward_compiler(forward, examples(forward))), made
+
+    def _again(self, pullback: fx.GraphModule) -> Callable[..., Any]:
+        """The pullback of one of the programs, compiled in the same way."""
+        return _function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
+
+
+def _function_of(recipe: _Recipe) -> Callable[..., Any]:
+    """The function that makes and runs the programs of ``recipe``."""
+    fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
+    programs: dict[Kind, list[_CompiledProgram]] = {}
+
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
@@ -273,71 +261,3 @@ def aot_function(
             return program(call)
 
     return compiled
-
-
-@dataclass(frozen=True)
-class _Recipe:
-    """How the programs of one compiled function are made; the fields are the arguments of :func:`aot_function`."""
-
-    fn: Callable[..., object]
-    forward_compiler: Compiler
-    backward_compiler: Compiler
-    inference_compiler: Compiler
-    partition: Partition
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None
-    num_params_buffers: int
-    dynamic: bool
-    modules: Sequence[torch.nn.Module]
-
-    def program(self, spec: pytree.TreeSpec | None, call: Call) -> _Compiled:
-        """The program for calls like this one."""
-        joint = self._joint(spec, call)
-        outside = enter(joint.closed_over, _grad_enabled(), self.dynamic)
-        assert outside is not None
-        shared = None
-        if joint.boundary.changes_inputs:
-            every = call.followed_by(outside)
-            shared = sharing(every.plain)
-            groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
-            if groups:
-                refuse_untangled(groups, every, len(call.plain))
-                joint = self._joint(spec, call, [with_autograd_base(g, call) for g in groups])
-        with without_autocast():
-            run_forward, run_backward, exposed = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
-        places = places_of(joint.closed_over, self.fn, self.modules)
-        return _Compiled(joint, run_forward, run_backward, exposed, outside.kinds, shared, places)
-
-    def _joint(self, spec: pytree.TreeSpec | None, call: Call, groups: Sequence[Group] = ()) -> Joint:
-        f, n = of_leaves(self.fn, spec), len(call.plain)
-        based = with_bases(call, groups)
-        assert based is not None, "the groups are those of this call"
-        given, bases = based.plain[:n], based.plain[n:]
-        wanted = based.wanted[:n]
-        return joint_graph(f, given, wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups, bases=bases)
-
-    def _without_backward(self, joint: Joint) -> tuple[Boxed, None, Sequence[int]]:
-        graph = joint.module.graph
-        output = graph.output_node()
-        results: Any = output.args[0]
-        output.args = (list(results)[: joint.n_forward],)
-        graph.eliminate_dead_code()
-        joint.module.recompile()
-        return as_boxed(self.inference_compiler(joint.module, _examples(joint.module))), None, ()
-
-    def _cut(self, joint: Joint) -> tuple[Boxed, Boxed, Sequence[int]]:
-        without_round_trips(joint.module.graph)
-        joint.module.recompile()
-        options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
-        n = len(joint.boundary.inputs)
-        static = [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
-        if static and self.partition is not default_partition:
-            options["static_lifetime_input_indices"] = static
-        forward, backward = self.partition(joint.module, None, **options)
-        exposed = within_reach(forward.graph, joint.n_forward)  # before a compiler changes the graph
-        run_forward = as_boxed(self.forward_compiler(forward, _examples(forward)))
-        return run_forward, as_boxed(self.backward_compiler(backward, _examples(backward))), exposed
-
-
-def _examples(module: fx.GraphModule) -> list[object]:
-    """The values that the inputs of ``module`` had in the trace."""
-    return [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]

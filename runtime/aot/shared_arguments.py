@@ -59,10 +59,10 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
             base = _autograd_base(group, call)
             if base is None or place_of(base._inner) != group.base_place:
                 return None
+            bases.append(base)
             if any(base is call.leaves[i] for i in group.members):  # its geometry may change in place, as a member
                 with torch.enable_grad():
-                    base = base.view_as(base)
-            bases.append(base)
+                    bases[-1] = base.view_as(base)
             plain.append(base._inner)
         else:
             with torch.no_grad():

@@ -210,13 +210,6 @@ class Tensor(GradValue):
         hooks.retain(self, *edge)
         self._retains = True
 
-    def register_hook(self, hook: Callable[[Tensor], Any]) -> RemovableHandle:
-        """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a replacement. As ``torch.Tensor.register_hook``."""
-        edge = edge_of(self)
-        if edge is None:
-            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-        return hooks.register(self._own_hooks(*edge), hook)
-
     def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
         if type(node) is not AccumulateGrad:
             return node.hooks_of(index)

@@ -6,7 +6,8 @@ that of the argument or output that it came from. The node finds it by its edges
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,6 +42,15 @@ class _Hooks(Ambient):
         if self.disabled is not None:
             raise RuntimeError(self.disabled)
         self.stack.append((pack, unpack))
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While entered, the hooks that there are now see nothing."""
+        before, self.stack = self.stack, []
+        try:
+            yield
+        finally:
+            self.stack = before
 
 
 HOOKS = _Hooks()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ..seam.levels import Level, Value
-from .nodes import AccumulateGrad, Edge, Input, Sink
+from . import hooks
+from .nodes import AccumulateGrad, Edge, Input, Node, Sink
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -109,6 +112,16 @@ class GradValue(Value):
                 "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no history."
             )
         return self
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a replacement. As ``torch.Tensor.register_hook``."""
+        edge = edge_of(self)
+        if edge is None:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        return hooks.register(self._own_hooks(*edge), hook)
+
+    def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
+        return node.hooks_of(index)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"GradValue(level={self._level.number}, {self._inner!r})"

@@ -135,10 +135,44 @@ class TestSharedMemory:
         assert f(x, x[1:3]).tolist() == [4.0, 6.0] and x.tolist() == [1.0, 2.0, 3.0, 4.0]
         assert f(x, tensor([5.0, 6.0])).tolist() == [10.0, 12.0], "another program serves arguments of memory of their own"
 
-    def test_a_write_to_memory_that_requires_grad_twice_is_refused(self) -> None:
+    @pytest.mark.parametrize("under_no_grad", [False, True])
+    @pytest.mark.parametrize("given", ["one view twice", "base and views", "flat and whole"])
+    def test_a_write_to_one_of_several_views_that_require_grad_is_differentiated(self, given: str, under_no_grad: bool) -> None:
+        def f(a: Any, b: Any) -> Any:
+            with torch.set_grad_enabled(not under_no_grad):
+                a.mul_(3)
+            return a.sum() * b, a
+
+        def program(f: Callable[..., Any]) -> Any:
+            leaf = tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+            x = leaf * 1
+            args = {"one view twice": (x[0], x[0]), "base and views": (x, x[1:]), "flat and whole": (x.view(-1), x)}[given]
+            result, same = f(*args)
+            (result.square().sum() + x.sum()).backward()
+            return result, same is args[0], x, x._version, leaf.grad
+
+        assert equal(*both(f, program))
+
+    def test_one_of_several_views_may_change_its_geometry(self) -> None:
+        def f(a: Any, b: Any) -> Any:
+            a.mul_(2)
+            b.t_()
+            return a @ b, b.unsqueeze(0)
+
+        def program(f: Callable[..., Any]) -> Any:
+            leaf = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+            x = leaf * 1
+            b = x.view(2, 2)
+            product, view = f(x, b)
+            (product.sin().sum() + view.sum()).backward()
+            return product, view, list(b.stride()), leaf.grad
+
+        assert equal(*both(f, program))
+
+    def test_memory_that_is_shared_behind_the_back_of_autograd_is_refused(self) -> None:
         x = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True) * 1
-        with pytest.raises(RuntimeError, match="argument 0 and argument 1 share memory"):
-            compiled(add_one)(x, x[1:3])
+        with pytest.raises(RuntimeError, match=r"argument 0 and argument 1 share memory.* not all views of one tensor"):
+            compiled(add_one)(x, x.detach()[1:3])
 
     def test_a_result_that_is_an_argument_is_that_object(self) -> None:
         def f(x: Any) -> Any:
@@ -368,3 +402,87 @@ def test_a_transform_differentiates_and_batches_a_compiled_function() -> None:
     f = compiled(lambda x: (x * x).sum())
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert runtime.func.vmap(runtime.func.grad(f))(x).equal(2 * x)
+
+
+class TestBackwardWrites:
+    """A backward pass may write, too: a custom Function that counts, or a hook."""
+
+    def test_a_write_to_an_argument_is_carried_out_by_every_backward_pass(self) -> None:
+        class Counts(runtime.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any, count: Any) -> Any:
+                ctx.count = count
+                return x * count
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                with torch.no_grad():
+                    ctx.count.add_(1)
+                return g * ctx.count, None
+
+        def program(f: Callable[..., Any]) -> Any:
+            x, count = tensor([1.0, 2.0], requires_grad=True), tensor([3.0, 3.0])
+            for _ in range(2):
+                f(x, count).sum().backward()
+            return x.grad, count
+
+        assert equal(*both(Counts.apply, program))
+
+    def test_a_write_to_a_result_is_refused(self) -> None:
+        class Clears(runtime.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                ctx.result = x * 2
+                return ctx.result
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                ctx.result.detach().zero_()
+                return g * 2
+
+        with pytest.raises(RuntimeError, match="the backward pass writes to a result of the program"):
+            compiled(Clears.apply)(tensor([1.0], requires_grad=True))
+
+
+class TestHooks:
+    def test_a_hook_on_a_tensor_of_the_program_is_in_the_graph(self) -> None:
+        def f(x: Any) -> Any:
+            y = x.sin()
+            y.register_hook(lambda g: g * 10)
+            return y * x
+
+        def program(f: Callable[..., Any]) -> Any:
+            x = tensor([1.0, 2.0], requires_grad=True)
+            f(x).sum().backward()
+            return x.grad
+
+        assert equal(*both(f, program))
+
+    def test_hooks_on_saved_tensors_inside_are_in_the_graph(self) -> None:
+        def f(x: Any) -> Any:
+            with runtime.autograd.graph.saved_tensors_hooks(lambda t: (t.half(),), lambda packed: packed[0].float()):
+                y = x.exp() * x
+            return y * x
+
+        def program(f: Callable[..., Any]) -> Any:
+            x = tensor([0.1, 0.2], requires_grad=True)
+            f(x).sum().backward()
+            return x.grad
+
+        plain, graph = both(f, program)
+        exact = program(lambda x: x.exp() * x * x)
+        assert equal(plain, graph) and not equal(plain, exact), "the gradient shows the rounding of the saved tensors"
+
+    def test_hooks_around_a_call_see_what_the_program_saves(self) -> None:
+        packed: list[Any] = []
+
+        def pack(t: Any) -> Any:
+            packed.append(t)
+            return t * 2
+
+        x = tensor([1.0, 2.0], requires_grad=True)
+        with runtime.autograd.graph.saved_tensors_hooks(pack, lambda t: t / 2):
+            y = compiled(lambda x: x.sin() * x)(x)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, x.detach().cos() * x.detach() + x.detach().sin())
+        assert any(t is x for t in packed), "a leaf comes as it is"

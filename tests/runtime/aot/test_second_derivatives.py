@@ -1,0 +1,147 @@
+"""A compiled program can be differentiated as often as the program itself."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import runtime
+from runtime import dropin, tensor
+from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
+from runtime.session.tensor import unwrap
+
+PARTITIONS = (default_partition, min_cut_rematerialization_partition)
+
+
+def derivatives(f: Callable[..., Any], make: Callable[[], list[Any]], order: int) -> list[Any]:
+    """Gradients of order 1 to ``order``, each of the sum of squares of the one before."""
+    args = make()
+    torch.manual_seed(0)
+    out = f(*args)
+    loss = sum((o * o).sum() for o in (out if isinstance(out, tuple) else (out,)))
+    found: list[Any] = []
+    for k in range(order):
+        grads = runtime.autograd.grad(loss, args, create_graph=k < order - 1)
+        found += grads
+        loss = sum((g * g).sum() for g in grads)
+    return found
+
+
+def matrices() -> list[Any]:
+    torch.manual_seed(1)
+    return [runtime.wrap(torch.randn(3, 4, dtype=torch.float64), True), runtime.wrap(torch.randn(4, 2, dtype=torch.float64), True)]
+
+
+def local_write(x: Any, w: Any) -> Any:
+    y = x * 1
+    y.mul_(w.sum())
+    return y.sin()
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "layer": lambda x, w: torch.tanh(x @ w),
+    "softmax": lambda x, w: (x @ w).softmax(-1).log(),
+    "two results": lambda x, w: ((x @ w).sin(), x.exp()),
+    "no value of an argument is saved": lambda x, w: F.softplus(x).sum() * w.sigmoid(),
+    "dropout": lambda x, w: F.dropout(torch.tanh(x @ w), 0.5),
+    "a write to an intermediate": local_write,
+}
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_derivatives_to_third_order_are_those_of_the_program(name: str, partition: Any) -> None:
+    f = PROGRAMS[name]
+    expected = derivatives(f, matrices, 3)
+    found = derivatives(aot_function(f, nop, partition_fn=partition), matrices, 3)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.detach(), b.detach())
+
+
+def test_a_gradient_penalty_reaches_the_parameters_of_a_compiled_module() -> None:
+    def gradients(model: Any, module: Any) -> list[Any]:
+        x = tensor([[0.1, 0.2, 0.3]], requires_grad=True)
+        (g,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        (g.norm() - 1).square().backward()
+        found = [p.grad.clone() for p in module.parameters()]
+        module.zero_grad()
+        return found
+
+    with dropin.installed():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 1))
+        expected = gradients(module, module)
+        for a, b in zip(gradients(aot_module(module, nop), module), expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_history_before_the_program_takes_part() -> None:
+    def second(f: Callable[..., Any]) -> Any:
+        x = tensor([0.3, 0.7], requires_grad=True)
+        (g,) = runtime.autograd.grad(f(x * x).sum(), x, create_graph=True)
+        return runtime.autograd.grad(g.sum(), x)[0]
+
+    def f(y: Any) -> Any:
+        return y.sin()
+
+    torch.testing.assert_close(second(aot_function(f, nop)), second(f))
+
+
+def test_a_changed_argument_is_noticed() -> None:
+    x = tensor([0.3, 0.7], requires_grad=True)
+    y = x * 1
+    out = aot_function(lambda y: y.relu().exp(), nop)(y)  # saves results alone; the second derivative needs y
+    y.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        runtime.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def test_a_program_that_writes_to_what_its_derivative_needs_is_refused() -> None:
+    def f(y: Any) -> Any:
+        z = y.exp()
+        y.mul_(2)
+        return z
+
+    x = tensor([0.3, 0.7], requires_grad=True)
+    with pytest.raises(RuntimeError, match="no second derivative here: it writes to its argument 0"):
+        runtime.autograd.grad(aot_function(f, nop)(x * 1).sum(), x, create_graph=True)
+
+
+def test_without_keep_primals_an_argument_that_is_not_saved_is_free() -> None:
+    def after(keep: bool) -> tuple[bool, Any]:
+        x = tensor([0.3, 0.7], requires_grad=True)
+        y = x * 1
+        held = weakref.ref(unwrap(y))
+        out = aot_function(lambda y: y.exp(), nop, keep_primals=keep)(y)
+        del y
+        gc.collect()
+        return held() is not None, lambda: runtime.autograd.grad(out.sum(), x, create_graph=True)
+
+    alive, _ = after(True)
+    freed, differentiate = after(False)
+    assert alive and not freed
+    with pytest.raises(RuntimeError, match="compiled with keep_primals=False"):
+        differentiate()
+
+
+def test_the_backward_is_compiled_when_it_first_runs() -> None:
+    graphs: list[int] = []
+
+    def compiler(module: Any, _: Any) -> Any:
+        graphs.append(len(module.graph.nodes))
+        return module
+
+    x = tensor([1.0, 2.0], requires_grad=True)
+    f = aot_function(lambda x: x * 2, nop, compiler)
+    y = f(x)
+    assert not graphs
+    y.sum().backward()
+    f(x).sum().backward()
+    assert len(graphs) == 1 and x.grad.tolist() == [4.0, 4.0]
