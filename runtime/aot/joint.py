@@ -65,13 +65,14 @@ def joint_graph(
     bases: Sequence[torch.Tensor] = (),
     lift: bool = True,
     whole: bool = False,
+    abstraction: Abstraction | None = None,
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
     ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that share memory, if ``f`` writes to any input.
     ``bases``: the common base of each group that is not one tensor.
     ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
-    that ``f`` returns, arguments and their views as well.
+    that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     """
     programs: list[_Program] = []
 
@@ -81,9 +82,10 @@ def joint_graph(
         return program.results(traced)
 
     names = [f"primals_{i + 1}" for i in range(len(inputs))]
+    abstract = dynamic or abstraction is not None
     with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(
-            run, inputs, dynamic=dynamic, decompositions=decompositions, names=names, fixed_sizes=not dynamic
+            run, inputs, dynamic=dynamic, decompositions=decompositions, names=names, fixed_sizes=not abstract, abstraction=abstraction
         )
     (program,) = programs
     module = module_of(graph, attributes, "Joint")

@@ -104,3 +104,29 @@ class Abstraction:
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         code = self.guards()
         return not code or bool(self.shape_env.evaluate_guards_expression(code, list(tensors)))
+
+
+class Given(Abstraction):
+    """The fake mode of a caller who brings fake tensors. Conditions on sizes become guards of his shape environment, which he checks."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self.mode = mode
+        self.inputs: list[Any] = []
+        self.symbols: dict[Any, fx.Proxy] = {}
+
+    def abstract(self, t: torch.Tensor) -> FakeTensor:
+        # an alias of its own, whose geometry the program may change
+        fake: Any = t if isinstance(t, FakeTensor) else self.mode.from_tensor(t, static_shapes=True)
+        self.inputs.append(fake)
+        with self.mode, torch.no_grad():
+            return fake.detach()  # type: ignore[no-any-return]
+
+    def number(self, size: Any, node: fx.Node) -> None:
+        """Know the placeholder of a size that is an argument of its own."""
+        node.meta["val"] = size
+        expression = size.node.expr
+        if expression.is_symbol and expression not in self.symbols:
+            self.symbols[expression] = fx.Proxy(node, fx.proxy.GraphAppendingTracer(node.graph))
+
+    def guards(self) -> str:
+        return ""

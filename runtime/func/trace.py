@@ -28,7 +28,7 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
-from .symbols import SYMBOLIC, Abstraction
+from .symbols import SYMBOLIC, Abstraction, Given
 
 aten = torch.ops.aten
 # The ops by which torch makes a tensor of numbers in the text of a program.
@@ -72,7 +72,12 @@ class Trace(Level):
     what = "trace (make_fx, aot_function or export)"
 
     def __init__(
-        self, *, dynamic: bool = False, decompositions: Mapping[Any, Callable[..., Any]] | None = None, fixed_sizes: bool = False
+        self,
+        *,
+        dynamic: bool = False,
+        decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+        fixed_sizes: bool = False,
+        abstraction: Abstraction | None = None,
     ) -> None:
         super().__init__()
         self.fixed_sizes = fixed_sizes  # whether an op whose result has a size that depends on values is refused
@@ -81,7 +86,7 @@ class Trace(Level):
         self.constants: dict[int, TracedValue] = {}
         self.held: list[torch.Tensor] = []  # keeps ids in `constants` valid
         self.decompositions = decompositions or {}
-        self.abstraction = Abstraction() if dynamic else None
+        self.abstraction = abstraction or (Abstraction() if dynamic else None)
         self.mode = LevelMode(self)
 
     def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
@@ -304,13 +309,15 @@ def trace_flat(
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     names: Sequence[str] | None = None,
     fixed_sizes: bool = False,
+    abstraction: Abstraction | None = None,
 ) -> tuple[fx.Graph, dict[str, torch.Tensor], Trace]:
     """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are passed as they are, with a placeholder.
 
-    ``fixed_sizes``: refuse an op whose result has a size that depends on values. Returns the graph, whose output is the list that ``f``
+    ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``: what makes the abstract values, instead
+    of a new one. Returns the graph, whose output is the list that ``f``
     returned, its constants, and the closed level.
     """
-    level = Trace(dynamic=dynamic, decompositions=decompositions, fixed_sizes=fixed_sizes)
+    level = Trace(dynamic=dynamic, decompositions=decompositions, fixed_sizes=fixed_sizes, abstraction=abstraction)
     names = names or [f"arg{i}_1" for i in range(len(tensors))]
     try:
         given = []
@@ -318,9 +325,11 @@ def trace_flat(
             if isinstance(t, torch.Tensor):
                 given.append(level.input(t, name))
             else:
-                level.graph.placeholder(name)
+                node = level.graph.placeholder(name)
+                if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):
+                    level.abstraction.number(t, node)
                 given.append(t)
-        with level.mode, enable_python_dispatcher() if dynamic else _NOTHING:
+        with level.mode, enable_python_dispatcher() if level.abstraction is not None else _NOTHING:
             outs = f(level, *given)
         level.graph.output([level.lower_output(o) for o in outs])
     finally:
