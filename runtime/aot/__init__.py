@@ -7,11 +7,17 @@ from .joint import aot_export_joint_simple
 from .module import aot_module
 from .partition import default_partition, min_cut_rematerialization_partition
 from .runtime_wrappers import aot_function
+from .simplified import aot_module_simplified
+
+compiled_function, compiled_module = aot_function, aot_module
 
 __all__ = [
     "aot_export_joint_simple",
     "aot_function",
     "aot_module",
+    "aot_module_simplified",
+    "compiled_function",
+    "compiled_module",
     "default_partition",
     "export",
     "make_boxed_compiler",

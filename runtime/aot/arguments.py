@@ -51,12 +51,12 @@ class Call:
     """The arguments of one call of a compiled program.
 
     ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``targets``: for
-    each leaf whose gradient is wanted, where that goes. ``kinds``: the kind of each leaf.
+    each leaf whose gradient is wanted, where that goes, if it does. ``kinds``: the kind of each leaf.
     """
 
     leaves: list[Any]
     plain: list[Any]
-    targets: list[Target]
+    targets: list[Target | None]
     kinds: list[Kind]
 
     @property
@@ -75,7 +75,7 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | Non
     ``recording``: whether gradients may be wanted. ``dynamic``: whether the program may be for any size.
     """
     leaves, plain = list(given), list(given)
-    targets: list[Target] = []
+    targets: list[Target | None] = []
     kinds: list[Kind] = []
     for i, x in enumerate(given):
         target = None

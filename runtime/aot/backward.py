@@ -109,8 +109,9 @@ def _in_joint(joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int) ->
 class CompiledBackward(Node):
     """The tape's record of one call of a compiled program.
 
-    ``targets``: per gradient where it goes, an edge or a leaf. The ``AccumulateGrad`` nodes of leaves are made when somebody asks for
-    ``edges``. A backward pass that starts here and has no hooks does not ask. ``written``: the arguments that the backward writes to.
+    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The ``AccumulateGrad`` nodes of leaves are made
+    when somebody asks for ``edges``. A backward pass that starts here and has no hooks does not ask. ``written``: the arguments that the
+    backward writes to.
     """
 
     __slots__ = ("backward", "known_edges", "saved", "targets", "versions", "written")
@@ -118,7 +119,7 @@ class CompiledBackward(Node):
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[Target | None],
         metas: Sequence[Meta],
         backward: Backward,
         saved: list[Any],
@@ -137,7 +138,7 @@ class CompiledBackward(Node):
     @property
     def edges(self) -> tuple[Edge | None, ...]:
         if self.known_edges is None:
-            self.known_edges = tuple([e if type(e) is tuple else (accumulator_of(e), 0) for e in self.targets])
+            self.known_edges = tuple([e if e is None or type(e) is tuple else (accumulator_of(e), 0) for e in self.targets])
         return self.known_edges
 
     @edges.setter
@@ -149,6 +150,8 @@ class CompiledBackward(Node):
             return None
         found: list[Tensor] = []
         for target in self.targets:
+            if target is None:
+                return None
             if isinstance(target, tuple) or target._edge is not None or not target._req or target._hooks or target._post_accumulate:
                 return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
             node = target._accumulator() if target._accumulator is not None else None

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ..func.symbols import Abstraction
 from ..seam.levels import SCOPE
 from ..seam.shells import VALUES
 from ..session.tensor import SESSION
@@ -107,15 +108,16 @@ class _CompiledProgram:
                 refuse_inference(saved[i])
             raise
         outs = list(results[:n_forward])
-        if self.backward is not None:
+        backward = self.backward if call.targets else None
+        if backward is not None:
             tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
-            metas = self.backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
+            metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
             changed = [leaves[i] for i in boundary.backward_written]
-            node = CompiledBackward(call.targets, metas, self.backward, saved, versions, changed)
+            node = CompiledBackward(call.targets, metas, backward, saved, versions, changed)
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
         for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry
-            record.write(leaves[i], new, self.backward is not None and record.tangent is not None)
+            record.write(leaves[i], new, backward is not None and record.tangent is not None)
         made = outs[len(self.written) :]
         returned = [o.of(leaves, made) for o in boundary.outputs]
         return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
@@ -159,12 +161,12 @@ def aot_function(
     tensors, and for sizes that depend on values.
     """
     compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
-    recipe = _Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
+    recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
     return wraps(fn)(_function_of(recipe))
 
 
 @dataclass(frozen=True)
-class _Recipe:
+class Recipe:
     """How the programs of one compiled function are made; the fields are the arguments of :func:`aot_function`."""
 
     fn: Callable[..., object]
@@ -178,10 +180,10 @@ class _Recipe:
     modules: Sequence[torch.nn.Module]
     keep_primals: bool
 
-    def program(self, spec: pytree.TreeSpec | None, call: Call) -> _CompiledProgram:
-        """The program for calls like this one."""
-        joint = self._joint(spec, call)
-        outside = enter(joint.closed_over, _grad_enabled(), self.dynamic)
+    def program(self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None) -> _CompiledProgram:
+        """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace."""
+        joint = self._joint(spec, call, abstraction)
+        outside = enter(joint.closed_over, _grad_enabled(), self.dynamic or abstraction is not None)
         assert outside is not None
         shared = None
         if joint.boundary.changes_inputs:
@@ -190,19 +192,21 @@ class _Recipe:
             groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
-                joint = self._joint(spec, call, [with_autograd_base(g, call) for g in groups])
+                joint = self._joint(spec, call, abstraction, [with_autograd_base(g, call) for g in groups])
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         places = places_of(joint.closed_over, self.fn, self.modules)
         return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places)
 
-    def _joint(self, spec: pytree.TreeSpec | None, call: Call, groups: Sequence[Group] = ()) -> Joint:
+    def _joint(
+        self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None, groups: Sequence[Group] = ()
+    ) -> Joint:
         f, n = of_leaves(self.fn, spec), len(call.plain)
         based = with_bases(call, groups)
         assert based is not None, "the groups are those of this call"
         given, bases = based.plain[:n], based.plain[n:]
-        wanted = based.wanted[:n]
-        return joint_graph(f, given, wanted, dynamic=self.dynamic, decompositions=self.decompositions, groups=groups, bases=bases)
+        options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
+        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         graph = joint.module.graph
@@ -231,7 +235,7 @@ class _Recipe:
         return _function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
 
 
-def _function_of(recipe: _Recipe) -> Callable[..., Any]:
+def _function_of(recipe: Recipe) -> Callable[..., Any]:
     """The function that makes and runs the programs of ``recipe``."""
     fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
     programs: dict[Kind, list[_CompiledProgram]] = {}
