@@ -1,8 +1,9 @@
 """``torch.compile`` under the drop-in: Dynamo captures graphs from programs that hold tensors of the session.
 
-Dynamo interprets the program, and its backends compile the graphs, while the drop-in stands aside. The graphs then run in the session:
-a graph of the backend ``eager`` is recorded op by op, and one of AOTAutograd (``aot_eager``, ``inductor``) as one custom function, whose
-derivative is the compiled backward graph.
+Dynamo interprets the program, and its backends compile the graphs, while the drop-in stands aside. The graphs then run in the session. A
+graph of the backend ``eager`` is recorded op by op. A graph of ``aot_eager``, or of a backend of the user's that calls
+``aot_module_simplified``, is compiled by ``runtime.aot``. A graph of ``inductor`` is compiled by torch's AOTAutograd and recorded as one
+custom function, whose derivative is the compiled backward graph.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 
+from ..aot import simplified
+from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
 from .stepping_aside import Exchange, aside, standing_aside, torchs_when_aside
@@ -41,6 +45,73 @@ def _as_plain_tangent(t: Tensor, metadata: Any, expected: Any = None) -> torch.T
 
 
 Tensor.__coerce_same_metadata_as_tangent__ = _as_plain_tangent  # type: ignore[attr-defined]
+
+
+class _Backend(Ambient):
+    """The exchange of the capture whose graph a backend of Dynamo compiles now on this thread."""
+
+    exchange: Exchange | None = None
+
+
+_BACKEND = _Backend()
+
+
+@contextlib.contextmanager
+def _backend_runs(exchange: Exchange) -> Iterator[None]:
+    before, _BACKEND.exchange = _BACKEND.exchange, exchange
+    try:
+        yield
+    finally:
+        _BACKEND.exchange = before
+
+
+def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+    """``aot_module_simplified`` for backends of Dynamo. ``theirs`` compiles what is tied to torch's AOTAutograd."""
+
+    @functools.wraps(theirs)
+    def call(mod: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        if _BACKEND.exchange is None or _needs_torchs(mod, (*rest, *options.values())):
+            return theirs(mod, args, *rest, **options)
+        rest, options = tuple(map(patches.replacement, rest)), {k: patches.replacement(v) for k, v in options.items()}
+        made = simplified.aot_module_simplified(mod, [_BACKEND.exchange.known(t) for t in _examples(mod, args)], *rest, **options)
+        return _boxed(made) if type(mod).__name__ == "GmWrapper" else made
+
+    return call
+
+
+def _examples(mod: Any, args: Any) -> list[Any]:
+    """The example arguments. Those of a graph with symbolic sizes are the fake tensors that Dynamo has made of them."""
+    graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"] if graph is not None else []
+    fakes = [n.meta.get("example_value") for n in placeholders]
+    if len(fakes) != len(args) or not any(isinstance(n, torch.SymInt) for t in fakes for n in _sizes(t)):
+        return list(args)
+    return fakes
+
+
+def _sizes(x: Any) -> tuple[Any, ...]:
+    return tuple(x.shape) if isinstance(x, torch.Tensor) else (x,)
+
+
+def _boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    def boxed(args: list[Any]) -> Any:
+        given = tuple(args)
+        args.clear()
+        return f(*given)
+
+    return boxed
+
+
+def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
+    """Whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an operator of higher order or a transform."""
+    if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
+        return True
+    graphs = [m.graph for m in mod.modules() if isinstance(m, torch.fx.GraphModule)]
+    return any(isinstance(n.target, HigherOrderOperator) or _of_functorch(n.target) for g in graphs for n in g.nodes)
+
+
+def _of_functorch(target: Any) -> bool:
+    return "functorch" in (getattr(target, "__module__", None) or "")
 
 
 def _exchange(mode: Any) -> Exchange:
@@ -84,7 +155,9 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
         return original_fake(mode, _exchange(mode).plain(t) if type(t) is Tensor and standing_aside() else t, **options)
 
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
-        return _in_session(original_backend(graph, module, [_exchange(graph.fake_mode).plain(t) for t in examples]))
+        exchange = _exchange(graph.fake_mode)
+        with _backend_runs(exchange):
+            return _in_session(original_backend(graph, module, [exchange.plain(t) for t in examples]))
 
     for name in ("id_match_unchecked", "CLOSURE_MATCH"):
         dynamo.set(guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches))
@@ -115,7 +188,8 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
 
 
 def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
-    """``{id of torch.compile: (torch.compile, ours)}``. Dynamo is imported, and changed, when it is first asked for."""
+    """``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its backends call. Dynamo is imported, and changed,
+    when it is first asked for."""
 
     @functools.cache
     def change_dynamo() -> None:
@@ -129,4 +203,5 @@ def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
         with aside(patches):
             return _compile(*args, **kwargs)
 
-    return {id(_compile): (_compile, torchs_when_aside(_compile, compile))}
+    theirs = importlib.import_module("torch._functorch.aot_autograd").aot_module_simplified
+    return {id(_compile): (_compile, torchs_when_aside(_compile, compile)), id(theirs): (theirs, _simplified(theirs, patches))}

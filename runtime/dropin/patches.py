@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +55,12 @@ class Patches:
         found = self._table.get(id(value))
         return found is not None and found[0] is value
 
+    def replacement(self, value: Any) -> Any:
+        """What replaces ``value`` everywhere, or ``value`` itself. A partial of a function is one of its replacement."""
+        if isinstance(value, functools.partial) and self.replaces(value.func):
+            return functools.partial(self.replacement(value.func), *value.args, **value.keywords)
+        return self._table[id(value)][1] if self.replaces(value) else value
+
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
         """The names of ``table``'s objects, in modules that were imported or got further names since the last look at them."""
         for module_name, module in list(sys.modules.items()):
@@ -91,13 +98,13 @@ class Patches:
                     self.replace_everywhere(self._table)
 
     def undo(self) -> None:
-        self._entered.close()
         self._taken += self._bound_to(_turned(self._table))
         # a user's module may have imported the name from us; torch's modules have not
         torchs = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCHS]
         self._put_back(self._done + torchs)
         self._done.clear()
         self._taken.clear()
+        self._entered.close()  # last: what is put back may be a replacement of other patches that are undone here
 
     @staticmethod
     def _put_back(replaced: list[tuple[Any, str, Any]]) -> None:

@@ -78,6 +78,14 @@ def torchs_when_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> C
     return call
 
 
+def _with_history(t: torch.Tensor) -> torch.Tensor:
+    """A tensor with the memory of ``t`` that is no leaf for torch, so that a captured program may write to it."""
+    with torch.enable_grad():
+        made = t.new_empty(0).requires_grad_().clone()
+    made.data = t
+    return made
+
+
 class Exchange:
     """Pairs of a tensor of the session and a plain one with the same memory."""
 
@@ -96,10 +104,14 @@ class Exchange:
                 if isinstance(t, torch.nn.Parameter):
                     made = torch.nn.Parameter(made, t.requires_grad)
                 elif t.requires_grad:
-                    made.requires_grad_()
+                    made = made.requires_grad_() if t.is_leaf else _with_history(made)
             found = self._plain[id(t)] = t, made
             self._session[id(made)] = t
         return found[1]
+
+    def known(self, t: Any) -> Any:
+        """The tensor of the session for a plain one that was made for it; anything else as it is."""
+        return self._session.get(id(t), t)
 
     def session(self, t: Any) -> Any:
         """The tensor of the session for a plain one, a new one if need be; anything else as it is."""
