@@ -81,8 +81,8 @@ class RuntimeTarget:
         return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
 
     def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
-        cut = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}[partition]
-        compiled = aot.aot_function(f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cut, dynamic=dynamic)
+        cuts: dict[str, Any] = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}
+        compiled = aot.aot_function(f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cuts[partition], dynamic=dynamic)
 
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             inputs = [runtime.wrap(v.detach(), v.requires_grad) for v in values]

@@ -107,6 +107,7 @@ register(
     decomposition=_written_out,
     nondiff=(1,),
     cost="high",
+    flops=lambda query_shape, key_shape: 4 * math.prod(query_shape) * key_shape[-2],
     family="attention",
 )
-register("_scaled_dot_product_flash_attention_for_cpu_backward", decomposition=_backward_written_out, family="attention")
+register("_scaled_dot_product_flash_attention_for_cpu_backward", decomposition=_backward_written_out, cost="high", family="attention")

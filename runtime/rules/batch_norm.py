@@ -172,8 +172,8 @@ def _no_stats(input: Tensor, weight: Any, bias: Any, training: bool, momentum: f
     return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 
-register("_native_batch_norm_legit", decomposition=lambda *args: aten.native_batch_norm(*args), family="normalization")
-register("_native_batch_norm_legit.no_stats", decomposition=_no_stats, family="normalization")
+register("_native_batch_norm_legit", decomposition=lambda *args: aten.native_batch_norm(*args), cost="high", family="normalization")
+register("_native_batch_norm_legit.no_stats", decomposition=_no_stats, cost="high", family="normalization")
 register("_native_batch_norm_legit_no_training", decomposition=_no_training, family="normalization")
-register("_batch_norm_with_update", decomposition=_with_update, family="normalization")
-register("_batch_norm_no_update", decomposition=_no_update, family="normalization")
+register("_batch_norm_with_update", decomposition=_with_update, cost="high", family="normalization")
+register("_batch_norm_no_update", decomposition=_no_update, cost="high", family="normalization")

@@ -6,6 +6,7 @@ results of ``convolution_backward``. The derivatives of these are again among th
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -80,6 +81,11 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return out if late is None else out + _with_channels(late, out.dim() - 1)
 
 
+def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> Any:
+    """Each element of the result (of the input, if transposed) meets the weights of one channel."""
+    return 2 * math.prod(input_shape if transposed else result_shape) * math.prod(weight_shape[1:])
+
+
 register(
     "convolution",
     vjp={("input", "weight", "bias"): _vjp},
@@ -91,6 +97,7 @@ register(
     batch=shaped_by_one(_batch),
     fresh=True,
     cost="high",
+    flops=_flops,
     family="multilinear",
 )
 
@@ -191,5 +198,5 @@ def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
     return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
 
 
-register("_convolution", decomposition=_flags_dropped)
-register("conv_tbc", decomposition=_conv_tbc)
+register("_convolution", decomposition=_flags_dropped, cost="high", flops=_flops)
+register("conv_tbc", decomposition=_conv_tbc, cost="high")

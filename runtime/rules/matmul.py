@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -89,10 +90,17 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
 
 
 _CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
+
+
+def _flops(result_shape: Any, self_shape: Any) -> Any:
+    return 2 * math.prod(result_shape) * self_shape[-1]
+
+
 multilinear(
     "mm",
     {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
     _matmul_batch,
+    flops=_flops,
     **_CONTRACTION,
 )
 
@@ -113,6 +121,7 @@ multilinear(
     "bmm",
     {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)},
     _matmul_batch,
+    flops=_flops,
     **_CONTRACTION,
 )
 multilinear(
@@ -165,6 +174,7 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
         batch=combined,
         fresh=True,
         cost=cost,
+        flops=asks(lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1), f"{left}_shape", "result_shape"),
         family="multilinear",
     )
 
@@ -213,6 +223,7 @@ multilinear(
         "i3": lambda g, i1, i2, expand1, expand2, expand3, sumdim: _third(i1, i2, conj(g), expand1, expand2, sumdim, expand3),
     },
     decomposition=_trilinear,
+    cost="high",
 )
 multilinear(
     "linalg_cross",

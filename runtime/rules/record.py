@@ -66,6 +66,8 @@ class Record:
     unfilled:       the result is memory that nothing has filled (``empty``).
     cost:           ``"low"``: it costs less to run the op again in a backward pass than to save its result; ``"high"``: more. Left out:
                     low for ATen's ops. The ops of other libraries run again only if their record says ``"low"``.
+    flops:          how many floating-point operations a call takes, as a formula of arguments and results (see the table above), which
+                    should ask for facts of shape alone. For ops of high cost; left out: in proportion to the elements.
     commutes:       the first two arguments may change places.
     fresh:          the result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
     hidden_writes:  writes that the schema does not mention.
@@ -85,6 +87,7 @@ class Record:
     draws: str | None = None
     unfilled: bool = False
     cost: str | None = None
+    flops: Formula | None = None
     commutes: bool = False
     fresh: bool = False
     hidden_writes: HiddenWrites | None = None
@@ -98,7 +101,12 @@ NESTED: dict[torch._ops.OpOverload, Record] = {}  # the records for calls with a
 _listeners: list[Callable[[], None]] = []
 # Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no arguments, and the words for `jvp`.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
-_WORDS = {"vjp": frozenset(("g", "gs", "needs")), "jvp": frozenset(), "inverse": frozenset(("base", "part", "which", "ops"))}
+_WORDS = {
+    "vjp": frozenset(("g", "gs", "needs")),
+    "jvp": frozenset(),
+    "flops": frozenset(),
+    "inverse": frozenset(("base", "part", "which", "ops")),
+}
 _VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}  # the possible values of these fields
 _KINDS = ("linear", "multilinear")
 
@@ -154,6 +162,8 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
         word = getattr(record, what)
         if word is not None and word not in words:
             raise ValueError(f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}")
+    for func in funcs if record.flops is not None else ():
+        _check_formula("flops", record.flops, func)  # type: ignore[arg-type]  # it is not None
     if record.in_place and record.batch is None:
         raise ValueError(f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have")
     for func in funcs if record.hidden_writes is not None else ():

@@ -125,6 +125,8 @@ def _layer_jvp(
 
 
 _WEIGHTS = ("input", "weight0", "weight1", "weight2", "weight3", "hx_", "cx_")
-register("mkldnn_rnn_layer", vjp={_WEIGHTS: _layer_vjp}, jvp=_layer_jvp, decomposition=_layer, nondiff=(3,), family="recurrent")
+register(
+    "mkldnn_rnn_layer", vjp={_WEIGHTS: _layer_vjp}, jvp=_layer_jvp, decomposition=_layer, nondiff=(3,), cost="high", family="recurrent"
+)
 # The kernel of the backward reads a workspace that only the forward kernel fills.
-register("mkldnn_rnn_layer_backward", decomposition=_layer_backward, workspace=True, family="recurrent")
+register("mkldnn_rnn_layer_backward", decomposition=_layer_backward, workspace=True, cost="high", family="recurrent")

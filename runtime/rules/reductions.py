@@ -188,7 +188,7 @@ def _real(t: torch.Tensor) -> Any:
     return t.real if t.is_complex() else t
 
 
-register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decomposition=_renorm, family="reduction")
+register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decomposition=_renorm, cost="high", family="reduction")
 
 
 # ---- distances between rows. ATen's backward kernels take the rows and the distances, so the differences of all pairs are never saved
@@ -233,9 +233,10 @@ def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: tor
 
 
 register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, batch=leading(2, 2), cost="high", family="reduction")
-register("_cdist_backward", decomposition=_cdist_backward, family="reduction")
+register("_cdist_backward", decomposition=_cdist_backward, cost="high", family="reduction")
 register(
     "_euclidean_dist",
+    cost="high",
     vjp={("x1", "x2"): _euclidean_vjp},
     batch=leading(2, 2),
     family="reduction",
@@ -244,9 +245,10 @@ register(
     "_pdist_forward",
     vjp={"self": lambda g, self, p, result: aten._pdist_backward(g.contiguous(), self, p, result)},
     decomposition=_pdist,
+    cost="high",
     family="reduction",
 )
-register("_pdist_backward", decomposition=_pdist_backward, family="reduction")
+register("_pdist_backward", decomposition=_pdist_backward, cost="high", family="reduction")
 
 
 # ---- variances: the correction defaults to one

@@ -84,6 +84,7 @@ linear("_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_spars
 linear("_to_dense", {"self": _to_dense_back})
 register(
     "sparse_sampled_addmm",
+    cost="high",
     vjp={
         "self": lambda g, self, beta: _at_pattern(g, self) * conj(beta),
         "mat1": lambda g, self, mat2, alpha: (_at_pattern(g, self) @ mat2.mH) * conj(alpha),
@@ -92,6 +93,7 @@ register(
 )
 register(
     "_sparse_addmm",
+    cost="high",
     vjp={
         "self": lambda g, beta: g * conj(beta),
         "mat1": lambda g, mat1, mat2, alpha: _at_pattern(g @ _dense(mat2).mH, mat1) * conj(alpha),
@@ -100,6 +102,7 @@ register(
 )
 register(
     "_sparse_sparse_matmul",
+    cost="high",
     vjp={
         "self": lambda g, self, other: _at_pattern(_dense(g) @ other.to_dense().mH, self),
         "other": lambda g, self, other: _at_pattern(self.to_dense().mH @ _dense(g), other),
@@ -143,4 +146,4 @@ def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[to
     return out, count.new_empty(0)
 
 
-register("_sparse_mm_reduce_impl", decomposition=_mm_reduce)
+register("_sparse_mm_reduce_impl", decomposition=_mm_reduce, cost="high")

@@ -10,7 +10,7 @@ from torch import fx
 import runtime
 from runtime import aot
 
-CUTS = [aot.default_partition, aot.min_cut_rematerialization_partition]
+CUTS: list[Any] = [aot.default_partition, aot.min_cut_rematerialization_partition]
 aten = torch.ops.aten
 
 

@@ -11,7 +11,7 @@ from torch.library import Library
 
 import runtime
 from runtime.aot import aot_function, min_cut_rematerialization_partition, nop
-from runtime.aot.partition import recomputable
+from runtime.aot.recompute import recomputable
 from runtime.rules.derive import pointwise, random
 from runtime.rules.record import RECORDS, register
 

@@ -1,0 +1,152 @@
+"""Memory budgets: which values to save such that the peak memory is small enough and little is computed again.
+
+Several choices are measured by the lives of their values: those of the cheapest cuts at every price of recomputation, and those that
+cut the forward into segments, of which the values at their borders are saved. Of these a chain is kept. In it each choice computes more
+again, has a smaller peak, and saves no more bytes than the one before. A budget picks from the chain, so that a smaller one never takes
+more memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import fx
+
+from .memory import Memory
+from .network import Network, price_of
+from .recompute import is_size, is_view, n_bytes, work
+
+_SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+_MOST_CUTS = 12
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values to save, and what it means: bytes saved, peak bytes, the work of computing again in bytes moved."""
+
+    saved: tuple[fx.Node, ...]
+    bytes: int
+    peak: int
+    work: int
+
+
+def within(budget: float, network: Network, anything: bool) -> tuple[fx.Node, ...]:
+    """The values to save. ``anything``: any pure call may be computed again, at its price."""
+    chain = choices(network, anything)
+    least, most = chain[-1].peak, chain[0].peak
+    return next(c for c in chain if c.peak <= least + budget * (most - least)).saved
+
+
+def choices(network: Network, anything: bool = True) -> list[Choice]:
+    """The chain, from the one that computes no expensive op again to the one with the least peak."""
+    memory = Memory(network.parts)
+
+    def measured(cut: list[fx.Node]) -> Choice:
+        saved = network.parts.saved(cut)
+        again = sum(work(n) for n in network.recomputed(cut))
+        return Choice(tuple(cut), memory.saved(saved), memory.peak(saved), again)
+
+    first = network.cut()
+    found = {frozenset(first): measured(first)}
+    for cut in _other_cuts(network, memory, first, anything):
+        if frozenset(cut) not in found:
+            found[frozenset(cut)] = measured(cut)
+    start = found.pop(frozenset(first))
+    return _chain(start, list(found.values()))
+
+
+def _chain(start: Choice, found: list[Choice]) -> list[Choice]:
+    """The longest chain from ``start`` to the choice of least peak."""
+    found = [c for c in found if c.peak < start.peak and c.bytes <= start.bytes]
+    if not found:
+        return [start]
+    goal = min(found, key=lambda c: (c.peak, c.bytes, c.work))
+    chains = {goal: [goal]}
+    for c in sorted((c for c in found if c is not goal), key=lambda c: c.peak):
+        after = [chain for d, chain in chains.items() if d.peak < c.peak and d.bytes <= c.bytes and d.work > c.work]
+        if after:
+            chains[c] = [c, *max(after, key=len)]
+    return [start, *max(chains.values(), key=len)]
+
+
+def _other_cuts(network: Network, memory: Memory, first: list[fx.Node], anything: bool) -> Iterator[list[fx.Node]]:
+    if anything:
+        last = network.cut(price=lambda n: 0)
+        yield last
+        yield from _between(network, memory, _line(network, memory, first), _line(network, memory, last), [_MOST_CUTS])
+    for number in _SEGMENTS:
+        borders = _borders(network, memory, number)
+        if not borders:
+            break
+        yield network.cut(price=(lambda n: 0) if anything else None, fixed=borders)
+
+
+Line = tuple[int, int]
+"""Bytes saved by a cut, and the price of what it computes again."""
+
+
+def _line(network: Network, memory: Memory, cut: list[fx.Node]) -> Line:
+    saved = sum(n_bytes(n.meta["val"]) for n in cut if n not in network.static)
+    return saved, sum(price_of(n) for n in network.recomputed(cut) if not network.allowed[n])
+
+
+def _between(network: Network, memory: Memory, dear: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
+    """The cheapest cuts at the prices between that of two: the one where both cost the same has the next one, if there is any."""
+    if not left[0] or dear[0] <= cheap[0] or dear[1] >= cheap[1]:
+        return
+    left[0] -= 1
+    factor = (dear[0] - cheap[0]) / (cheap[1] - dear[1])
+    cut = network.cut(price=partial(_scaled, factor))
+    line = _line(network, memory, cut)
+    if line[0] + factor * line[1] < (dear[0] + factor * dear[1]) * (1 - 1e-6) and line not in (dear, cheap):
+        yield cut
+        yield from _between(network, memory, dear, line, left)
+        yield from _between(network, memory, line, cheap, left)
+
+
+def _scaled(factor: float, n: fx.Node) -> int:
+    return max(1, round(factor * price_of(n)))
+
+
+def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
+    """The values at the borders of ``number`` segments of the forward with about the same number of bytes each. Of the places around a
+    border the one that the fewest bytes cross."""
+    order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
+    place = {n: i for i, n in enumerate(order)}
+    ends = [max((place[u] for u in n.users if u in place), default=-1) for n in order]
+    own = [0 if is_view(n) or not isinstance(n.meta.get("val"), torch.Tensor | tuple | list) else n_bytes(n.meta["val"]) for n in order]
+    if len(order) < 2 * number:
+        return set()
+    crossing: list[int] = []  # bytes that are computed up to a place and used after it
+    behind: dict[int, int] = {}
+    now = 0
+    reach = _reach(network, memory, order, ends)
+    for i in range(len(order)):
+        now += own[i]
+        behind[reach[i]] = behind.get(reach[i], 0) + own[i]
+        now -= behind.pop(i, 0)
+        crossing.append(now)
+    total, passed, sums = sum(own), 0, []
+    for size in own:
+        passed += size
+        sums.append(passed)
+    found: set[fx.Node] = set()
+    for k in range(1, number):
+        middle, width = total * k / number, total / number / 2.5
+        places = [i for i, s in enumerate(sums[:-1]) if abs(s - middle) <= width]
+        if places:
+            best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
+            found.update(n for i, n in enumerate(order[: best + 1]) if own[i] and reach[i] > best)
+    return found
+
+
+def _reach(network: Network, memory: Memory, order: list[fx.Node], ends: list[int]) -> list[int]:
+    """For each call the place of the last use of its memory, by itself or by a view of it."""
+    last: dict[fx.Node, int] = {}
+    for n, end in zip(order, ends, strict=True):
+        for home in memory.homes[n]:
+            last[home] = max(last.get(home, -1), end)
+    return [max(last[home] for home in memory.homes[n]) for n in order]
