@@ -15,6 +15,7 @@ from torch import fx
 
 from ..session.tensor import SESSION, Tensor
 from ..tape.nodes import Edge, Node
+from ..tape.running import RUNNING
 from ..tape.saved import FREED, HOOKS, Packed, modified, pack, restore
 from ..tape.values import accumulator_of, edge_of
 from .aliasing import within_reach
@@ -166,6 +167,9 @@ class CompiledBackward(Node):
             return self._differentiably(saved, grads)
         n = backward.n_saved
         values = [*saved[:n], *grads]
+        if RUNNING.task is not None and not RUNNING.task.keep_graph:
+            del saved
+            self.saved = None  # so that each tensor is freed after its last use
         for i, g in enumerate(grads, n):
             if g is None:
                 values[i] = self._zeros(i - n)

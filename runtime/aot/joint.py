@@ -31,6 +31,7 @@ from .aliasing import Group
 from .boundary import Boundary, Input, Made, Output, ViewStep
 from .closed_over import ClosedOver
 from .surroundings import without_autocast
+from .tangents import mark
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,9 @@ class _Program:
 
     def _tangent(self, like: Any, number: int) -> Any:
         """A placeholder for the cotangent of ``like``."""
-        return self.functional.wrap(self.trace.late_input(like, f"tangents_{number}"))
+        placeholder = self.trace.late_input(like, f"tangents_{number}")
+        mark(placeholder._node)
+        return self.functional.wrap(placeholder)
 
     def _input(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
         v, flag = self.values[i], self.flags[i]

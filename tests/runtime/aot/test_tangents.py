@@ -1,10 +1,14 @@
 """A partition knows the tangents of a joint graph by what the graph says of itself, whoever made it."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 import torch
+from torch.fx.graph import CodeGen
 
+import runtime
 from runtime import aot
 
 X, Y, G = (torch.randn(3) for _ in range(3))
@@ -57,3 +61,37 @@ def test_of_a_function_of_two_lists_by_its_signature(cut: Any) -> None:
     outs, gradients = output.args[0]  # type: ignore[misc, str-unpack]
     output.args = ([*outs, *gradients],)  # type: ignore[misc]
     check(module, None, cut)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_of_an_exported_joint_graph_whose_inputs_were_renamed(cut: Any) -> None:
+    module = aot.aot_export_joint_simple(lambda x, y: [(x * y).sin()], [t.clone().requires_grad_() for t in (X, Y)], trace_joint=True)
+    module.graph.set_codegen(CodeGen())
+    for i, n in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
+        n.target = f"renamed_{i}"
+    module.recompile()
+    check(module, None, cut)
+
+
+def test_a_backward_pass_frees_each_saved_tensor_after_its_last_use() -> None:
+    alive: list[bool] = []
+    watched: list[weakref.ref[torch.Tensor]] = []
+
+    def watching(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        def run(args: list[Any]) -> Any:
+            watched.append(weakref.ref(args[0]))
+            args.clear()
+            gc.collect()
+            alive.append(watched[0]() is not None)
+            return [torch.ones(3)]
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    x = runtime.wrap(torch.randn(3), requires_grad=True)
+    compiled = aot.aot_function(lambda x: x.exp().exp(), aot.nop, watching)
+    compiled(x).sum().backward()
+    y = compiled(x).sum()
+    watched.clear()
+    y.backward(retain_graph=True)
+    assert alive == [False, True]
