@@ -19,7 +19,7 @@ from .min_cut import INFINITE, min_cut
 from .parts import Parts
 from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, work
 
-_AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 class Network:
@@ -82,7 +82,7 @@ class Network:
 
 def _allowed(n: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
     reason = again(n)
-    if reason is Again.HIGH and policy_of(n) in _AGAIN:
+    if reason is Again.HIGH and policy_of(n) in AGAIN:
         return True
     call = call_of(n)
     return allowed(call)

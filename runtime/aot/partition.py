@@ -12,9 +12,9 @@ import torch
 from torch import fx
 
 from .budget import within
-from .network import Network
+from .network import AGAIN, Network
 from .parts import Parts
-from .recompute import again, call_of, recomputable
+from .recompute import again, call_of, policy_of, recomputable
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 Op = torch._ops.OpOverload | torch._ops.OpOverloadPacket
@@ -32,9 +32,12 @@ def default_partition(
     """Save every value that the forward computes anyway and the backward uses; what only the backward needs is computed there.
 
     ``joint_inputs``: the (primals, tangents) of the joint graph, for one that is not of this package. The inputs that stay alive in any
-    case are saved like any other, so the two ``static_lifetime`` arguments change nothing.
+    case are saved like any other, so the two ``static_lifetime`` arguments change nothing. Values inside of checkpoint regions are computed
+    again.
     """
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
+    if any(policy_of(n) in AGAIN for n in parts.forward):
+        return parts.cut(Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN).cut())
     return parts.cut(n for n in parts.forward if any(u in parts.backward for u in n.users))
 
 
@@ -51,7 +54,8 @@ def min_cut_rematerialization_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Save the fewest bytes from which cheap ops can compute what the backward needs.
 
-    >>> cut = functools.partial(min_cut_rematerialization_partition, memory_budget=0.5)
+    >>> from functools import partial
+    >>> cut = partial(min_cut_rematerialization_partition, memory_budget=0.5)
     >>> f = aot_function(lambda x: x.sin().exp(), nop, partition_fn=cut)
     >>> f(runtime.tensor([0.0], requires_grad=True)).tolist()
     [1.0]

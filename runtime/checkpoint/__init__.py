@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from ..func.regions import running_traces
 from ..seam.ambient import Ambient
 from .debug import OpLog
 from .frame import CheckpointError, Frame, GraphExecGroup
 from .reentrant import CheckpointFunction, check_backward_validity, detach_variable
 from .selective import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 from .state import DefaultDeviceType, Surroundings, get_device_states, set_device_states
+from .traced import traced
 
 __all__ = [
     "SAC_IGNORED_OPS",
@@ -97,6 +99,9 @@ def checkpoint(
     random numbers. ``context_fn`` gives a context for each run. ``determinism_check``: ``"default"`` compares shape, dtype and device of
     what both runs save, ``"none"`` does not. ``debug`` logs both runs for the error message. ``early_stop`` stops the second run when
     all tensors that are needed have been computed. Raises :class:`CheckpointError` when the runs differ.
+
+    In a function that is compiled (``runtime.aot``) the call marks its part of the graph. The compiled backward computes the values inside
+    again; random draws are made once.
     """
     if use_reentrant is None:
         _warn("torch.utils.checkpoint")
@@ -107,6 +112,8 @@ def checkpoint(
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
         if context_fn is not noop_context_fn or debug:
             raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
+        if running_traces():
+            return traced(function, args, {}, nullcontext())
         return CheckpointFunction.apply(function, preserve_rng_state, *args)
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check should be one of ['default', 'none'], but got {determinism_check}")
@@ -114,6 +121,8 @@ def checkpoint(
     if debug and context_fn is not noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()
+    if running_traces():
+        return traced(function, args, kwargs, first)
     if not torch.is_grad_enabled():
         with first:
             return function(*args, **kwargs)

@@ -46,7 +46,7 @@ class CheckpointPolicy(enum.Enum):
 
 
 _SAVED = {CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE}
-_OFFLOADED = {CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFFLOAD}
+OFFLOADED = {CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFFLOAD}
 
 
 class SelectiveCheckpointContext:
@@ -104,7 +104,7 @@ class _KernelMode(TorchDispatchMode):
         raise NotImplementedError
 
 
-def _runs_again(func: Any) -> bool:
+def runs_again(func: Any) -> bool:
     """Whether an op always runs again, whatever the policy says. Writes must, and views cost nothing."""
     schema = func._schema
     return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
@@ -118,10 +118,15 @@ class _FirstRun(_KernelMode):
     def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         wish = self.policy(SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs)
-        offload = wish in _OFFLOADED
-        if (wish is True or wish in _SAVED or offload) and not _runs_again(func):
+        offload = wish in OFFLOADED
+        if (wish is True or wish in _SAVED or offload) and not runs_again(func):
             self.results.cached[call] = tree_map(lambda t: _Cached(t, offload) if isinstance(t, torch.Tensor) else t, out)
         return out
+
+
+def policy_of_context(context: Any) -> Policy | None:
+    """The policy, if ``context`` is the first one of :func:`create_selective_checkpoint_contexts`."""
+    return context.policy if isinstance(context, _FirstRun) else None
 
 
 class _SecondRun(_KernelMode):

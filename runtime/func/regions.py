@@ -37,9 +37,8 @@ def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
     yield
     number = next(_numbers)
     for trace, last in zip(traces, before, strict=True):
-        for n in reversed(trace.graph.nodes):
-            if n is last:
-                break
+        new = list(itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes)))  # type: ignore[misc]
+        for n in reversed(new):  # in the order of the program, which a policy may count on
             if n.op == "call_function":
                 n.meta[_KEY] = number
                 n.meta["recompute"] = mark(n)
