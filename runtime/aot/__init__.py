@@ -1,6 +1,6 @@
 """Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported. See ``docs/aot.md``."""
 
-from ..func.trace import make_fx
+from ..func.make_fx import make_fx
 from .compilers import make_boxed_compiler, make_boxed_func, nop
 from .export import export
 from .joint import aot_export_joint_simple

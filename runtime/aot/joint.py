@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..func.functionalize import Chain, FunctionalLevel, FunctionalValue
 from ..func.symbols import SYMBOLIC, Abstraction
-from ..func.trace import Trace, module_of, trace_flat
+from ..func.trace import Trace
+from ..func.tracing import module_of, trace_flat
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value
 from ..session.tensor import unwrap

@@ -32,8 +32,11 @@ class Witness(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is torch.ops.prim.device.default:  # a question about an abstract tensor, which is no call of the graph
+            return args[0].device
         self.calls.append((func, args, kwargs or {}))
-        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
+        with torch._C._DisableTorchDispatch():  # the result is abstract, and its own detach() takes a hundred times as long
+            return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
 
     def watch(self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""

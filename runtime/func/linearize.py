@@ -89,12 +89,12 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
         level.close()
         trace.close()
     saved_constants = trace.take_constants()
-    if not copying and any(saved.tensor._version != saved.version for saved in saved_constants):
+    if not copying and any(isinstance(saved, Saved) and saved.tensor._version != saved.version for saved in saved_constants):
         raise _Overwritten
     linear_part = fx.GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
-        found = iter(linear_part(*tangents, *(_detached(saved.check(None)) for saved in saved_constants)))
+        found = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         return pytree.tree_unflatten(
             [own_memory(next(found), tangents, o) if live else torch.zeros_like(o) for o, live in zip(results, active, strict=True)],
             out_spec,
@@ -114,6 +114,7 @@ def _linear_part() -> Any:
             super().__init__()
             self.copying = copying
             self.saved: dict[str, Saved] = {}
+            self.numbers: dict[str, Any] = {}  # constants that are no tensors
 
         def constant(self, t: torch.Tensor) -> Any:
             t = t.clone() if self.copying else t
@@ -122,8 +123,13 @@ def _linear_part() -> Any:
                 self.saved.setdefault(str(known._node.target), Saved(t))
             return known
 
-        def take_constants(self) -> list[Saved]:
-            """The constants that the finished graph uses, in the order of their new placeholders.
+        def other_constant(self, a: Any) -> Any:
+            node = super().other_constant(a)
+            self.numbers[str(node.target)] = a
+            return node
+
+        def take_constants(self) -> list[Any]:
+            """The constants that the finished graph uses, in the order of their new placeholders. A tensor is :class:`Saved`.
 
             A graph and its nodes form reference cycles, which are freed late. So all tables are cleared here: no tensor waits for the
             collector.
@@ -135,17 +141,23 @@ def _linear_part() -> Any:
             last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)  # None if there are no primals
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
-                    taken.append(self.saved[str(node.target)])
+                    name = str(node.target)
+                    taken.append(self.saved[name] if name in self.saved else self.numbers[name])
                     with self.graph.inserting_after(last):
                         last = self.graph.placeholder(str(node.target))
                     node.replace_all_uses_with(last)
                     self.graph.erase_node(node)
-            for table in (self.attributes, self.constants, self.saved):
+            for table in (self.attributes, self.constants, self.saved, self.numbers):
                 table.clear()
             self.held.clear()
             return taken
 
     return LinearPart
+
+
+def _constant(saved: Any) -> Any:
+    """A constant of the derivative: a tensor that was not written to in the meantime, or a number."""
+    return _detached(saved.check(None)) if isinstance(saved, Saved) else saved
 
 
 def _detached(t: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,11 @@ LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
 Edge = tuple["Node", int]
 
 
+def next_number() -> int:
+    """A number between those of the nodes made so far and those of later ones. So a trace knows which call a node belongs to."""
+    return next(_sequence)
+
+
 class Node:
     """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
 

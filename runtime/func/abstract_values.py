@@ -1,0 +1,108 @@
+"""What ``node.meta`` says of the value of a node: ``val``, an abstract tensor, and ``tensor_meta``.
+
+A graph outlives its trace, so it must not hold the tensors that the trace computed. ``val`` is a ``FakeTensor``: shape, strides, dtype and
+device without memory. It is made at once, so that a tensor of the trace is freed when the program drops it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.passes.shape_prop import TensorMetadata
+from torch.utils._python_dispatch import _disable_current_modes
+
+_META = torch.device("meta")
+_without_dispatch = torch._C._DisableTorchDispatch
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_guard_pointer = torch._C._set_throw_on_mutable_data_ptr
+
+
+class AbstractValues:
+    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of a mode of their own."""
+
+    def __init__(self, mode: FakeTensorMode | None) -> None:
+        self._mode = mode
+        self._first: dict[torch.device, dict[str, Any]] = {}  # by device, the attributes of a fake tensor
+
+    @property
+    def mode(self) -> FakeTensorMode:
+        if self._mode is None:
+            with _without_dispatch():
+                self._mode = FakeTensorMode(allow_fallback_kernels=True, allow_non_fake_inputs=True)
+        return self._mode
+
+    def describe(self, node: fx.Node, value: Any) -> Any:
+        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value."""
+        abstract = self.of(value)
+        node.meta["val"] = abstract
+        if isinstance(abstract, torch.Tensor):
+            node.meta["tensor_meta"] = _metadata_of(value)
+        return abstract
+
+    def of(self, value: Any) -> Any:
+        """``value`` with an abstract tensor in place of each tensor. None for a tensor that has no abstract form."""
+        if isinstance(value, FakeTensor):
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            return [self.of(v) for v in value] if isinstance(value, list) else tuple(map(self.of, value))
+        return value
+
+    def snapshot(self, value: Any) -> Any:
+        """A copy of an abstract tensor whose sizes are about to change in place."""
+        return self._tensor(value)
+
+    def _tensor(self, t: torch.Tensor) -> Any:
+        if t.layout is not torch.strided or t.is_nested or t.is_quantized:
+            return self._other_layout(t)
+        mode, device = self.mode, t.device
+        with _without_dispatch():
+            like = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
+            if offset := t.storage_offset():
+                like = _shifted(like, offset)
+            first = self._first.get(device)
+            if first is None:
+                fake: Any = FakeTensor(mode, like, device)
+            else:  # the constructor takes four times as long
+                fake = torch.Tensor._make_subclass(FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device)
+                fake.__dict__.update(first)
+                _guard_pointer(fake)
+            if t.is_conj():
+                torch._C._set_conj(fake, True)
+            if t.is_neg():
+                torch._C._set_neg(fake, True)
+        if first is None:
+            self._first[device] = dict(fake.__dict__)
+        return fake
+
+    def _other_layout(self, t: torch.Tensor) -> Any:
+        with _disable_current_modes():
+            try:
+                return self.mode.from_tensor(t.detach(), static_shapes=True)
+            except (NotImplementedError, RuntimeError, AssertionError):
+                return None
+
+
+def _metadata_of(t: torch.Tensor) -> TensorMetadata:
+    if t.layout is not torch.strided:
+        return TensorMetadata(t.shape, t.dtype, False, (), None, t.is_quantized, {})
+    shape = t.shape
+    if any(type(n) is not int for n in shape):  # memory formats of symbolic sizes would be guards
+        return TensorMetadata(shape, t.dtype, False, t.stride(), None, False, {})
+    memory_format = None
+    if t.is_contiguous():
+        memory_format = torch.contiguous_format
+    elif t.dim() in _CHANNELS_LAST and t.is_contiguous(memory_format=_CHANNELS_LAST[t.dim()]):
+        memory_format = _CHANNELS_LAST[t.dim()]
+    return TensorMetadata(shape, t.dtype, False, t.stride(), memory_format, False, {})
+
+
+def _shifted(t: torch.Tensor, offset: Any) -> torch.Tensor:
+    """``t`` with that storage offset."""
+    shape, stride = t.shape, t.stride()
+    size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))
+    return torch.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)

@@ -1,0 +1,76 @@
+"""The memory of tensors that a traced program closes over, and of its arguments.
+
+A trace runs the program. What the program writes is for the replays of the graph to write: the caller's tensors stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..rules.ops import Op
+from ..rules.record import parameters
+from ..seam.levels import Value, constant_of
+
+
+class OutsideMemory:
+    """The tensors from outside that a program has met, and the memory of those that it has written to.
+
+    Memory is copied before the first write to it, and put back at the end of the trace. Most programs write to none, so none is copied.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, Any] = {}  # by address of a storage: the storage
+        self.saved: dict[int, Any] = {}  # likewise: its bytes before the first write
+
+    def hold(self, t: torch.Tensor) -> None:
+        """Note a tensor that is not the trace's."""
+        storage = _storage(t)
+        if storage is not None:
+            self.tensors[storage._cdata] = storage
+
+    def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Copy the memory that a call of ``op`` is about to write to, if it comes from outside."""
+        written = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        hidden = None if op.record is None else op.record.hidden_writes
+        if hidden is not None and hidden.when(*(op.argument(op.positions[n], args, kwargs) for n in parameters(hidden.when))):
+            written += hidden.arguments
+        for name in written:
+            given = op.argument(op.positions[name], args, kwargs)
+            for t in given if isinstance(given, (list, tuple)) else (given,):
+                storage = _storage(t)
+                if storage is not None and storage._cdata in self.tensors:
+                    self.saved.setdefault(storage._cdata, storage.clone())
+
+    def restore(self) -> None:
+        """Put back what was written over."""
+        for key, old in self.saved.items():
+            self.tensors[key].copy_(old)
+        self.saved.clear()
+        self.tensors.clear()
+
+
+def _storage(t: Any) -> Any:
+    """The storage of a plain tensor. None for any other."""
+    return t.untyped_storage() if type(t) in _PLAIN and t.layout is torch.strided and not t.is_nested else None
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def private_copy(t: torch.Tensor) -> torch.Tensor:
+    """A copy with the strides of ``t``, overlaps included.
+
+    Tracing must not change the caller's tensor, and strides decide whether a reshape is a view.
+    """
+    t = t.detach()
+    if isinstance(t, Value):
+        t = constant_of(t)
+    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested:
+        return t.clone()
+    t = t.resolve_conj().resolve_neg()
+    fresh = torch.empty(0, dtype=t.dtype, device=t.device)
+    storage: Any = t.untyped_storage()
+    return fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())

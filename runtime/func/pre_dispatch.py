@@ -1,0 +1,91 @@
+"""Traces before dispatch: composite ops stay whole, and the grad mode and autocast that a program switches are calls of the graph.
+
+    with torch.no_grad():
+        y = torch.nn.functional.linear(x, w)
+
+becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. The calls reach the level at the dispatch key
+``PreDispatch``, above autograd and autocast, where ATen has decomposed nothing yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C import DispatchKey
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+
+from ..seam.level_mode import LevelMode
+from .trace import Trace
+
+Autocast = tuple[bool, torch.dtype, bool]  # enabled, dtype, whether casts are cached
+_DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+class PreDispatchMode(LevelMode):
+    """As :class:`LevelMode`, at the key ``PreDispatch``. That key has three slots for modes; this one takes that for traces."""
+
+    _mode_key = torch._C._TorchDispatchModeKey.PROXY
+
+    def __init__(self, level: PreDispatchTrace) -> None:
+        super().__init__(level)
+        self.__dict__["_dispatch_key"] = DispatchKey.PreDispatch
+
+    def __sym_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+
+class PreDispatchTrace(Trace):
+    """A trace that sees calls before autograd does.
+
+    Before each call it compares grad mode and autocast with those of the call before, and writes down what changed.
+    """
+
+    __slots__ = ("autocast", "first", "grad_mode", "regions")
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.composites = True
+        self.mode = PreDispatchMode(self)
+        self.grad_mode = torch.is_grad_enabled()
+        self.first = self.grad_mode
+        self.autocast: dict[str, Autocast] = {device: _autocast(device) for device in _DEVICES}
+        self.regions: dict[str, list[tuple[fx.Node, Autocast]]] = {device: [] for device in _DEVICES}
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
+        return super().record(func, args, kwargs)
+
+    def switch(self, grad_mode: bool, autocast: dict[str, Autocast]) -> None:
+        """Write down the calls that lead to this grad mode and autocast."""
+        if grad_mode is not self.grad_mode:
+            self._node(torch._C._set_grad_enabled, grad_mode)
+            self.grad_mode = grad_mode
+        for device, now in autocast.items():
+            regions = self.regions[device]
+            while regions and now != self.autocast[device]:
+                if now != regions[-1][1] and len({around for _, around in regions} & {now}) == 0:
+                    break
+                node, self.autocast[device] = regions.pop()
+                self._node(_exit_autocast, node)
+            if now != self.autocast[device]:
+                enabled, dtype, cache = now
+                regions.append((self._node(_enter_autocast, device, dtype, enabled, cache), self.autocast[device]))
+                self.autocast[device] = now
+
+    def finish(self) -> None:
+        """Leave the modes as they were at the start."""
+        start = {device: regions[0][1] if regions else self.autocast[device] for device, regions in self.regions.items()}
+        self.switch(self.first, start)
+
+    def _node(self, func: Any, *args: Any) -> fx.Node:
+        node = self.graph.call_function(func, args)
+        node.meta["val"] = None
+        if self.provenance is not None:
+            self.provenance.note(node)
+        return node
+
+
+def _autocast(device: str) -> Autocast:
+    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()

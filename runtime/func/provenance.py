@@ -1,0 +1,233 @@
+"""Where a node of a traced graph comes from: the user's line, the modules around it, and for a call of a backward pass the forward call.
+
+:class:`Provenance` writes this to ``node.meta`` while a program is traced, :func:`line_of` reads it:
+
+| key | what |
+|---|---|
+| ``user_line`` | (file, line, function) of the innermost frame that is neither torch's nor ours |
+| ``seq_nr`` | a number that a forward call shares with the calls of its backward |
+| ``stack_trace`` | as torch's: the frames of the user and of ``torch.nn`` as text, outermost first; if it was asked for |
+| ``nn_module_stack`` | as torch's: for each module that is running its path and class, outermost first; if it was asked for |
+
+A line is noted as three numbers and names, and made a text only when somebody asks. That costs some two microseconds per node.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx import traceback as fx_traceback
+
+from ..tape import engine
+from ..tape.nodes import LAST, next_number
+from ..tape.running import current_node
+
+Line = tuple[str, int, str]  # file, line, function
+
+_USER, _LAYER, _INSIDE, _CALL, _BACKWARD, _START = range(6)
+_TORCH = str(Path(torch.__file__).parent)
+_LAYERS = str(Path(torch.nn.modules.__file__).parent)
+_OURS = str(Path(__file__).parent.parent)
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_GENERATED = ("<eval_with_key>", "<frozen", "<replay", "<__array_function__")
+_kinds: dict[str, int] = {
+    torch.nn.modules.module.__file__: _CALL,
+    engine.__file__: _BACKWARD,
+    __file__: _START,
+}  # by file name
+_PRESERVED = ("stack_trace", "nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "torch_fn", "custom")
+
+
+def _kind(file: str) -> int:
+    """What the functions of a file are."""
+    if file.startswith(_LAYERS):
+        kind = _LAYER
+    elif file.startswith((_TORCH, _OURS, *_GENERATED)) or (file.startswith(_STANDARD) and "-packages" not in file):
+        kind = _INSIDE
+    else:
+        kind = _USER
+    _kinds[file] = kind
+    return kind
+
+
+def user_line() -> Line | None:
+    """The user's line that runs now, in a program that :func:`run` has started. Without a frame of the user's the line of a layer of
+    ``torch.nn``. None in a rule of a backward pass."""
+    layer: Line | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
+        if kind is _USER:
+            return code.co_filename, frame.f_lineno, code.co_name
+        if kind >= _BACKWARD:
+            break
+        if kind is _LAYER and layer is None:
+            layer = code.co_filename, frame.f_lineno, code.co_name
+        frame = frame.f_back
+    return layer
+
+
+def run(f: Callable[..., Any], *args: Any) -> Any:
+    """``f(*args)``. Frames outside this one are not part of the traced program."""
+    return f(*args)
+
+
+def text_of(line: Line) -> str:
+    """``file:line: source``."""
+    source = linecache.getline(line[0], line[1]).strip()
+    return f"{line[0]}:{line[1]}" + (f": {source}" if source else f", in {line[2]}")
+
+
+def line_of(node: fx.Node) -> str | None:
+    """The user's line that made ``node``, as ``file:line: source``. For a call of a backward pass: the line of the forward call.
+
+    None if it is not known: for placeholders, constants, and graphs that another program made without stack traces.
+    """
+    line = node.meta.get("user_line")
+    if line is not None:
+        return text_of(line)
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
+    lines = [(file, int(number), name) for file, number, name in frames]
+    users = [line for line in lines if _kinds.get(line[0], _kind(line[0])) is _USER]
+    return text_of((users or lines)[-1]) if lines else None
+
+
+def here() -> str:
+    """The user's line that runs now, as the end of an error message. Empty if there is none."""
+    line = user_line()
+    if line is None and (tape_node := current_node()) is not None:
+        return f" It happened in {tape_node.name()} of a backward pass."
+    return "" if line is None else f" It happened at {text_of(line)}"
+
+
+class Provenance:
+    """Notes where the nodes of one graph come from.
+
+    ``stacks``: whether each node gets a ``stack_trace``. ``root``: the module whose submodules are named in ``nn_module_stack``; None: no
+    such notes. ``functions``: the last torch function that the program called, with how often it was called, see :class:`_Functions`.
+    """
+
+    def __init__(self, *, stacks: bool = False, root: torch.nn.Module | None = None, functions: bool = False) -> None:
+        self.stacks = stacks
+        self.root = root
+        self.functions = Functions() if functions and root is not None else None
+        self.paths: dict[int, list[str]] = {}
+        self.calls: dict[str, list[FrameType]] = {}  # by path of a module, the frames of its calls
+        self.numbers: list[int] = []  # of the forward calls, ascending
+        self.origins: list[dict[str, Any]] = []
+        for path, module in root.named_modules(remove_duplicate=False) if root is not None else ():
+            self.paths.setdefault(id(module), []).append(path)
+
+    def note(self, node: fx.Node) -> None:
+        """Write down where ``node`` comes from. It was just made."""
+        line = user_line()
+        tape_node = current_node() if line is None else None
+        number = next_number()
+        if tape_node is not None:
+            origin = self._forward(tape_node)
+        else:
+            origin = {"seq_nr": number}
+            if line is not None:
+                origin["user_line"] = line
+            if self.stacks or self.root is not None:
+                self._walk(origin)
+            if fx_traceback.should_preserve_node_meta:
+                current = fx_traceback.get_current_meta()
+                origin.update((key, current[key]) for key in _PRESERVED if current.get(key))
+        self.numbers.append(number)
+        self.origins.append(origin)
+        node.meta.update(origin)
+
+    def _forward(self, tape_node: Any) -> dict[str, Any]:
+        """The origin of the last call that was made before ``tape_node``: the call that it differentiates. The end of a path, such as the
+        sum of two gradients, has none of its own: it belongs to the call before it."""
+        at = bisect_right(self.numbers, tape_node.seq) if tape_node.seq < LAST else len(self.numbers)
+        return self.origins[at - 1] if at else {}
+
+    def _walk(self, origin: dict[str, Any]) -> None:
+        frames: list[str] = []
+        modules: list[tuple[FrameType, torch.nn.Module]] = []
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            kind = _kinds.get(code.co_filename)
+            if kind is None:
+                kind = _kind(code.co_filename)
+            if kind is _START:
+                break
+            if kind is _USER or kind is _LAYER:
+                frames.append(_frame_text(code.co_filename, frame.f_lineno, code.co_name))
+            elif kind is _CALL and self.root is not None and code.co_name == "_call_impl":
+                modules.append((frame, frame.f_locals["self"]))
+            frame = frame.f_back
+        if self.stacks and frames:
+            origin["stack_trace"] = "\n  ".join(reversed(frames))
+        if self.root is not None:
+            origin["nn_module_stack"] = self._module_stack(modules[::-1])
+            if self.functions is not None and (name := self.functions.last) is not None:
+                origin["torch_fn"] = name
+
+    def _module_stack(self, running: list[tuple[FrameType, torch.nn.Module]]) -> dict[str, tuple[str, str]]:
+        """``{path: (path, class)}`` of the running modules, from outside. The second call of a module has the key ``path@1``."""
+        stack: dict[str, tuple[str, str]] = {}
+        if not running or running[0][1] is not self.root:
+            stack[""] = ("", _class_of(self.root))
+        around = ""
+        for frame, module in running:
+            paths = self.paths.get(id(module))
+            if paths is None:
+                continue  # no submodule of the root
+            path = next((p for p in paths if p.startswith(around)), paths[0])
+            around = path
+            calls = self.calls.setdefault(path, [])
+            if not any(frame is known for known in calls):
+                calls.append(frame)
+            times = next(i for i, known in enumerate(calls) if frame is known)
+            stack[f"{path}@{times}" if times else path] = (path, _class_of(module))
+        return stack
+
+    def close(self) -> None:
+        """Forget the frames, and with them the tensors of the program."""
+        self.calls.clear()
+        self.numbers.clear()
+        self.origins.clear()
+
+
+def _class_of(module: Any) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _frame_text(file: str, number: int, function: str) -> str:
+    source = linecache.getline(file, number).strip()
+    return f'File "{file}", line {number}, in {function}' + (f"\n    {source}" if source else "")
+
+
+class Functions(torch.overrides.TorchFunctionMode):
+    """Knows the last function of torch's that the program called, as torch's ``torch_fn``: (name with its number, class and name)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[Any, int] = {}
+        self.last: tuple[str, str] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        name = getattr(func, "__name__", None)
+        if name is not None:
+            self.counts[func] = self.counts.get(func, 0) + 1
+            self.last = f"{name}_{self.counts[func]}", f"{type(func).__name__}.{name}"
+        return func(*args, **kwargs or {})

@@ -1,0 +1,90 @@
+"""Running a program at a trace level, and making a module of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+
+from ..seam.levels import Value
+from . import provenance
+from .provenance import Provenance
+from .symbols import SYMBOLIC, Abstraction, Given
+from .trace import Trace
+
+
+def trace_flat(
+    f: Callable[..., Sequence[Any]],
+    tensors: Sequence[Any],
+    *,
+    dynamic: bool = False,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    names: Sequence[str] | None = None,
+    fixed_sizes: bool = False,
+    abstraction: Abstraction | None = None,
+) -> tuple[fx.Graph, dict[str, Any], Trace]:
+    """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are passed as they are, with a placeholder.
+
+    ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``: what makes the abstract values, instead
+    of a new one or of the mode of fake tensors among ``tensors``. Returns the graph, whose output is the list that ``f`` returned, its
+    constants, and the closed level.
+    """
+    abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
+    level = Trace(abstraction=abstraction, decompositions=decompositions, fixed_sizes=fixed_sizes, provenance=Provenance())
+    run_trace(level, f, tensors, names or [f"arg{i}_1" for i in range(len(tensors))], dispatcher=abstraction is not None)
+    return level.graph, level.attributes, level
+
+
+def run_trace(
+    level: Trace,
+    f: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    *,
+    integers: bool = False,
+    dispatcher: bool = False,
+) -> None:
+    """Trace ``f`` at ``level``, see :func:`trace_flat`. ``integers``: whether an ``int`` among ``inputs`` becomes a symbol. ``dispatcher``:
+    whether torch's Python dispatcher is on, which has the kernels for symbolic sizes."""
+    try:
+        given: list[Any] = []
+        for t, name in zip(inputs, names, strict=True):
+            if isinstance(t, torch.Tensor):
+                given.append(level.input(t, name))
+            elif integers and type(t) is int:
+                given.append(level.integer(t, name))
+            else:
+                node = level.placeholder(name)
+                if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):
+                    level.abstraction.number(t, node)
+                given.append(t)
+        with enable_python_dispatcher() if dispatcher else nullcontext(), level.mode:
+            outs = provenance.run(f, level, *given)
+        level.finish()
+        level.graph.output([level.lower_output(o) for o in outs])
+    finally:
+        level.close()
+
+
+def module_of(graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Traced") -> fx.GraphModule:
+    """A graph with its constants as a module. Unused calls without effect are left out."""
+    root = torch.nn.Module()
+    for key, value in attributes.items():
+        if isinstance(value, torch.nn.Parameter):
+            root.register_parameter(key, value)
+        elif isinstance(value, torch.Tensor) and not isinstance(value, Value):
+            root.register_buffer(key, value)
+        else:
+            root.__dict__[key] = value
+    graph.eliminate_dead_code(_has_effect)
+    graph.lint()
+    return fx.GraphModule(root, graph, name)
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether an unused call stays: it writes, draws, or returns nothing, so that it was made for an effect."""
+    return node.is_impure() or (isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
