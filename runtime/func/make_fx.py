@@ -17,6 +17,7 @@ from .pre_dispatch import PreDispatchTrace
 from .provenance import Provenance
 from .proxies import ModuleProxies
 from .symbols import Abstraction
+from .torch_functions import Functions
 from .trace import Trace
 from .tracing import module_of, run_trace
 
@@ -76,11 +77,9 @@ def make_fx(
         out_spec: Any = None
         inputs = [x for x in flat if isinstance(x, torch.Tensor)]
         abstraction = Abstraction.of(inputs, dynamic=tracing_mode == "symbolic", fake=tracing_mode == "fake")
-        provenance = Provenance(
-            stacks=record_stack_traces or record_module_stack,
-            root=_root(f) if record_module_stack else None,
-            functions=not _disable_torch_fn_metadata_mode,
-        )
+        root = _root(f) if record_module_stack else None
+        functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
+        provenance = Provenance(stacks=record_stack_traces or record_module_stack, root=root, functions=functions)
         level = (PreDispatchTrace if pre_dispatch else Trace)(
             abstraction=abstraction,
             decompositions=decomposition_table,
@@ -101,8 +100,8 @@ def make_fx(
         names = _names(f, args)
         placeholders = [f"{name}_{i + 1}" for name, x in zip(names, args, strict=True) for i in range(len(pytree.tree_leaves(x)))]
         with ExitStack() as stack:
-            if provenance.functions is not None:
-                stack.enter_context(provenance.functions)
+            if functions is not None:
+                stack.enter_context(functions)
             stack.enter_context(_uncached_autocast())
             run_trace(level, run, flat, placeholders, integers=symbolic, dispatcher=symbolic or pre_dispatch)
         _structured(level.graph, names, spec, out_spec)

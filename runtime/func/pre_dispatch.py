@@ -9,31 +9,47 @@ becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. T
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
 from torch import fx
 from torch._C import DispatchKey
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pre_dispatch, _set_mode_pre_dispatch
+from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from ..seam.level_mode import LevelMode
 from .trace import Trace
 
-Autocast = tuple[bool, torch.dtype, bool]  # enabled, dtype, whether casts are cached
+Autocast = tuple[bool, torch.dtype]  # enabled, dtype
+_TURN = threading.RLock()
 _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
-class PreDispatchMode(LevelMode):
-    """As :class:`LevelMode`, at the key ``PreDispatch``. That key has three slots for modes; this one takes that for traces."""
+class PreDispatchMode(LevelMode, SchemaCheckMode):
+    """As :class:`LevelMode`, at the key ``PreDispatch``.
 
-    _mode_key = torch._C._TorchDispatchModeKey.PROXY
+    Torch takes three classes of modes there. This one says that it is a ``SchemaCheckMode``, because nothing in torch asks for one. The
+    slot for it belongs to the process, so threads take turns, and an outer trace leaves the slot meanwhile.
+    """
 
     def __init__(self, level: PreDispatchTrace) -> None:
-        super().__init__(level)
+        LevelMode.__init__(self, level)
         self.__dict__["_dispatch_key"] = DispatchKey.PreDispatch
+        self.around: list[Any] = []
 
-    def __sym_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return func(*args, **kwargs)
+    def __enter__(self) -> Any:
+        _TURN.acquire()
+        self.around.append(_pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None)
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+        around = self.around.pop()
+        if around is not None:
+            _set_mode_pre_dispatch(around)
+        _TURN.release()
 
 
 class PreDispatchTrace(Trace):
@@ -54,8 +70,14 @@ class PreDispatchTrace(Trace):
         self.regions: dict[str, list[tuple[fx.Node, Autocast]]] = {device: [] for device in _DEVICES}
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
-        return super().record(func, args, kwargs)
+        # A rule of an inner level may call this level itself, not through the mode. The mode is on then, and would see the call again.
+        around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+        try:
+            self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
+            return super().record(func, args, kwargs)
+        finally:
+            if around is not None:
+                _set_mode_pre_dispatch(around)
 
     def switch(self, grad_mode: bool, autocast: dict[str, Autocast]) -> None:
         """Write down the calls that lead to this grad mode and autocast."""
@@ -70,8 +92,8 @@ class PreDispatchTrace(Trace):
                 node, self.autocast[device] = regions.pop()
                 self._node(_exit_autocast, node)
             if now != self.autocast[device]:
-                enabled, dtype, cache = now
-                regions.append((self._node(_enter_autocast, device, dtype, enabled, cache), self.autocast[device]))
+                enabled, dtype = now
+                regions.append((self._node(_enter_autocast, device, dtype, enabled, False), self.autocast[device]))
                 self.autocast[device] = now
 
     def finish(self) -> None:
@@ -88,4 +110,4 @@ class PreDispatchTrace(Trace):
 
 
 def _autocast(device: str) -> Autocast:
-    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
+    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)

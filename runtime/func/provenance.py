@@ -19,7 +19,7 @@ import re
 import sys
 import sysconfig
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +31,7 @@ from torch.fx import traceback as fx_traceback
 from ..tape import engine
 from ..tape.nodes import LAST, next_number
 from ..tape.running import current_node
+from .torch_functions import Functions
 
 Line = tuple[str, int, str]  # file, line, function
 
@@ -107,6 +108,18 @@ def line_of(node: fx.Node) -> str | None:
     return text_of((users or lines)[-1]) if lines else None
 
 
+def line_in(error: BaseException) -> str:
+    """The user's line at which ``error`` left the program, as the end of an error message. Empty if there is none."""
+    found = None
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if _kinds.get(code.co_filename, _kind(code.co_filename)) is _USER:
+            found = code.co_filename, at.tb_lineno, code.co_name
+        at = at.tb_next
+    return "" if found is None else f" It happened at {text_of(found)}"
+
+
 def here() -> str:
     """The user's line that runs now, as the end of an error message. Empty if there is none."""
     line = user_line()
@@ -119,13 +132,13 @@ class Provenance:
     """Notes where the nodes of one graph come from.
 
     ``stacks``: whether each node gets a ``stack_trace``. ``root``: the module whose submodules are named in ``nn_module_stack``; None: no
-    such notes. ``functions``: the last torch function that the program called, with how often it was called, see :class:`_Functions`.
+    such notes. ``functions``: what knows the last torch function that the program called; None: no ``torch_fn``.
     """
 
-    def __init__(self, *, stacks: bool = False, root: torch.nn.Module | None = None, functions: bool = False) -> None:
+    def __init__(self, *, stacks: bool = False, root: torch.nn.Module | None = None, functions: Functions | None = None) -> None:
         self.stacks = stacks
         self.root = root
-        self.functions = Functions() if functions and root is not None else None
+        self.functions = functions
         self.paths: dict[int, list[str]] = {}
         self.calls: dict[str, list[FrameType]] = {}  # by path of a module, the frames of its calls
         self.numbers: list[int] = []  # of the forward calls, ascending
@@ -215,19 +228,3 @@ def _class_of(module: Any) -> str:
 def _frame_text(file: str, number: int, function: str) -> str:
     source = linecache.getline(file, number).strip()
     return f'File "{file}", line {number}, in {function}' + (f"\n    {source}" if source else "")
-
-
-class Functions(torch.overrides.TorchFunctionMode):
-    """Knows the last function of torch's that the program called, as torch's ``torch_fn``: (name with its number, class and name)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[Any, int] = {}
-        self.last: tuple[str, str] | None = None
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        name = getattr(func, "__name__", None)
-        if name is not None:
-            self.counts[func] = self.counts.get(func, 0) + 1
-            self.last = f"{name}_{self.counts[func]}", f"{type(func).__name__}.{name}"
-        return func(*args, **kwargs or {})

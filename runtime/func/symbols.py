@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -53,6 +54,26 @@ def _called(f: Callable[[Any], Any], x: Any) -> Any:
     return x.tracer.create_proxy("call_function", f, (x,), {}) if isinstance(x, fx.Proxy) else f(x)
 
 
+class Place:
+    """Where a graph reads the value of a symbol: the result of ``source``, or what ``take(source)`` makes of it. The node that reads it is
+    made when it is first needed."""
+
+    __slots__ = ("proxy", "source", "take", "value")
+
+    def __init__(self, source: fx.Node, take: Callable[[fx.Node], fx.Node] | None, value: Any) -> None:
+        self.source = source
+        self.take = take
+        self.value = value
+        self.proxy: fx.Proxy | None = None
+
+    def read(self) -> fx.Proxy:
+        if self.proxy is None:
+            node = self.source if self.take is None else self.take(self.source)
+            node.meta.setdefault("val", self.value)
+            self.proxy = fx.Proxy(node, fx.proxy.GraphAppendingTracer(node.graph))
+        return self.proxy
+
+
 class Abstraction:
     """The fake mode and shape environment of one trace on fake tensors.
 
@@ -66,7 +87,8 @@ class Abstraction:
         self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True, static_shapes=not dynamic)
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
-        self.symbols: dict[Any, fx.Proxy] = {}
+        self.symbols: dict[Any, Place] = {}
+        self.computed: dict[Any, fx.Node] = {}  # by expression
         self._guards: str | None = None
 
     @classmethod
@@ -97,7 +119,7 @@ class Abstraction:
         symbol = self.shape_env.create_symbol(n, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None, do_not_specialize_zero_one=True)
         size = self.shape_env.create_symintnode(symbol, hint=n, source=source)
         self.inputs.append(size)
-        self.symbols[symbol] = fx.Proxy(node, fx.proxy.GraphAppendingTracer(node.graph))
+        self.symbols[symbol] = Place(node, None, size)
         return size
 
     def constant(self, t: torch.Tensor) -> FakeTensor:
@@ -109,20 +131,16 @@ class Abstraction:
         return self.mode.from_tensor(t, static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
-        """Make nodes that read the sizes and strides of a placeholder, for the symbols that it is the first to have."""
+        """Know where to read the sizes and strides of a placeholder, for the symbols that it is the first to have."""
         for func, numbers in ((torch.ops.aten.sym_size.int, fake.shape), (torch.ops.aten.sym_stride.int, _strides(fake))):
             for dim, size in enumerate(numbers):
-                if isinstance(size, torch.SymInt):
-                    symbol = size.node.expr
-                    if symbol.is_symbol and symbol not in self.symbols:
-                        self._bind(symbol, node.graph.call_function(func, (node, dim)), size)
-
-    def _bind(self, symbol: Any, node: fx.Node, value: Any) -> None:
-        node.meta["val"] = value
-        self.symbols[symbol] = fx.Proxy(node, fx.proxy.GraphAppendingTracer(node.graph))
+                if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+                    self.symbols.setdefault(size.node.expr, Place(node, functools.partial(_number_of, func=func, dim=dim), size))
 
     def bind_results(self, node: fx.Node, out: Any) -> None:
-        """Make nodes that read the sizes of ``out``, the result of ``node``, that depend on values, and the number that it is."""
+        """Know where to read the sizes of ``out``, the result of ``node``, that depend on values, and the number that it is."""
+        if isinstance(out, SYMBOLIC) and out.node.expr.is_symbol:
+            self.symbols.setdefault(out.node.expr, Place(node, None, out))
         if self.shape_env is None or not self.shape_env.pending_fresh_unbacked_symbols:
             return
         bindings = compute_unbacked_bindings(self.shape_env, out)
@@ -130,12 +148,14 @@ class Abstraction:
             return
         node.meta["unbacked_bindings"] = bindings
         for symbol, path in bindings.items():
-            reached, value = node, out
-            for key in path:
-                reached, value = _step(reached, value, key, path)
-            if reached is not node:
-                reached.meta["val"] = value
-            self.symbols.setdefault(symbol, fx.Proxy(reached, fx.proxy.GraphAppendingTracer(node.graph)))
+            value = out if not path else pytree.key_get(out, path)
+            self.symbols.setdefault(symbol, Place(node, functools.partial(_follow, path=path), value))
+
+    def read_sizes_of(self, node: fx.Node) -> None:
+        """Read what is still to be read of the result of ``node``, because its sizes are about to change in place."""
+        for place in self.symbols.values():
+            if place.source is node:
+                place.read()
 
     def knows(self, size: Any) -> bool:
         """Whether a symbolic number is one of this trace, and not of an outer one."""
@@ -152,11 +172,14 @@ class Abstraction:
                 f"the number {expression} depends on {unknown}, which neither an input nor a result determines. Pass it as an argument."
                 f"{here()}"
             )
-        proxy = sympy_interp(_Sizes, self.symbols, expression)
-        if isinstance(proxy, fx.Proxy):
-            proxy.node.meta["val"] = size
-            return proxy.node
-        return proxy
+        known = self.computed.get(expression)
+        if known is None:
+            proxy = sympy_interp(_Sizes, {symbol: self.symbols[symbol].read() for symbol in expression.free_symbols}, expression)
+            if not isinstance(proxy, fx.Proxy):
+                return proxy
+            known = self.computed[expression] = proxy.node
+            known.meta.setdefault("val", size)
+        return known
 
     def guards(self) -> str:
         """Python source of what must hold of the sizes of the inputs; empty if any sizes of the right rank will do."""
@@ -191,7 +214,7 @@ class Given(Abstraction):
         node.meta["val"] = size
         expression = size.node.expr
         if expression.is_symbol:
-            self.symbols.setdefault(expression, fx.Proxy(node, fx.proxy.GraphAppendingTracer(node.graph)))
+            self.symbols.setdefault(expression, Place(node, None, size))
 
     def guards(self) -> str:
         return ""
@@ -201,25 +224,35 @@ def _strides(t: torch.Tensor) -> Sequence[Any]:
     return t.stride() if t.layout is torch.strided else ()
 
 
-_NUMBERS = {"size": torch.ops.aten.sym_size.int, "stride": torch.ops.aten.sym_stride.int, "numel": torch.ops.aten.sym_numel.default}
+_NUMBERS = {
+    "size": torch.ops.aten.sym_size.int,
+    "stride": torch.ops.aten.sym_stride.int,
+    "numel": torch.ops.aten.sym_numel.default,
+    "storage_offset": torch.ops.aten.sym_storage_offset.default,
+}
 
 
-def _step(node: fx.Node, value: Any, key: Any, path: Sequence[Any]) -> tuple[fx.Node, Any]:
-    """One step of the way from a result to a symbol in it: the node that takes it, and the value there."""
+def _number_of(node: fx.Node, func: Any, dim: int) -> fx.Node:
+    """A size or a stride of the result of ``node``."""
+    return node.graph.call_function(func, (node, dim))
+
+
+def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
+    """The node at ``path`` in the result of ``node``, a path of :func:`compute_unbacked_bindings`."""
     graph = node.graph
-    if isinstance(key, CallMethodKey):
-        if key.name == "storage_offset":
-            return graph.call_function(torch.ops.aten.sym_storage_offset.default, (node,)), value.storage_offset()
-        dim = path[-1].idx if isinstance(path[-1], pytree.SequenceKey) else None
-        taken = getattr(value, key.name)()
-        rest = () if key.name == "numel" else (dim,)
-        return graph.call_function(_NUMBERS[key.name], (node, *rest)), taken
-    if isinstance(key, ConvertIntKey):
-        return graph.call_function(torch.sym_ite, (node, 1, 0)), value
-    if isinstance(key, DivideByKey):
-        return graph.call_function(operator.floordiv, (node, key.divisor)), value // key.divisor
-    if isinstance(key, pytree.SequenceKey) and isinstance(value, (torch.Size, tuple, list)):
-        if node.target in _NUMBERS.values():
-            return node, value[key.idx]  # the node before has taken this step
-        return graph.call_function(operator.getitem, (node, key.idx)), value[key.idx]
-    raise RuntimeError(f"a symbol of the result of {node.target} is found by {key}, which a graph cannot compute")
+    method: str | None = None
+    for key in path:
+        if isinstance(key, CallMethodKey) and key.name in ("size", "stride"):
+            method = key.name  # the next key says of which dimension
+        elif isinstance(key, CallMethodKey) and key.name in _NUMBERS:
+            node = graph.call_function(_NUMBERS[key.name], (node,))
+        elif isinstance(key, pytree.SequenceKey):
+            node = graph.call_function(operator.getitem if method is None else _NUMBERS[method], (node, key.idx))
+            method = None
+        elif isinstance(key, ConvertIntKey):
+            node = graph.call_function(torch.sym_ite, (node, 1, 0))
+        elif isinstance(key, DivideByKey):
+            node = graph.call_function(operator.floordiv, (node, key.divisor))
+        else:
+            raise RuntimeError(f"a symbol of the result of {node.target} is found by {key}, which a graph cannot compute.{here()}")
+    return node

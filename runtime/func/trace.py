@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import fx
 from torch._C import DispatchKey
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.core import QUESTIONS
@@ -37,7 +37,7 @@ aten = torch.ops.aten
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 _SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_stride.int, aten.sym_numel.default))
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
-_PLAIN_ARGUMENTS = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
 
 
 class _Facts(NamedTuple):
@@ -215,6 +215,11 @@ class Trace(Level):
         """A tensor that the program closes over: an attribute of the graph module, not a copy, so later changes of it are seen."""
         known: TracedValue | None = self.constants.get(id(t))
         if known is None:
+            if self.abstraction is None and isinstance(t, FakeTensor):
+                raise RuntimeError(
+                    "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or trace with fake arguments "
+                    f"of the same mode.{here()}"
+                )
             node = self.attribute(t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant")
             inner = t
             if not isinstance(t, Value):
@@ -263,6 +268,8 @@ class Trace(Level):
         if facts.may_write and self.outside.tensors:
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
+            if self.abstraction is not None:
+                self.abstraction.read_sizes_of(args[0]._node)
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
         if self.abstraction is None:
             out = func(*inner, **options)
@@ -370,7 +377,7 @@ class Trace(Level):
     def _in_graph(self, a: Any) -> Any:
         if isinstance(a, TracedValue):
             return a._node
-        if isinstance(a, _PLAIN_ARGUMENTS):
+        if isinstance(a, _IN_GRAPHS):
             return a
         if isinstance(a, SYMBOLIC) and self.abstraction is not None and self.abstraction.knows(a):
             return self.abstraction.lower(a)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..seam.levels import Value
 from . import provenance
-from .provenance import Provenance
+from .provenance import Provenance, line_in
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace import Trace
 
@@ -63,11 +64,21 @@ def run_trace(
                     level.abstraction.number(t, node)
                 given.append(t)
         with enable_python_dispatcher() if dispatcher else nullcontext(), level.mode:
-            outs = provenance.run(f, level, *given)
+            outs = _run(level, f, given)
         level.finish()
         level.graph.output([level.lower_output(o) for o in outs])
     finally:
         level.close()
+
+
+def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
+    """The results of the program. An error of torch about a symbol gets a note with the user's line."""
+    try:
+        outs: Sequence[Any] = provenance.run(f, level, *given)
+    except GuardOnDataDependentSymNode as e:
+        e.add_note(f"The program asks for a condition on a value that is not known while it is traced.{line_in(e)}")
+        raise
+    return outs
 
 
 def module_of(graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Traced") -> fx.GraphModule:
