@@ -3,7 +3,7 @@
 from ..func.make_fx import make_fx
 from .compilers import make_boxed_compiler, make_boxed_func, nop
 from .export import export
-from .joint import aot_export_joint_simple
+from .flat_export import aot_export_joint_simple, aot_export_module
 from .module import aot_module
 from .partition import default_partition, min_cut_rematerialization_partition
 from .runtime_wrappers import aot_function
@@ -13,6 +13,7 @@ compiled_function, compiled_module = aot_function, aot_module
 
 __all__ = [
     "aot_export_joint_simple",
+    "aot_export_module",
     "aot_function",
     "aot_module",
     "aot_module_simplified",

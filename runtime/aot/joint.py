@@ -68,6 +68,7 @@ def joint_graph(
     lift: bool = True,
     whole: bool = False,
     abstraction: Abstraction | None = None,
+    loss: int | None = None,
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
@@ -75,11 +76,12 @@ def joint_graph(
     ``bases``: the common base of each group that is not one tensor.
     ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
+    ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents.
     """
     programs: list[_Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
-        program = _Program(trace, f, differentiate, groups, bases, lift, whole)
+        program = _Program(trace, f, differentiate, groups, bases, lift, whole, loss)
         programs.append(program)
         return program.results(traced)
 
@@ -128,6 +130,7 @@ class _Program:
         bases: Sequence[torch.Tensor],
         lift: bool,
         whole: bool,
+        loss: int | None,
     ) -> None:
         self.trace = trace
         self.f = f
@@ -136,6 +139,7 @@ class _Program:
         self.bases = bases
         self.lift = lift
         self.whole = whole
+        self.loss = loss
         self.functional = FunctionalLevel()
         self.tape = JointLevel()
         self.recording = any(differentiate) or torch.is_grad_enabled()
@@ -274,7 +278,7 @@ class _Program:
         def add(v: Any, edge: Any) -> int | None:
             traced = self._read(v)
             results.append(traced)
-            if edge is None:
+            if edge is None or self.loss is not None:
                 return None
             roots.append((edge, self._tangent(traced, len(roots) + 1)))
             return len(roots) - 1
@@ -284,6 +288,9 @@ class _Program:
         outputs = tuple(computed.output(o) for o in outs)
         tangents = tuple(add(v, self.edge(v)) for v in computed.values)
         self.boundary = Boundary(inputs, outputs, tangents)
+        if self.loss is not None:
+            v = outs[leaf_of(self.out_spec, self.loss)]
+            roots.append((self.edge(v), self._ones_like(v)))
         return results, roots
 
     def _tangent(self, like: Any, number: int) -> Any:
@@ -291,6 +298,12 @@ class _Program:
         placeholder = self.trace.late_input(like, f"tangents_{number}")
         mark(placeholder._node)
         return self.functional.wrap(placeholder)
+
+    def _ones_like(self, v: Any) -> Any:
+        value = self.functional_value(v)
+        assert value is not None, "a result with a history is a value"
+        with self.functional.mode, torch.no_grad():
+            return torch.ones_like(value)
 
     def _input(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
         v, flag = self.values[i], self.flags[i]
@@ -404,49 +417,9 @@ class _Computed:
         return None
 
 
-def aot_export_joint_simple(
-    func: Callable[..., Any],
-    args: Sequence[Any],
-    *,
-    trace_joint: bool,
-    num_params_buffers: int = 0,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
-) -> fx.GraphModule:
-    """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, which must be free of mutation of its inputs.
-
-    With ``trace_joint``, the module maps ``(primals, tangents)`` to ``(outputs, gradients)``; an input that does not require grad, or that
-    no gradient reaches, has None. Without, it maps ``primals`` to ``outputs``. ``num_params_buffers`` says how many leading inputs are
-    parameters; it changes nothing in the graph.
-    """
-    flat, _ = pytree.tree_flatten(tuple(args))
-    if len(flat) != len(args):
-        raise RuntimeError("aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func")
-    flags = [trace_joint and isinstance(t, torch.Tensor) and t.requires_grad for t in flat]
-    if trace_joint and not any(flags):
-        raise RuntimeError("aot_export_joint_simple(trace_joint=True): no input requires grad")
-    joint = joint_graph(func, flat, flags, decompositions=decompositions, lift=False, whole=True)
-    if joint.boundary.changes_inputs:
-        changed = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.reshaped]
-        raise RuntimeError(f"aot_export_joint_simple does not support input mutations; func mutates input(s) {changed}")
-    if not trace_joint:
-        return joint.module
-    return _restructured(joint, len(flat))
-
-
-def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
-    """The joint module with nested arguments and results and a slot for every input's gradient."""
-    from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
-
-    graph = joint.module.graph
-    output = next(n for n in graph.nodes if n.op == "output")
-    results: Any = list(output.args[0])
-    outs, grads = results[: joint.n_forward], results[joint.n_forward :]
-    full: list[Any] = [None] * n_inputs
-    for i, g in zip(joint.boundary.differentiated, grads, strict=True):
-        full[i] = g
-    output.args = ([*outs, *full],)
-    in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
-    out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))
-    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))
-    joint.module.recompile()
-    return joint.module
+def leaf_of(spec: pytree.TreeSpec, number: int) -> int:
+    """The number of the first leaf of item ``number``."""
+    if spec.is_leaf():
+        return 0
+    children = spec.children()
+    return sum(child.num_leaves for child in children[: number % len(children)])

@@ -43,9 +43,14 @@ def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
     return lifted
 
 
+def plain(x: Any) -> Any:
+    """What a tensor of the session holds; anything else as it is."""
+    return unwrap(x) if isinstance(x, torch.Tensor) else x
+
+
 def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
     """The fake mode of the fake tensors among ``leaves``."""
-    modes = {id(x.fake_mode): x.fake_mode for x in map(_plain, leaves) if isinstance(x, FakeTensor)}
+    modes = {id(x.fake_mode): x.fake_mode for x in map(plain, leaves) if isinstance(x, FakeTensor)}
     if len(modes) > 1:
         raise AssertionError("the arguments are fake tensors of different fake modes; make them with one mode")
     return next(iter(modes.values()), None)
@@ -55,7 +60,7 @@ def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[obj
     """Refuse a module of fake parameters: there is nothing to run it on."""
     mode = fake_mode_of(arguments)
     for name, t in state.items():
-        if isinstance(_plain(t), FakeTensor) and _plain(t).fake_mode is not mode:
+        if isinstance(plain(t), FakeTensor) and plain(t).fake_mode is not mode:
             raise AssertionError(f"Unexpected fake parameter or buffer {name!r}. Make the module outside of the fake mode.")
 
 
@@ -76,10 +81,12 @@ def aot_module_simplified(
 ) -> Callable[..., Any]:
     """``mod`` compiled now, for arguments like ``args``. The result takes such arguments. It runs on the parameters and buffers of ``mod``.
 
-    >>> model = torch.nn.ReLU()
-    >>> run = aot_module_simplified(torch.nn.Sequential(model, Pair()), (torch.ones(2),), nop)
-    >>> run(torch.tensor([-1.0, 2.0]))
-    (tensor([0., 2.]), tensor([0., 2.]))
+    >>> class Doubled(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return (2 * x,)
+    >>> run = aot_module_simplified(Doubled(), (torch.ones(2),), nop)
+    >>> run(torch.tensor([1.0, 2.0]))
+    (tensor([2., 4.]),)
 
     ``forward`` returns a tuple or a list. ``args`` may be fake tensors, of symbolic sizes too. What the program requires of the sizes is
     then a guard of the shape environment of their mode. ``pre_grad_passes``: changes a ``GraphModule`` before the trace. The compilers and
@@ -138,7 +145,7 @@ class _OneProgram:
         self.flags = [m.training for m in self.modules]
         self.surroundings = surroundings(True, autocast_enabled())
         self.program = recipe.program(None, entered, Given(mode) if mode is not None else None)
-        if any(isinstance(_plain(t), FakeTensor) for t in self.program.joint.closed_over):
+        if any(isinstance(plain(t), FakeTensor) for t in self.program.joint.closed_over):
             raise AssertionError("Unexpected fake tensor: the module closes over one. Pass it as an argument.")
         self.wanted = entered.wanted
         self.expected = [_expected(x) for x in entered.plain] if self.dynamic else []  # after the trace, which may fix sizes
@@ -200,15 +207,11 @@ class _OneProgram:
         return repr(self.names[i]) if i < len(self.names) else f"argument {i - len(self.names)}"
 
 
-def _plain(x: Any) -> Any:
-    return unwrap(x) if isinstance(x, torch.Tensor) else x
-
-
 def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:
     """Example arguments as they enter a trace. They have no place for a gradient."""
     wanted = [recording and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
-    plain = [_plain(x) for x in leaves]
-    return Call(plain, plain, [None for w in wanted if w], [(w,) for w in wanted])
+    given = [plain(x) for x in leaves]
+    return Call(given, given, [None for w in wanted if w], [(w,) for w in wanted])
 
 
 def _expected(x: Any) -> Any:

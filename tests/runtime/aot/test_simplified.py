@@ -1,0 +1,179 @@
+"""``aot_module_simplified``: one program for example arguments, real or fake, and a refusal for any other call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+import runtime
+from runtime import unwrap
+from runtime.aot import aot_module_simplified, nop
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return (self.norm(self.linear(x)) + y,)
+
+
+def trained(fake: bool | None) -> list[torch.Tensor]:
+    """What two training steps show, eagerly if ``fake`` is None."""
+    torch.manual_seed(0)
+    module: Any = Normed()
+    x, y = torch.randn(5, 4, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    examples = (mode.from_tensor(x), mode.from_tensor(y)) if fake else (x, y)
+    run: Any = module if fake is None else aot_module_simplified(module, examples, nop)
+    seen = []
+    for _ in range(2):
+        (out,) = run(x, y)
+        out.sin().sum().backward()
+        seen.append(unwrap(out.detach()))
+    grads: list[Any] = [x.grad, y.grad, *(p.grad for p in module.parameters()), *module.buffers()]
+    return [*seen, *(unwrap(g).detach().clone() for g in grads)]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_gradients_arrive_at_parameters_and_arguments_and_buffers_change(fake: bool) -> None:
+    torch.testing.assert_close(trained(fake), trained(None))
+
+
+def test_it_is_compiled_before_it_is_called_and_once() -> None:
+    graphs = []
+
+    def compiler(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        graphs.append(len(examples))
+        return graph.forward
+
+    run: Any = aot_module_simplified(Normed(), (torch.ones(2, 4), torch.ones(2, 3)), compiler, nop)
+    assert graphs == [9]  # two arguments, four parameters and three buffers
+    run(torch.ones(2, 4), torch.ones(2, 3))
+    assert len(graphs) == 1 and [n for n, _ in run.named_parameters()] == [n for n, _ in Normed().named_parameters()]
+
+
+def test_an_example_that_requires_grad_stands_for_arguments_that_do_not() -> None:
+    x, y = runtime.tensor([1.0, 2.0], requires_grad=True), runtime.tensor([3.0, 4.0], requires_grad=True)
+
+    class Product(nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return (a * b,)
+
+    run = aot_module_simplified(Product(), (x, y), nop)
+    run(x, y.detach())[0].sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3.0, 4.0] and y.grad is None
+    (out,) = run(x.detach(), y.detach())
+    assert not out.requires_grad
+    with torch.no_grad():
+        assert not run(x, y)[0].requires_grad
+    run = aot_module_simplified(Product(), (x, y.detach()), nop)
+    with pytest.raises(AssertionError, match="argument 1 did not require grad, and now it does"):
+        run(x, y)
+
+
+class TestOtherCalls:
+    def test_another_kind_of_argument_is_refused(self) -> None:
+        run = aot_module_simplified(Normed(), (torch.ones(2, 4), torch.ones(2, 3)), nop)
+        with pytest.raises(AssertionError, match=r"argument 1 is of another kind than at compilation time: .* shape \[1, 3\]"):
+            run(torch.ones(2, 4), torch.ones(1, 3))
+        with pytest.raises(AssertionError, match=r"argument 0 is of another kind .*strides \[1, 2\]"):
+            run(torch.ones(4, 2).t(), torch.ones(2, 3))
+        with pytest.raises(TypeError, match="takes 2 arguments, not 1"):
+            run(torch.ones(2, 4))
+
+    def test_sizes_that_a_fake_example_fixed_are_checked_and_others_are_free(self) -> None:
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        run = aot_module_simplified(Normed(), (mode.from_tensor(torch.ones(5, 4)), mode.from_tensor(torch.ones(5, 3))), nop)
+        assert run(torch.randn(7, 4), torch.ones(7, 3))[0].shape == (7, 3)
+        with pytest.raises(AssertionError, match="argument 1 is not like its example"):
+            run(torch.randn(7, 4), torch.ones(7, 2))
+        with pytest.raises(AssertionError, match="argument 1 is not like its example"):
+            run(torch.randn(7, 4), torch.ones(7, 3, dtype=torch.double))
+
+    def test_another_mode_of_the_module_is_refused(self) -> None:
+        module = Normed()
+        run = aot_module_simplified(module, (torch.ones(2, 4), torch.ones(2, 3)), nop)
+        module.eval()
+        with pytest.raises(AssertionError, match="in another mode"):
+            run(torch.ones(2, 4), torch.ones(2, 3))
+
+    def test_another_default_dtype_is_refused(self) -> None:
+        run = aot_module_simplified(Normed(), (torch.ones(2, 4), torch.ones(2, 3)), nop)
+        torch.set_default_dtype(torch.double)
+        try:
+            with pytest.raises(AssertionError, match="default dtype"):
+                run(torch.ones(2, 4, dtype=torch.float), torch.ones(2, 3, dtype=torch.float))
+        finally:
+            torch.set_default_dtype(torch.float)
+
+    def test_arguments_that_share_memory_in_another_way_are_refused_if_one_is_written(self) -> None:
+        class Writes(nn.Module):
+            def forward(self, a: Any, b: Any) -> Any:
+                a.add_(1)
+                return (a + b,)
+
+        x, y = torch.zeros(2), torch.zeros(2)
+        run = aot_module_simplified(Writes(), (x, x), nop)
+        assert run(x, x)[0].tolist() == [2.0, 2.0]
+        with pytest.raises(AssertionError, match="shared memory in another way"):
+            run(x, y)
+
+
+def test_a_size_may_be_an_argument() -> None:
+    class Head(nn.Module):
+        def forward(self, x: Any, n: Any) -> Any:
+            return (x[:n] * 2,)
+
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    symbol = env.create_symbol(4, ConstantSource("n"))
+    n = env.create_symintnode(symbol, hint=4)
+    run = aot_module_simplified(Head(), (mode.from_tensor(torch.ones(7, 3), source=ConstantSource("x")), n), nop)
+    assert run(torch.ones(7, 3), 4)[0].shape == (4, 3) and run(torch.ones(9, 3), 2)[0].shape == (2, 3)
+
+
+def test_a_fake_tensor_from_outside_is_refused() -> None:
+    mode = FakeTensorMode()
+    outside = mode.from_tensor(torch.ones(2))
+
+    class Closed(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x + outside,)
+
+    with pytest.raises(AssertionError, match="Unexpected fake"):
+        aot_module_simplified(Closed(), (mode.from_tensor(torch.ones(2)),), nop)
+    with mode:
+        module = nn.Linear(2, 2)
+    with pytest.raises(AssertionError, match="Unexpected fake parameter or buffer 'weight'"):
+        aot_module_simplified(module, (torch.ones(2),), nop)
+
+
+def test_a_module_that_returns_a_tensor_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"returns a tuple or a list, not .*Return \(x,\)"):
+        aot_module_simplified(nn.ReLU(), (torch.ones(2),), nop)
+
+
+def test_graph_modules_are_changed_by_the_passes_before_the_trace() -> None:
+    graph = torch.fx.symbolic_trace(Sum())
+
+    def negate(module: torch.fx.GraphModule, examples: Any) -> torch.fx.GraphModule:
+        (add,) = (n for n in module.graph.nodes if n.op == "call_function")
+        add.target = torch.sub
+        module.recompile()
+        return module
+
+    run = aot_module_simplified(graph, (torch.ones(2), torch.ones(2)), nop, pre_grad_passes=negate)
+    assert run(torch.ones(2), torch.ones(2))[0].tolist() == [0.0, 0.0]
+
+
+class Sum(nn.Module):
+    def forward(self, a: Any, b: Any) -> Any:
+        return (torch.add(a, b),)
