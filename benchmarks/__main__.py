@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, engine, memory, report, transforms
+from benchmarks import calls, compiled, engine, memory, report, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "engine", "calls", "memory")
+SUITES = ("transforms", "engine", "compiled", "calls", "memory")
 
 
 def _options() -> argparse.Namespace:
@@ -42,6 +42,8 @@ def main() -> int:
         cells += transforms.cells((options.size,) if options.size else SIZES)
     if wanted("engine"):
         cells += engine.cells()
+    if wanted("compiled"):
+        cells += compiled.cells()
     if wanted("calls"):
         cells += calls.cells()
     cells = [c for c in cells if options.only.lower() in c.name.lower()]

@@ -16,21 +16,17 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..seam.level_mode import EnteringMode
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 
 
-class ClosedOver(TorchDispatchMode):
+class ClosedOver(EnteringMode):
     """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor.
 
     ``found``: those tensors, in the order in which the program met them.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else every call passes through a wrapper that costs more than the dispatch
 
     def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,7 +35,6 @@ class ClosedOver(TorchDispatchMode):
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
 
     def value(self, t: Any) -> Any:
-        """``t``, or its value if it comes from outside."""
         if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level is not SESSION):
             return t
         known = self._values.get(id(t))

@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import EscapedValue
+from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, lifted, scope_outside
 from ..session.leaf import as_leaf
 from ..session.session import Session
@@ -166,6 +167,9 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """``cls.apply(*args, **kwargs)`` for any class with the staticmethods of :class:`Function`."""
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
+    value = entering()
+    if value is not None:
+        args = tuple(map(value, args))
     if _grad_enabled() and any(isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad for a in args):
         args = tuple(as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args)
     output = dispatch(cls, args)[0]
@@ -374,7 +378,7 @@ class _Application:
 
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
         """The output for a tensor that ``forward`` made, or for an argument that it ``returned`` as it was."""
-        return self.level.wrap(o, edge)
+        return self.level.wrap(lowered(self.level, o), edge)  # a value of the level, if `forward` computed with a tensor from outside
 
 
 class _InSession(_Application):

@@ -193,7 +193,7 @@ def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...]
 def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the next outer level."""
     read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
-    if not any(isinstance(t, Value) for t in pytree.tree_leaves(read)):
+    if not any(map(_transformed, pytree.tree_leaves(read))):
         return run_forward(cls, args)
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
     with _outside(level):
@@ -204,6 +204,15 @@ def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...
             "Write a Function that returns a new tensor."
         )
     return pytree.tree_map_only(torch.Tensor, lambda t: args[k] if (k := position_of(t, read)) is not None else level.wrap(t), output), ctx
+
+
+def _transformed(t: object) -> bool:
+    """Whether a level differentiates or batches ``t``. A trace does neither."""
+    while isinstance(t, Value):
+        if t._level.keeps_history or t._level.hidden:
+            return True
+        t = t._inner
+    return False
 
 
 @contextmanager

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from .keys import reopen_keys
 from .levels import SCOPE, Level, Value, hand_over, innermost
+
+_n_modes = torch._C._len_torch_dispatch_stack
+
+
+class EnteringMode(TorchDispatchMode):
+    """A mode that exchanges tensors from outside of a program for values of a level, by :meth:`value`."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
+
+    def value(self, t: Any) -> Any:
+        """``t``, or its value if it is a tensor from outside."""
+        raise NotImplementedError
+
+
+def entering() -> Callable[[Any], Any] | None:
+    """``value`` of the innermost active :class:`EnteringMode`. What acts on tensors before the dispatcher sees them (a custom Function, a
+    recurrent layer) asks for it, because the mode sees dispatched calls alone."""
+    if _n_modes():
+        for mode in reversed(_get_current_dispatch_mode_stack()):
+            if isinstance(mode, EnteringMode):
+                return mode.value
+    return None
 
 
 class LevelMode(TorchDispatchMode):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..rules.ops import Op, op_of
+from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, innermost, lifted
 from ..tape import view_history
 from ..tape.nodes import OpNode
@@ -214,10 +215,13 @@ def _mine(tensors: Any) -> bool:
 def _owned(*args: Any) -> tuple[Any, ...]:
     """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become values of these. ATen adds products of
     the input in place to products of the state, and a value must not be written into a plain tensor."""
+    value = entering()
 
     def own(a: Any) -> Any:
         if isinstance(a, (list, tuple)):
             return [own(x) for x in a]
+        if value is not None:
+            a = value(a)
         return lifted(a, -1) if isinstance(a, torch.Tensor) and not isinstance(a, Value) else a
 
     return tuple(map(own, args)) if SCOPE.levels and innermost(args, None) is not None else args
