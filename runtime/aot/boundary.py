@@ -117,14 +117,18 @@ class Output:
 
 @dataclass(frozen=True)
 class Boundary:
-    """``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
-    computed result of the graph the number of its cotangent, or None. ``backward_written``: numbers of the inputs that the backward pass
-    writes to. The graph gives new values of written inputs, computed results, gradients of differentiated inputs, then new values of what
-    the backward pass writes to."""
+    """What a program does at its boundary. The graph gives new values of written inputs, computed results, gradients of differentiated
+    inputs, then new values of what the backward pass writes to.
+
+    ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
+    computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
+    that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
+    """
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     tangents: tuple[int | None, ...]
+    repeated: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
 
     @property

@@ -148,6 +148,7 @@ class _Program:
         self.memories: dict[int, int] = {}  # by id of a memory: number of the primal whose it is
         self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
+        self.versions: list[tuple[torch.Tensor, int]] = []  # of tensors from outside: the dispatcher counts the writes of the trace
 
     def results(self, traced: Sequence[Any]) -> list[Any]:
         """The results of the graph, as traced values."""
@@ -172,6 +173,8 @@ class _Program:
         finally:
             tape.close()
             functional.close()
+            for t, version in self.versions:
+                torch._C._autograd._unsafe_set_version_counter((t,), (version,))
 
     def _enter(self, t: Any, flag: bool) -> Any:
         """A primal as the program sees it."""
@@ -210,6 +213,8 @@ class _Program:
         return self._enter(self.trace.input(plain, f"primals_{len(self.values) + 1}"), flag)
 
     def _from_outside(self, t: torch.Tensor) -> Any:
+        if not t.is_inference():
+            self.versions.append((t, t._version))
         with _disable_current_modes():
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
             flag = self.recording and t.requires_grad
@@ -287,7 +292,7 @@ class _Program:
         computed = _Computed(self, outs)
         outputs = tuple(computed.output(o) for o in outs)
         tangents = tuple(add(v, self.edge(v)) for v in computed.values)
-        self.boundary = Boundary(inputs, outputs, tangents)
+        self.boundary = Boundary(inputs, outputs, tangents, _repeated(outs))
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((self.edge(v), self._ones_like(v)))
@@ -415,6 +420,13 @@ class _Computed:
             if found is not None and not found._chain:
                 return base
         return None
+
+
+def _repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """The numbers of tensors that stand in ``outs`` before, each with that of the first time."""
+    first: dict[int, int] = {}
+    found = [(i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)]
+    return tuple((i, j) for i, j in found if i != j)
 
 
 def leaf_of(spec: pytree.TreeSpec, number: int) -> int:

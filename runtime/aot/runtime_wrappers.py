@@ -72,16 +72,16 @@ class _CompiledProgram:
         if outside is not None and outside.kinds != self.outside:
             return None
         every = call if outside is None else call.followed_by(outside)
-        if joint.abstraction is not None and not joint.abstraction.holds([p for p in every.plain if isinstance(p, torch.Tensor)]):
-            return None
         if self.sharing is not None and sharing(every.plain) != self.sharing:
             return None
-        if not any(not group.identical for group in joint.groups):
-            return every
-        based = with_bases(call, joint.groups)
-        if based is None or outside is None:
-            return based
-        return based.followed_by(outside)
+        if any(not group.identical for group in joint.groups):
+            based = with_bases(call, joint.groups)
+            if based is None:
+                return None
+            every = based if outside is None else based.followed_by(outside)
+        if joint.abstraction is not None and not joint.abstraction.holds([p for p in every.plain if isinstance(p, torch.Tensor)]):
+            return None
+        return every
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
@@ -120,6 +120,8 @@ class _CompiledProgram:
             record.write(leaves[i], new, backward is not None and record.tangent is not None)
         made = outs[len(self.written) :]
         returned = [o.of(leaves, made) for o in boundary.outputs]
+        for again, first in boundary.repeated:
+            returned[again] = returned[first]
         return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
 
 

@@ -1,0 +1,53 @@
+"""What a call of a compiled program leaves behind: objects, versions, layouts, flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from runtime import tensor
+from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
+
+PARTITIONS = (default_partition, min_cut_rematerialization_partition)
+
+
+def test_a_view_that_is_returned_twice_is_one_object() -> None:
+    def f(x: Any) -> Any:
+        v = x[0]
+        return v, x[0], v
+
+    a, b, c = aot_function(f, nop)(torch.zeros(2, 3))
+    assert a is c and a is not b
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_the_trace_does_not_count_as_a_write_to_what_the_program_closes_over(requires_grad: bool) -> None:
+    w = tensor([1.0, 2.0], requires_grad=requires_grad)
+
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            w.mul_(2)
+        return x * 1
+
+    g = aot_function(f, nop)
+    assert [(g(torch.ones(2)), w._version)[1] for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_number_among_the_arguments_costs_the_partition_nothing(partition: Any) -> None:
+    x = tensor([1.0, 2.0], requires_grad=True)
+    aot_function(lambda x, s, none: x * s, nop, partition_fn=partition)(x, 2.5, None).sum().backward()
+    assert x.grad.tolist() == [2.5, 2.5]
+
+
+def test_a_program_of_any_size_takes_arguments_that_share_memory_and_a_closed_over_tensor() -> None:
+    w = torch.tensor([1.0, 10.0])
+
+    def f(x: Any, y: Any) -> Any:
+        x.add_(1)
+        return y * w[: y.shape[0]]
+
+    x = torch.zeros(3)
+    assert aot_function(f, nop, dynamic=True)(x, x[1:]).tolist() == [1.0, 10.0]
