@@ -54,7 +54,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, text in (
         ("generate", generate, "write the modules whose content changed, remove orphans; all or nothing"),
-        ("check", check, "regenerate aside and show the difference; 1 if stale, edited by hand, orphaned or untracked"),
+        ("check", check, "compare the files with the matrix and show the difference; 1 if stale, edited by hand, orphaned or untracked"),
         ("schema", schema, f"write {SCHEMA}, which editors use to complete and check matrix.yaml"),
     ):
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")

@@ -25,7 +25,7 @@ PATTERN = "test_*.py"
 
 @dataclass(frozen=True)
 class Changes:
-    """The files that a directory lacks, has with other content, has in excess, and has already. `edited` are changed by hand."""
+    """How a directory differs from the modules of the matrix. `edited`: the files that were changed by hand."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]

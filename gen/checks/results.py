@@ -64,7 +64,7 @@ def _word(text: str) -> str:
 
 
 class Writer:
-    """Writes each cell at once, so that a run that dies leaves its results so far."""
+    """Writes each cell when it is done, so a run that is killed leaves the results of the cells before."""
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,13 +22,13 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
-    """Plain dense gradients of ``inputs``; None for an input that gets none."""
+    """Plain dense gradients of ``inputs``, None for an input without a gradient."""
     found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
     return [None if g is None else plain(g) if g.layout is torch.strided else plain(g).to_dense() for g in found]
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
-    """The Jacobian of ``out`` by each input, a column per backward pass, and whether all gradients had the input's dtype."""
+    """The Jacobian of ``out`` by each input, and whether all gradients had the dtype of their input. Each backward pass gives a column."""
     columns: list[list[torch.Tensor]] = [[] for _ in inputs]
     same_dtype = True
     for cotangent in one_hots(out):
@@ -40,7 +40,7 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
 
 
 def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[tuple[Any, Any]]:
-    """(primal, tangent or None) of each output of ``func``, with dual tensors for the inputs numbered in ``tangents``."""
+    """(primal, tangent or None) of each output of ``func``. Inputs with a number in ``tangents`` are dual tensors."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         for i, t in tangents.items():
@@ -50,17 +50,17 @@ def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int,
 
 
 def pushed(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[torch.Tensor]:
-    """The plain tangents of the outputs; zeros for an output without one."""
+    """The plain tangents of the outputs, zeros for an output without one."""
     return [torch.zeros_like(plain(p)) if t is None else plain(t) for p, t in push(func, inputs, tangents)]
 
 
 def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]:
-    """A zero tangent for each input numbered in ``at``."""
+    """A zero tangent for each input whose number is in ``at``."""
     return {i: torch.zeros_like(plain(inputs[i])) for i in at}
 
 
 def forward(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int], i: int, outputs: Sequence[int]) -> list[torch.Tensor]:
-    """The Jacobians of the numbered outputs by the real input ``i``, a row per forward pass in which all inputs of ``at`` are dual."""
+    """The Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives a row. All inputs of ``at`` are dual."""
     x = inputs[i]
     still = at_rest(inputs, at)
     rows = []

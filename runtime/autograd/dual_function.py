@@ -1,4 +1,4 @@
-"""Custom Functions under ``forward_ad``: level zero's rule while a dual level is active."""
+"""Custom Functions under ``forward_ad``: the rule of the session while a dual level is active."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _set_enabled = torch._C._set_fwd_grad_enabled
 
 @rule(DualSession)
 def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """``forward`` on the tape with forward mode off, and then the tangents of its outputs by the ``jvp`` staticmethod."""
+    """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs by the ``jvp`` staticmethod."""
     enabled, on = _enabled(), computes_tangents(0)
     level = dual.session
     tangents = [dual.tangents.of(a) if on and isinstance(a, Value) and a._level is level else None for a in args]

@@ -1,7 +1,7 @@
 """Forward-mode differentiation of eager code, with the names of ``torch.autograd.forward_ad``.
 
-Inside a dual level, :func:`make_dual` gives a tensor a tangent, every op computes the tangents of its results, and
-:func:`unpack_dual` reads them. When the level is left, all tangents are dropped, and every tensor is its primal.
+Inside a dual level, :func:`make_dual` gives a tensor a tangent. Every op computes the tangents of its results. :func:`unpack_dual` returns
+them. At the end of the level all tangents are dropped, and every tensor is its primal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
 from ..tape.running import DUALS, FORWARD, current_dual
-from . import dual_function as dual_function  # enters the rule of Functions
+from . import dual_function as dual_function  # declares the rule of custom Functions
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
 
@@ -27,7 +27,7 @@ _set_fwd_grad_enabled = fwd_grad_enabled
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What :func:`unpack_dual` returns; ``tangent`` is None for a tensor without one."""
+    """The result of :func:`unpack_dual`. ``tangent`` is None for a tensor without one."""
 
     primal: torch.Tensor
     tangent: torch.Tensor | None
@@ -48,7 +48,7 @@ def enter_dual_level() -> int:
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
-    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level of this thread; its tangents are gone."""
+    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level of this thread and drop its tangents."""
     dual = FORWARD.dual
     if level is None:
         level = current_level()
@@ -80,9 +80,9 @@ def _checked_level(level: int | None, what: str) -> int:
 def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None = None) -> Any:
     """As ``torch.autograd.forward_ad.make_dual``: a view of ``tensor`` that carries ``tangent``.
 
-    ``tangent`` must have the shape of ``tensor``; it is taken as it is if it lies in memory as ``tensor`` does, and copied if not, so that
-    views of the dual tensor are views of its tangent. Stricter than torch, which takes them and computes something: another dtype or
-    device is a ``RuntimeError``. Plain tensors are wrapped. Within a transform of ``runtime.func`` use ``runtime.func.jvp``.
+    ``tangent`` must have the shape of ``tensor``. It is copied if its memory layout differs, so that every view of the dual tensor has a
+    view of the tangent. ``RuntimeError`` for another dtype or device (torch accepts them) and for a value of a transform, where
+    ``runtime.func.jvp`` is to be used. Plain tensors are wrapped.
     """
     dual = current_dual()
     if _checked_level(level, "_make_dual") < 0 or dual is None:

@@ -1,9 +1,9 @@
 """``Function``: an operation with a derivative of the user's own, as ``torch.autograd.Function``.
 
-``MyFn.apply(*args)`` looks for the innermost level among its arguments, as an ATen call does, and that level's rule runs: a grad level
-records a :class:`FunctionNode`, a dual level asks the ``jvp`` staticmethod, a batch level ``vmap`` (``function_rules``).
-A rule calls :func:`dispatch` again on what its values hold, so a Function under nested transforms runs ``forward`` once, at the outermost
-level, and each level calls ``setup_context`` for a node or a tangent of its own.
+``MyFn.apply(*args)`` finds the innermost level among its arguments, as an ATen call does. Then the rule of that level runs. A grad level
+records a :class:`FunctionNode`. A dual level calls the ``jvp`` staticmethod, a batch level calls ``vmap`` (``autograd/function_rules.py``).
+Each rule calls :func:`dispatch` again, on the tensors that its values hold. So ``forward`` runs only once under nested transforms, at the
+outermost level. Each level calls ``setup_context``, because each makes a node or a tangent of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 import torch
 from torch.utils import _pytree as pytree
 
-from ..errors import EscapedValue
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Level, Value, lifted, scope_outside
+from ..seam.levels import SCOPE, Level, Value, escaped, lifted, scope_outside
 from ..session.leaf import as_leaf
 from ..session.session import Session
 from ..tape import inplace, view_history
@@ -52,12 +51,12 @@ class FunctionMeta(type):
 
 
 class Function(FunctionCtx, metaclass=FunctionMeta):
-    """Base class of operations with a derivative of their own. As ``torch.autograd.Function``.
+    """The base class of operations with a derivative of their own. As ``torch.autograd.Function``.
 
-    Either ``forward(ctx, *args)``, or ``forward(*args)`` with ``setup_context(ctx, inputs, output)``; the second is what function
-    transforms need. ``backward(ctx, *grad_outputs)`` (or ``vjp``) returns one gradient per argument of ``forward``, ``None`` where there
-    is none. ``jvp(ctx, *tangents)`` gives the tangents of the outputs. ``vmap(info, in_dims, *args)`` gives ``(output, out_dims)``; with
-    ``generate_vmap_rule = True`` it is made from the other methods instead.
+    A subclass has ``forward(ctx, *args)``, or ``forward(*args)`` and ``setup_context(ctx, inputs, output)``. Function transforms need the
+    second form. ``backward(ctx, *grad_outputs)``, also called ``vjp``, returns one gradient per argument of ``forward``, None where there
+    is none. ``jvp(ctx, *tangents)`` returns the tangents of the outputs. ``vmap(info, in_dims, *args)`` returns ``(output, out_dims)``.
+    With ``generate_vmap_rule = True`` vmap uses the other methods instead.
 
     ``ctx`` is the node of the tape: ``out.grad_fn is ctx``.
     """
@@ -116,11 +115,11 @@ class InplaceFunction(Function):
 
 INTERFACES.update((Function, InplaceFunction))
 FunctionClass = type[Function]
-"""Under the drop-in a subclass of torch's Function as well, which has the same staticmethods."""
+"""A subclass of :class:`Function`. Under the drop-in also one of torch's Function, which has the same staticmethods."""
 
 
 class _Definition:
-    """Facts of a class, computed once: the node class, whose name torch prints, and how keywords bind."""
+    """Facts of a class, computed once: the class of its nodes, and the signature that binds keyword arguments."""
 
     __slots__ = ("has_setup", "node_class", "signature")
 
@@ -154,13 +153,14 @@ _rules: dict[type, Rule] = {}
 
 
 def rule(level_class: type) -> Callable[[Rule], Rule]:
-    """Declare how levels of a class treat a Function: ``rule(level, cls, args) -> (output, ctx)``. Others see its ATen calls."""
+    """Declare the rule ``(level, cls, args) -> (output, ctx)`` of a class of levels. Without a rule, a level sees the ATen calls that
+    ``forward`` makes."""
 
-    def enter(f: Rule) -> Rule:
+    def declare(f: Rule) -> Rule:
         _rules[level_class] = f
         return f
 
-    return enter
+    return declare
 
 
 def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,14 +183,11 @@ def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     if level is None:
         return run_forward(cls, args)
     if not level.alive:
-        raise EscapedValue(
-            f"a value of {level.what} (level {level.number}) is used by {cls.__name__} after the transform has returned. "
-            "Return values from the transformed function instead of storing them, or detach them inside it."
-        )
-    taking = level.acting()
-    found = next((_rules[c] for c in type(taking).__mro__ if c in _rules), None)
+        raise escaped(level, cls.__name__)
+    acting = level.acting()
+    found = next((_rules[c] for c in type(acting).__mro__ if c in _rules), None)
     with scope_outside(level):
-        output, ctx = run_forward(cls, args) if found is None else found(taking, cls, args)
+        output, ctx = run_forward(cls, args) if found is None else found(acting, cls, args)
     return (_lifted(output, args, level.number) if SCOPE.levels else output), ctx
 
 
@@ -220,19 +217,19 @@ def _innermost(args: tuple[Any, ...]) -> Level | None:
 
 
 def lowered(level: Level, tree: pytree.PyTree) -> pytree.PyTree:
-    """``tree`` with the values of ``level`` replaced by what they hold."""
+    """``tree`` with the tensors that values of ``level`` hold in place of these values."""
     return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
 
 
 def new_ctx(cls: FunctionClass, needs: Sequence[bool], level: GradLevel | None = None, edges: tuple[Edge | None, ...] = ()) -> FunctionNode:
-    """A ctx for one run of ``cls``. Without a level it is a node of no tape."""
+    """A ctx for one run of ``cls``. Without a level it belongs to no tape."""
     ctx = definition_of(cls).node_class(level, edges, ())  # type: ignore[arg-type]
     ctx.needs_input_grad = tuple(needs)
     return ctx
 
 
 def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | None = None) -> tuple[Any, FunctionNode]:
-    """``forward`` itself and ``setup_context``, with grad mode off."""
+    """Run ``forward`` and ``setup_context`` with grad mode off. Returns the output and the ctx."""
     definition = definition_of(cls)
     if ctx is None:
         ctx = new_ctx(cls, [False] * len(args))
@@ -247,13 +244,13 @@ def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | N
     finally:
         torch._C._set_grad_enabled(was)
     if ctx.dirty_tensors:
-        torch._C._increment_version(ctx.dirty_tensors)  # as torch does: forward may have written past the dispatcher
+        torch._C._increment_version(ctx.dirty_tensors)  # as torch does: forward may have written without the dispatcher
     return output, ctx
 
 
 @rule(GradLevel)
 def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run at the next outer level and put a node on this level's tape."""
+    """Run the Function at the next outer level, and record a node on this level's tape."""
     old_style = level.runs_ctx_forward and not definition_of(cls).has_setup
     if not old_style:
         require_setup_context(cls)
@@ -283,9 +280,10 @@ def _record_in_session(session: Session, cls: FunctionClass, args: tuple[Any, ..
 
 
 def record(session: Session, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
-    """The output in values of the session; the outputs as ``forward`` returned them; and the node, which still knows their marks.
+    """Run a Function in the session. There is no outer level, so ``forward`` gets the session's tensors themselves.
 
-    Level zero has no outer level, so ``forward`` sees the tensors themselves."""
+    Returns three things: the output, as tensors of the session; the outputs as ``forward`` returned them; the node. The node still has its
+    marks (:meth:`FunctionNode.forget_marks`)."""
     ctx, recording = _node(session, cls, args)
     output, _ = run_forward(cls, args, ctx)
     application = _InSession(session, cls, ctx, args, args, output if isinstance(output, tuple) else (output,), recording)
@@ -329,7 +327,7 @@ def position_of(t: object, tensors: Sequence[object]) -> int | None:
 
 @dataclass
 class _Application:
-    """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them; ``outs``: what it returned."""
+    """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them. ``outs``: the outputs that it returned."""
 
     level: GradLevel
     cls: FunctionClass
@@ -340,7 +338,7 @@ class _Application:
     recording: bool
 
     def outputs(self) -> tuple[Any, ...]:
-        """The outputs as values of the level, each with its place on the tape."""
+        """The outputs as values of the level, each with its history."""
         check_marks(self.ctx, self.outs, self.given)
         wrapped = tuple(self.output(i, o) if isinstance(o, torch.Tensor) else o for i, o in enumerate(self.outs))
         if self.recording:
@@ -349,7 +347,7 @@ class _Application:
 
     def output(self, i: int, o: torch.Tensor) -> Any:
         if isinstance(o, Value) and o._level.number > self.level.number:
-            return o  # an inner transform saw the work, such as a trace of the session's tensors
+            return o  # an inner level recorded it. Example: a trace of the session's tensors
         edge: Edge | None = (self.ctx, i) if self.recording and self.ctx.differentiates(o) else None
         source = position_of(o, self.given)
         if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
@@ -367,7 +365,7 @@ class _Application:
         return isinstance(a, Value) and a._level is self.level
 
     def written(self, source: int, edge: Edge | None) -> Any:
-        """The output for an input that ``forward`` wrote to, with the node as its new history."""
+        """The output for an input that ``forward`` wrote to. Its new history is the node."""
         target = self.args[source]
         if edge is None:
             return target
@@ -377,7 +375,7 @@ class _Application:
         return target
 
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
-        """The output for a tensor that ``forward`` made, or for an argument that it ``returned`` as it was."""
+        """The output for a tensor that ``forward`` made. ``returned``: the argument, if ``forward`` returned one as it was, else None."""
         return self.level.wrap(lowered(self.level, o), edge)  # a value of the level, if `forward` computed with a tensor from outside
 
 
@@ -394,7 +392,7 @@ class _InSession(_Application):
         if returned is None:
             o._edge, o._req = edge, False
             if o._view is not None:
-                o._view.generation = o._view.base._generation  # its history is the Function's, whatever forward wrote before
+                o._view.generation = o._view.base._generation  # its history is the Function, also if forward wrote to the base
             return o
         v = o.detach() if returned.requires_grad else o.view_as(o)
         v._edge = edge
@@ -402,7 +400,7 @@ class _InSession(_Application):
 
 
 def _rewrite(level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[Any]) -> None:
-    """The node is the new history of an input that ``forward`` wrote to. ``before``: the arguments before it."""
+    """Give ``target``, an input that ``forward`` wrote to, its new history: the node. ``before``: the arguments before it."""
     view_history.refuse_stale_target(target)
     old = edge_of(target)
     if target._view is not None and n_outputs > 1:
@@ -418,10 +416,10 @@ def _rewrite(level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: 
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a ``backward`` that is not itself differentiable. As ``torch.autograd.function.once_differentiable``.
+    """Decorates a ``backward`` that cannot be differentiated itself. As ``torch.autograd.function.once_differentiable``.
 
-    It runs with grad mode off, and a derivative of what it returns is an error. (Torch looks at the gradients that it is given alone;
-    we look at the saved tensors too, from which a second derivative would else be missing without a word.)
+    ``backward`` runs with grad mode off. A derivative of its result raises ``RuntimeError``. Torch raises only for a derivative by the
+    gradients that ``backward`` gets. Here a derivative by the saved tensors raises as well. Otherwise it would silently be zero.
     """
 
     @wraps(backward)
@@ -444,7 +442,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Once(Function):
-    """Results of a backward that may not be differentiated. They depend on the witnesses; differentiating them raises."""
+    """Returns the first ``n`` tensors. They depend on all of them, so a derivative by any of them raises."""
 
     generate_vmap_rule = True
 

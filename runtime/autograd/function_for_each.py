@@ -1,4 +1,4 @@
-"""A custom Function under vmap without a vmap staticmethod of its own: ``generate_vmap_rule = True``."""
+"""``generate_vmap_rule = True``: the vmap rule of a custom Function, made from its other methods."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from .function_node import FunctionCtx, backward_of
 
 
 class ForEach:
-    """What a Function ``cls`` does for each element of a batch, as a Function of physical tensors: :meth:`function`.
+    """Makes a Function of physical tensors (:meth:`function`) from a Function ``cls`` of one element.
 
-    ``in_dims``: 0 for each argument that is batched, else None. Each method opens a batch level of its own, since they run at different
-    times, and hands ``cls``'s method values of that level.
+    ``in_dims``: 0 for each argument that is batched, else None. The methods run at different times. So each opens a batch level of its own,
+    and calls the method of ``cls`` with values of that level. ``output_dims``: the batch dimension of each output. It is computed in
+    ``forward``. Later an input that was returned as it is could not be recognized, because a level in between may have wrapped it again.
     """
 
-    output_dims: (
-        Any  # known when ``forward`` has run, and here alone: a level between may give another value for an input returned as it is
-    )
+    output_dims: Any
 
     def __init__(self, cls: FunctionClass, in_dims: tuple[int | None, ...], size: int, randomness: str) -> None:
         self.cls, self.in_dims, self.size, self.randomness = cls, in_dims, size, randomness
@@ -40,7 +39,7 @@ class ForEach:
 
     @contextmanager
     def batch(self) -> Generator[BatchLevel]:
-        """A level for the length of one method."""
+        """A batch level, open while one method runs."""
         level = BatchLevel(self.size, self.randomness)
         try:
             with Randomness(level):
@@ -86,7 +85,7 @@ class ForEach:
 
 
 def _physical(level: BatchLevel, output: Any, values: Sequence[Any], physical: Sequence[Any]) -> Any:
-    """What a method of the Function returned, as physical tensors; one of ``values`` that it returned is that of ``physical``."""
+    """The result of a method of the Function as physical tensors. For one of ``values``: the same one of ``physical``."""
 
     def out(o: Any) -> Any:
         if not isinstance(o, torch.Tensor):
@@ -98,7 +97,7 @@ def _physical(level: BatchLevel, output: Any, values: Sequence[Any], physical: S
 
 
 def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
-    """Where a vectorized Function has the batch: at 0 in every tensor that it makes, and as it was in an input returned as it is."""
+    """The batch dimensions of the outputs: 0 for a tensor that the Function made, that of the input for an input returned as it is."""
 
     def dim(o: Any) -> int | None:
         if not isinstance(o, torch.Tensor):
@@ -119,7 +118,7 @@ def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
-    """The gradient of an input of (logical) ``shape``: per element where that was batched, else the sum over the batch."""
+    """The gradient of an input of logical ``shape``: a batch if the input was batched, else the sum over the batch."""
     if shape is not None and g.shape != shape and len(shape) <= g.dim():
         g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
     whole = _at_front(level, g)

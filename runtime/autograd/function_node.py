@@ -12,24 +12,25 @@ from ..rules.record import NestedMeta
 from ..seam.levels import Value
 from ..tape.conform import conform
 from ..tape.grad_level import GradLevel
+from ..tape.hooks import for_users
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
 from ..tape.running import current_graph_is_retained
 from ..tape.saved import FREED, SavedTensor, present, restore, save
 from ..tape.values import edge_of
 
-# Classes whose staticmethods only state the interface: Function and, under the drop-in, torch's own.
+# Classes whose staticmethods only declare the interface: ours, and those of torch after `dropin/intercept.py` has added them.
 INTERFACES: set[type] = set()
 
 
 def defines(cls: type, name: str) -> bool:
-    """Whether ``cls`` has a staticmethod ``name`` of its own, rather than that of an interface."""
+    """Whether ``cls`` has a staticmethod ``name`` other than that of an interface."""
     owner = next((c for c in cls.__mro__ if name in vars(c)), None)
     return owner is not None and owner not in INTERFACES
 
 
 def backward_of(cls: type[Any]) -> Callable[..., Any]:
-    """The ``backward`` of ``cls``, which may be called ``vjp``."""
+    """The ``backward`` of ``cls``, or its ``vjp``, which is another name for it."""
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
         raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
@@ -38,7 +39,7 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
 
 
 class FunctionCtx:
-    """What ``forward`` or ``setup_context`` tells a Function's derivatives. As ``torch.autograd.function.FunctionCtx``."""
+    """What ``forward`` or ``setup_context`` stores for the derivatives of a Function. As ``torch.autograd.function.FunctionCtx``."""
 
     needs_input_grad: tuple[bool, ...] = ()
     to_save: tuple[Any, ...] | None = None
@@ -46,7 +47,7 @@ class FunctionCtx:
     dirty_tensors: tuple[Any, ...] = ()
     non_differentiable: tuple[Any, ...] = ()
     materialize_grads: bool = True
-    _materialize_non_diff_grads: bool = True  # whether that holds for outputs marked as non-differentiable too
+    _materialize_non_diff_grads: bool = True  # whether `materialize_grads` holds for outputs marked as non-differentiable, too
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         """Save inputs, outputs or intermediate tensors. ``backward`` reads them as ``ctx.saved_tensors``."""
@@ -63,7 +64,7 @@ class FunctionCtx:
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: torch.Tensor) -> None:
-        """Name the inputs that ``forward`` writes to; each must be an output too."""
+        """Name the inputs that ``forward`` writes to. Each must be an output as well."""
         self.dirty_tensors = _tensors("mark_dirty can only accept variables, but argument", args)
 
     def mark_non_differentiable(self, *args: torch.Tensor) -> None:
@@ -71,7 +72,7 @@ class FunctionCtx:
         self.non_differentiable = _tensors("mark_non_differentiable only accepts variable arguments, but got", args)
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether ``backward`` and ``jvp`` are given zeros (the default) or ``None`` where no gradient arrives."""
+        """Where no gradient arrives, ``backward`` and ``jvp`` get zeros (the default) or None."""
         self.materialize_grads = value
 
 
@@ -83,29 +84,28 @@ def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class FunctionNode(Node, FunctionCtx):
-    """A Function on the tape: ``apply`` runs the user's ``backward``.
+    """A Function on the tape. ``apply`` runs the user's ``backward``.
 
-    At level zero ``backward`` sees tensors of the session, as ``forward`` did; at an inner level, tensors of the next outer level
-    (with ``create_graph``: values of the level, whose history then matters).
+    At level zero ``backward`` gets tensors of the session, as ``forward`` did. At an inner level it gets tensors of the next outer level.
+    With ``create_graph`` it gets values of the level, because their history is needed.
     """
 
     level: GradLevel
     _forward_cls: type[Any]
-    _boxed_grads = False  # ``backward`` takes one list of gradients, from which it removes them, as torch's compiled functions do
-    saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None once it has been freed
-    _histories: tuple[
-        Edge | int | None, ...
-    ] = ()  # per saved tensor; a number is an output of this node, for an edge to it would be a cycle
-    _outward = False  # while ``backward`` runs: show what values hold rather than the values
+    _boxed_grads = False  # `backward` takes one list of gradients and removes them from it, as torch's compiled functions do
+    saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None after it has been freed
+    # Of each saved tensor. The number of an output stands for an edge to this node, which would be a reference cycle.
+    _histories: tuple[Edge | int | None, ...] = ()
+    _outward = False  # while `backward` runs: whether saved tensors are shown as tensors of the outer level
     _positions: tuple[int, ...] = ()  # of the tensor arguments, one per edge
     _n_inputs = 0
-    _zeros: tuple[Any, ...] = ()  # per output what stands for a missing gradient: the arguments of torch.zeros, NestedMeta, or None
+    _zeros: tuple[Any, ...] = ()  # of each output, to replace a missing gradient: arguments of torch.zeros, NestedMeta, or None
 
     def name(self) -> str:
         return type(self).__name__
 
     def record(self, args: Sequence[Any], given: Sequence[Any], outs: Sequence[Any]) -> None:
-        """Save what the backward pass needs, after ``forward``. ``given``: ``args`` as it saw them. ``outs``: its outputs."""
+        """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward`` got them. ``outs``: its outputs."""
         tensors = [isinstance(o, torch.Tensor) for o in outs]
         try:
             self.metas = tuple((o.shape, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
@@ -126,7 +126,7 @@ class FunctionNode(Node, FunctionCtx):
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
     def forget_marks(self) -> None:
-        """Drop the marks once the outputs and their tangents are made, because they may refer back to this node."""
+        """Drop the marks after the outputs and their tangents have been made. Marked tensors may refer to this node."""
         for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
@@ -135,7 +135,7 @@ class FunctionNode(Node, FunctionCtx):
         return _floating(o) and not any(o is n for n in self.non_differentiable)
 
     def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
-        """Where the gradient of a saved tensor goes: to an output of this node, to an input, or nowhere."""
+        """The history of a saved tensor: the number of an output of this node, the edge of an input, or None."""
         for i, o in enumerate(outs):
             if o is t:
                 return i if self.differentiates(o) else None
@@ -154,7 +154,7 @@ class FunctionNode(Node, FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors of ``save_for_backward``; while ``jvp`` runs, those of ``save_for_forward``."""
+        """The tensors of ``save_for_backward``. While ``jvp`` runs: those of ``save_for_forward``."""
         if self.saved_for_forward is not None:
             return self.saved_for_forward
         if self.saved is None:
@@ -181,9 +181,9 @@ class FunctionNode(Node, FunctionCtx):
         return tuple(SavedTensor.of(self, self.saved, i, self._edge(i)) for i in range(len(self.saved)))
 
     def push(self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
-        """The tangents of ``outs`` by the user's ``jvp``, checked."""
+        """The tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its output."""
         if self.saved_for_forward is None:
-            self.saved_for_forward = ()  # what was saved for backward alone is not for jvp
+            self.saved_for_forward = ()  # else `saved_tensors` would be those of `save_for_backward`
         if self.materialize_grads:
             tangents = [torch.zeros_like(p) if t is None and _floating(p) else t for p, t in zip(primals, tangents, strict=True)]
         result = self._forward_cls.jvp(self, *tangents)
@@ -216,7 +216,7 @@ class FunctionNode(Node, FunctionCtx):
         for g, zeros in zip(grads, self._zeros, strict=True):
             if g is None and zeros is not None:
                 g = zeros.zeros() if type(zeros) is NestedMeta else torch.zeros(**zeros)
-            shown.append(_raised(level, g) if values else g)
+            shown.append(for_users(level, g) if values else g)
         before, self._outward = self._outward, not values
         try:
             backward = backward_of(self._forward_cls)
@@ -226,7 +226,7 @@ class FunctionNode(Node, FunctionCtx):
         return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)
 
     def _edges_of(self, result: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
-        """The results of ``backward``, one per argument of ``forward``, checked and picked per edge."""
+        """The gradient of each edge, from the results of ``backward``, one per argument of ``forward``. Raise if one does not fit."""
         n = self._n_inputs
         if len(result) > n and all(r is None for r in result[n:]):
             result = result[:n]
@@ -246,14 +246,14 @@ class FunctionNode(Node, FunctionCtx):
         for edge, i in zip(self.edges, self._positions, strict=True):
             r = result[i]
             if r is not None and r.is_nested and edge is not None:
-                conform(r, edge[0].metas[edge[1]], self, i)  # or an error: the engine expects of a dense one what no nested one has
+                conform(r, edge[0].metas[edge[1]], self, i)  # raises if the input is dense: the engine would ask for the shape of `r`
         found = (result[i] for i in self._positions)
         if create_graph:
-            return tuple(_raised(level, r) for r in found)
+            return tuple(for_users(level, r) for r in found)
         return tuple(level.lowered(r) for r in found)
 
     def maybe_clear_saved_tensors(self) -> None:
-        """Within ``backward``: free what was saved, if the graph is not retained. A method of torch's ctx too."""
+        """Called within ``backward``: free saved tensors if the graph is not retained. As the method of torch's ctx."""
         if not current_graph_is_retained():
             self.release()
 
@@ -263,8 +263,3 @@ class FunctionNode(Node, FunctionCtx):
 
 def _floating(a: object) -> bool:
     return isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
-
-
-def _raised(level: GradLevel, g: torch.Tensor | None) -> torch.Tensor | None:
-    """``g`` as a value of ``level``. A value of this level or of an inner one stays as it is."""
-    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g)

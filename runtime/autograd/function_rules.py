@@ -36,7 +36,7 @@ from .function_node import defines
 
 @rule(DualLevel)
 def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The outputs at the next outer level, and their tangents by the ``jvp`` staticmethod."""
+    """Run the Function at the next outer level, and compute the tangents of its outputs by the ``jvp`` staticmethod."""
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
     output, _ = dispatch(cls, primals)
@@ -49,7 +49,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     check_marks(ctx, outs, primals)
     for i, (a, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
         if t is not None and position_of(p, ctx.dirty_tensors) is not None and _batches(p) - _batches(t):
-            level._set_tangent(a, t + torch.zeros_like(p))  # the jvp writes to it, so it needs room for each element, as the primal has
+            level._set_tangent(a, t + torch.zeros_like(p))  # `jvp` writes to it, so it must be as large a batch as the primal
             tangents[i] = tangent_of(a)
     out_tangents = ctx.push(primals, outs, tangents) if any(t is not None for t in tangents) else (None,) * len(outs)
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
@@ -59,7 +59,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
 
 
 class _Pushed(NamedTuple):
-    """A call of a Function at a dual level. ``primals``: what ``args`` hold; ``dirty``: those of them that ``forward`` wrote to."""
+    """A call of a Function at a dual level. ``primals``: the tensors that ``args`` hold. ``dirty``: those that ``forward`` wrote to."""
 
     level: DualLevel
     args: tuple[Any, ...]
@@ -75,7 +75,7 @@ class _Pushed(NamedTuple):
         if source is not None and position_of(o, self.dirty) is not None:
             return _written(self.level, self.args[source], self.tangents[source], t)
         if isinstance(o, Value) and o._level.number > self.level.number:
-            return o  # as at a grad level: a trace saw the work
+            return o  # as at a grad level: an inner level recorded it
         v = self.level.wrap(o, t)
         of = zip(self.args, self.primals, strict=True)
         bases = [a for a, p in of if isinstance(a, Value) and a._level is self.level and aliases(o, p)]
@@ -109,8 +109,8 @@ def _written(level: DualLevel, target: Any, before: torch.Tensor | None, t: torc
 
 @contextmanager
 def _outside_batch(level: BatchLevel) -> Iterator[None]:
-    """With the randomness of ``level`` off. A vmap staticmethod learns the randomness from ``info`` and draws for the whole batch; a
-    generated rule has levels of its own."""
+    """Turn the randomness of ``level`` off. A ``vmap`` staticmethod reads it from ``info`` and draws for the whole batch. A generated rule
+    enters levels of its own."""
     mode = _get_current_dispatch_mode()
     if level.randomness == "error":
         torch._C._vmapmode_decrement_nesting()
@@ -134,7 +134,7 @@ class VmapInfo(NamedTuple):
 
 @rule(BatchLevel)
 def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """By the ``vmap`` staticmethod on physical tensors, or by a Function made from the other methods."""
+    """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function made from the other methods."""
     require_setup_context(cls)
     own_rule = defines(cls, "vmap")
     if cls.generate_vmap_rule and own_rule:
@@ -180,7 +180,7 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
 
 
 def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]) -> Any:
-    """An output of a vmap rule as a value of ``level``; an input that was returned as it is stays the same value."""
+    """An output of a vmap rule as a value of ``level``. For an input that was returned as it is: the same value."""
     source = position_of(o, physical)
     if source is not None and isinstance(o, torch.Tensor):
         return args[source]
@@ -217,7 +217,7 @@ def _transformed(t: object) -> bool:
 
 @contextmanager
 def _outside(level: FunctionalLevel) -> Iterator[None]:
-    """With the mode of ``level`` off, so that it does not see calls on tensors of outer levels."""
+    """Turn the mode of ``level`` off, so that the level does not see calls on tensors of outer levels."""
     if _get_current_dispatch_mode() is level.mode:
         with _pop_mode_temporarily():
             yield

@@ -1,8 +1,8 @@
 """Derivatives of functions of tensors, with the names of ``torch.autograd.functional``.
 
-All of it runs the user's function on the tape of level zero. A Jacobian-vector product differentiates the vector-Jacobian product by its
-cotangent («double backward»), so that it can be differentiated and checked for independence like the others; ``runtime.func.jvp`` and
-``forward_ad`` are the faster ways to one. ``inputs`` and ``v`` are a tensor or a tuple of tensors; results have the same structure.
+All functions run the user's function on the tape of level zero. A Jacobian-vector product is the derivative of the vector-Jacobian product
+by its cotangent («double backward»). So it can be differentiated, and ``strict`` can check it, like the others. ``runtime.func.jvp`` and
+``forward_ad`` compute it faster. ``inputs`` and ``v`` are a tensor or a tuple of tensors. Results have the same structure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import forward_ad
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 Given = torch.Tensor | tuple[torch.Tensor, ...] | None
-"""A tensor or several; None for a vector that may be left out."""
+"""A tensor or several. None: no vector ``v`` is given."""
 
 _STRICT = "strict=True refuses that; without it the derivative is zero."
 _NO_GRAPH = "Output {} of the user-provided function does not require gradients. " + _STRICT
@@ -56,7 +56,7 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
 
 
 def _opened(given: Given, what: str, function: str, create_graph: bool, track: bool = True) -> tuple[Any, ...]:
-    """Tensors to differentiate by: views that keep their history if the result is to have one, else new leaves."""
+    """The tensors to differentiate by. With ``create_graph``: views, which have the history of the tensors. Else: new leaves."""
     out = []
     for t in _tensors(given, what, function):
         v: Any = _value(t)
@@ -82,7 +82,7 @@ def _tracked(t: object) -> bool:
 
 
 def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[..., Any]:
-    """``func``, whose result must be one tensor of one element."""
+    """``func``, with an error unless its result is one tensor of one element."""
 
     def checked(*inputs: Any) -> Any:
         is_tuple, outs = _called(func, inputs, function, strict)
@@ -119,7 +119,7 @@ def _input_direction(v: Given, function: str, create_graph: bool, inputs: Given,
 
 
 def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool) -> tuple[Any, ...]:
-    """Gradients of ``inputs``, None where none arrives; outputs without history (or None) send nothing."""
+    """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no history are left out."""
     kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
     if not kept:
         return (None,) * len(inputs)
@@ -129,7 +129,8 @@ def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] 
 
 
 def _filled(grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None) -> tuple[Any, ...]:
-    """Zeros where there is no gradient; in strict mode that is the error ``none``, and a gradient without history is ``constant``."""
+    """``grads`` with zeros in place of None. ``none``, ``constant``: the errors for None and for a gradient without history, if they are
+    to be raised."""
     for i, g in enumerate(grads):
         if g is None and none is not None:
             raise RuntimeError(none.format(i))
@@ -141,7 +142,7 @@ def _filled(grads: Sequence[Any], like: Sequence[Any], none: str | None = None, 
 def _push(
     outs: Sequence[Any], inputs: Sequence[Any], v: Sequence[Any], create_graph: bool, strict: bool, none: str, constant: str
 ) -> tuple[Any, ...]:
-    """Jacobian of ``outs`` times ``v``: the derivative of its vector product, which is linear in the cotangent, by the cotangent."""
+    """The Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by its cotangent, in which it is linear."""
     cotangents = [torch.zeros_like(o.detach()).requires_grad_() for o in map(_value, outs)]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
@@ -158,8 +159,8 @@ def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any
 def vjp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs.
 
-    ``v`` may be left out for one output of one element. With ``create_graph`` both results have a history. ``strict`` makes it an error
-    that no output depends on some input, which otherwise gives zeros.
+    ``v`` may be left out for one output of one element. With ``create_graph`` both results have a history. If no output depends on an
+    input, its product is zero, or with ``strict`` there is a ``RuntimeError``.
     """
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "vjp", create_graph)
@@ -239,8 +240,8 @@ def jacobian(
 ) -> Any:
     """As ``torch.autograd.functional.jacobian``: for output i and input j a tensor of shape (*output shape, *input shape).
 
-    A tensor for one input and one output that are not in tuples, else a tuple for each that is. ``vectorize`` computes all rows of an
-    output at once under ``vmap``; ``strategy="forward-mode"`` computes columns, and needs ``vectorize``.
+    Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the inputs, or both. ``vectorize``: compute
+    all rows of an output in one pass under ``vmap``. ``strategy="forward-mode"`` computes columns, and needs ``vectorize``.
     """
     if strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError(

@@ -121,13 +121,13 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
 ) -> bool:
-    """As ``torch.autograd.gradcheck``: whether the derivatives of ``func`` by the inputs that require grad are those of finite differences.
+    """Compare the derivatives of ``func`` by the inputs that require grad with finite differences. As ``torch.autograd.gradcheck``.
 
-    ``inputs``: a tensor or a sequence of arguments; those to check are of double precision and without overlapping memory, and are
-    perturbed by ``eps`` in place. A failure is a :class:`GradcheckError`, or False with ``raise_exception=False``; what cannot be
-    checked at all is a ``ValueError`` or ``RuntimeError`` in any case. ``nondet_tol``: by how much two backward passes may differ.
-    ``masked``: of a sparse input only the elements that it specifies are perturbed, and the gradient must be zero elsewhere; by default
-    its unspecified elements are zeros like others. Forward mode takes dense inputs only.
+    Returns True. If they differ: raises :class:`GradcheckError`, or returns False with ``raise_exception=False``. ``inputs``: a tensor or a
+    sequence of arguments. Those that require grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
+    For inputs that cannot be checked: ``ValueError`` or ``RuntimeError``. ``nondet_tol``: how much two backward passes may differ.
+    ``masked``: only the specified elements of a sparse input are perturbed, and the gradient must be zero elsewhere. By default the
+    unspecified elements count as zeros and are perturbed as well. Forward mode needs dense inputs.
     """
     if not (check_forward_ad or check_backward_ad):
         raise AssertionError("Expected at least one of check_forward_ad or check_backward_ad to be True")
@@ -150,7 +150,7 @@ def gradcheck(
 
 
 class _Wanted(NamedTuple):
-    """What a gradcheck looks at."""
+    """What a gradcheck compares."""
 
     backward: bool
     forward: bool
@@ -207,9 +207,9 @@ def gradgradcheck(
     fast_mode: bool = False,
     masked: bool = False,
 ) -> bool:
-    """As ``torch.autograd.gradgradcheck``: :func:`gradcheck` of the backward pass of ``func``, by its inputs and by ``grad_outputs``.
+    """:func:`gradcheck` of the backward pass of ``func``, by its inputs and by ``grad_outputs``. As ``torch.autograd.gradgradcheck``.
 
-    ``grad_outputs``: one per output that requires grad; random ones that require grad by default. ``check_fwd_over_rev`` differentiates
+    ``grad_outputs``: one per output that requires grad. By default they are random and require grad. ``check_fwd_over_rev`` differentiates
     the backward pass in forward mode, ``check_rev_over_rev`` in reverse mode.
     """
     if not (check_fwd_over_rev or check_rev_over_rev):
@@ -226,7 +226,7 @@ def gradgradcheck(
 
     def backward(*args: Any) -> tuple[Any, ...]:
         xs, gs = args[: len(values)], args[len(values) :]
-        # forward mode detaches its inputs, and the backward pass needs the tape of them
+        # forward mode has detached the inputs, and the backward pass needs their history
         xs = tuple(x.requires_grad_() if i in at and not x.requires_grad else x for i, x in enumerate(xs))
         found = grad(_differentiable(func(*xs)), [xs[i] for i in at], gs, create_graph=True, allow_unused=True)
         return tuple(g if g.layout is torch.strided else g.to_dense(masked_grad=masked) for g in found if g is not None)

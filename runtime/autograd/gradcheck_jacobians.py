@@ -1,8 +1,8 @@
-"""Jacobians compared with finite differences: what :func:`runtime.autograd.gradcheck.gradcheck` does for each output and input.
+"""Compares Jacobians with finite differences. :func:`runtime.autograd.gradcheck.gradcheck` does so for each output and input.
 
-Slow mode compares whole Jacobians, fast mode their projections on random directions. A function with complex outputs is checked as the
-two functions of its imaginary and real parts; in forward mode the same is done to its complex inputs, so that both sides are derivatives
-of functions that finite differences know.
+Slow mode compares whole Jacobians, fast mode their projections on random directions. A function with complex outputs is checked as two
+functions: its imaginary and its real part. In forward mode complex inputs are split in the same way. So finite differences always have
+real outputs, and in forward mode real inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORWARD = "computed with forward mode "
 
 @dataclass(frozen=True)
 class Options:
-    """How closely, and in which mode, Jacobians are compared."""
+    """Tolerances and mode of the comparison of Jacobians."""
 
     steps: Steps
     atol: float
@@ -52,7 +52,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Problem:
-    """A function at a point: ``at`` numbers the inputs to differentiate by, ``outputs`` the outputs that have a derivative."""
+    """A function at a point. ``at``: the numbers of the inputs to differentiate by. ``outputs``: those of the outputs with a derivative."""
 
     func: Callable[..., Any]
     inputs: tuple[Any, ...]
@@ -73,7 +73,7 @@ class Problem:
 
 
 def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]:
-    """The problem, or that of the imaginary and that of the real parts of its outputs."""
+    """The problem. With complex outputs: two problems, of their imaginary and of their real parts."""
     if not any(o.is_complex() for o in outs):
         yield problem
         return
@@ -87,7 +87,7 @@ def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]
 
 
 def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
-    """The problem, or that of the imaginary and that of the real parts of its inputs, with the other parts fixed."""
+    """The problem. With complex inputs: two problems, of their imaginary and of their real parts. The other part is fixed."""
     complex_at = {i for i in problem.at if problem.inputs[i].is_complex()}
     if not complex_at:
         yield problem
@@ -110,7 +110,7 @@ def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
 
 
 def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
-    """A unit vector with positive entries for each real dimension of ``x``'s numbers."""
+    """One random unit vector with positive entries, or two if ``x`` is complex."""
     real = x.dtype.to_real()
     found = []
     for _ in range(2 if x.is_complex() else 1):
@@ -125,7 +125,7 @@ def _generator() -> torch.Generator:
 
 
 def no_derivative(problem: Problem, options: Options) -> None:
-    """Check that no output changes with the inputs, since none requires grad."""
+    """Check that no output changes with the inputs. For a function whose outputs do not require grad."""
     draw = _generator()
     for i in problem.at:
         x = problem.inputs[i]

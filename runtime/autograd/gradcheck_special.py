@@ -1,4 +1,4 @@
-"""Properties of a derivative besides its value: it vanishes with its cotangent, a missing cotangent is zero, and it can be batched."""
+"""Checks of a derivative besides its value: a zero cotangent gives zeros, a missing cotangent counts as zero, and it can be batched."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequ
 
 
 def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequence[int]) -> None:
-    """vmap of the backward pass must equal a loop of it. ``at``: the arguments that ``inputs`` are; ``number``: which output ``out`` is."""
+    """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``. ``number``: the number of ``out``."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, g) for g in cotangents]
     try:
@@ -124,7 +124,8 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 
 
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
-    """The error to show. For a refused draw it is that of the kernel, because ``vmap`` speaks of options that the caller does not have."""
+    """The error to show. For a random op it is that of the kernel, because the one of ``vmap`` names options that the caller does not
+    have."""
     said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
     return GradcheckError(f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}")
 

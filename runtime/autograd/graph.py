@@ -1,4 +1,4 @@
-"""As ``torch.autograd.graph``: nodes and edges, and context managers over what the graph saves."""
+"""As ``torch.autograd.graph``: nodes and edges, and context managers for the tensors that a graph saves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
-from ..seam.levels import Value
-from ..tape.edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
+from ..seam.levels import bottom
+from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
 from ..tape.nodes import Node
 from ..tape.saved import HOOKS
 
@@ -31,18 +31,11 @@ __all__ = [
 ]
 
 
-def _plain(t: torch.Tensor) -> torch.Tensor:
-    """The innermost tensor that a value holds, which has the storage."""
-    while isinstance(t, Value):
-        t = t._inner
-    return t
-
-
 class saved_tensors_hooks:
-    """As ``torch.autograd.graph.saved_tensors_hooks``: within it every tensor saved for backward is stored as ``pack_hook(tensor)``.
+    """As ``torch.autograd.graph.saved_tensors_hooks``: inside, every tensor saved for backward is stored as ``pack_hook(tensor)``.
 
-    ``unpack_hook`` of that gives it back when it is needed. Of nested pairs only the innermost applies. A pack hook that returns the
-    tensor it was given, when that is an output, makes a reference cycle; return ``tensor.detach()``.
+    When the tensor is needed, it is ``unpack_hook`` of the stored object. Of nested pairs only the innermost one applies. A pack hook must
+    not return an output of the op itself, which would be a reference cycle, but its ``detach()``.
     """
 
     def __init__(self, pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]) -> None:
@@ -57,16 +50,16 @@ class saved_tensors_hooks:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """As ``torch.autograd.graph.save_on_cpu``: saved tensors wait on the CPU and come back to their device when needed.
+    """As ``torch.autograd.graph.save_on_cpu``: saved tensors are stored on the CPU and copied back to their device when needed.
 
-    ``pin_memory`` keeps them in pinned memory of ``device_type``, where it has some, and copies asynchronously.
+    ``pin_memory``: store them in pinned memory, if ``device_type`` has any, and copy asynchronously.
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         device_module = getattr(torch, device_type, torch.cuda)
 
         def pack(t: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-            t = _plain(t)
+            t = bottom(t)
             if not pin_memory:
                 return t.device, t.cpu()
             pinned = device_module.is_available() and not t.is_sparse
@@ -82,7 +75,7 @@ class save_on_cpu(saved_tensors_hooks):
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
-    """As ``torch.autograd.graph.disable_saved_tensors_hooks``: default hooks may be neither active nor entered within it."""
+    """As ``torch.autograd.graph.disable_saved_tensors_hooks``: inside, hooks on saved tensors raise ``RuntimeError(error_message)``."""
     if HOOKS.stack:
         raise RuntimeError(error_message)
     before = HOOKS.disabled
@@ -94,22 +87,22 @@ def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
 
 
 def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
-    """As ``torch.autograd.graph.increment_version``: tell the engine that the tensor's data changed behind its back."""
+    """As ``torch.autograd.graph.increment_version``: count a write to the data of a tensor that the dispatcher did not see."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
-    torch._C._increment_version([_plain(t) for t in tensors])
+    torch._C._increment_version([bottom(t) for t in tensors])
 
 
 class _Handle:
-    """The graph's reference to one saved tensor in one version."""
+    """Stands in a graph for one version of a saved tensor."""
 
     __slots__ = ("__weakref__",)
 
 
 class _AllowMutationOnSavedContext:
-    """The tables of :func:`allow_mutation_on_saved_tensors`. All entries die with the graph nodes that hold the handles.
+    """The tables of :func:`allow_mutation_on_saved_tensors`. An entry lives as long as the node with its handle.
 
-    ``original``: the tensor behind each handle, until something writes to it; ``cloned``: its copy from before the first write.
-    ``tid_to_weakhandle``: the handle of (storage, geometry, version); ``sid_to_tid``: those of one storage.
+    ``original``: the tensor of each handle, until the first write to it. ``cloned``: its copy from before that write.
+    ``tid_to_weakhandle``: the handle of each tensor id, which is (storage, geometry, version). ``sid_to_tid``: the tensor ids of a storage.
     """
 
     def __init__(self) -> None:
@@ -119,7 +112,7 @@ class _AllowMutationOnSavedContext:
         self.sid_to_tid: dict[int, set[Any]] = defaultdict(set)
 
     def pack(self, t: torch.Tensor) -> _Handle:
-        t = _plain(t)
+        t = bottom(t)
         sid = t.untyped_storage()._cdata
         if t.is_nested:
             raise NestedTensor
@@ -142,7 +135,7 @@ class _AllowMutationOnSavedContext:
 
     def before_write(self, t: torch.Tensor) -> None:
         """Copy the tensors in the storage of ``t`` that graphs still need."""
-        for tid in self.sid_to_tid.pop(_plain(t).untyped_storage()._cdata, ()):
+        for tid in self.sid_to_tid.pop(bottom(t).untyped_storage()._cdata, ()):
             handle = self.tid_to_weakhandle.pop(tid, None)
             if handle is not None:
                 self.cloned[handle] = self.original.pop(handle).clone()
@@ -179,9 +172,9 @@ _MUTATION = _Mutation()
 
 @contextmanager
 def allow_mutation_on_saved_tensors() -> Generator[_AllowMutationOnSavedContext]:
-    """As ``torch.autograd.graph.allow_mutation_on_saved_tensors``: tensors saved for backward may be written to; they are copied first.
+    """As ``torch.autograd.graph.allow_mutation_on_saved_tensors``: a tensor that was saved for backward is copied before a write to it.
 
-    Forward and backward must run within the same context; backward after it raises AssertionError.
+    Forward and backward must run in the same ``with`` block. A later backward raises ``AssertionError``.
     """
     if _MUTATION.allowed:
         raise RuntimeError("allow_mutation_on_saved_tensors contexts cannot be nested")

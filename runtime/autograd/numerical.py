@@ -1,8 +1,8 @@
-"""Derivatives by central differences: what ``gradcheck`` compares the tape and the tangents with.
+"""Derivatives by central differences, for ``gradcheck``.
 
 A Jacobian has one row per element of the input and one column per element of the output. Dense inputs are perturbed in place, below the
-tape and without a change of their version; a sparse one holds another tensor for the time. Both get their values back. A real function
-of a complex number has two derivatives; they are put together as the tape does, ``d/dx + i d/dy``.
+tape and without a change of their version. A sparse input holds another tensor meanwhile. Both get their values back. A real function of a
+complex number has two derivatives. They are combined as on the tape: ``d/dx + i d/dy``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outputs = Callable[[], Sequence[Any]]
 
 
 class Steps(NamedTuple):
-    """How inputs are perturbed: by ``eps``, and of a sparse one all elements or, ``masked``, those alone that it specifies."""
+    """Inputs are perturbed by ``eps``. ``masked``: of a sparse input only the elements that it specifies."""
 
     eps: float
     masked: bool = False
@@ -33,7 +33,7 @@ def plain(t: Any) -> torch.Tensor:
 
 
 def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
-    """A tensor of ``pattern``'s layout with the elements of a dense one: all of them, or only those that ``pattern`` specifies."""
+    """The dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only those that ``pattern`` specifies."""
     layout = pattern.layout
     if layout is torch._mkldnn:  # type: ignore[attr-defined]
         return elements.to_mkldnn()
@@ -44,7 +44,9 @@ def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) 
         return elements.to_sparse(layout=layout, blocksize=blocks, dense_dim=pattern.dense_dim())
     values = pattern.values()
     numbers = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device).reshape(values.shape)
-    number = _like(pattern, numbers).to_dense().reshape(-1)  # of each element among the stored ones, from one; zero: not stored
+    number = (
+        _like(pattern, numbers).to_dense().reshape(-1)
+    )  # the place of each element among the stored ones, counted from 1; 0 if it is not stored
     places = number.argsort(stable=True)[number.numel() - values.numel() :]
     return _like(pattern, elements.reshape(-1)[places].reshape(values.shape))
 
@@ -63,7 +65,7 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], Any]]:
-    """A function that moves ``x`` by a dense tensor, below the tape and without a new version. Afterwards ``x`` has its values back."""
+    """A function that adds a dense tensor to ``x``, below the tape and without a new version. At the end ``x`` has its values back."""
     held = plain(x)
     if held.layout is torch.strided:
         data = held.data
@@ -87,7 +89,7 @@ def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
 
 
 def along(outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = "") -> list[torch.Tensor]:
-    """The derivatives of all outputs as ``x`` moves along ``direction``, a dense tensor. ``where`` says in an error which element moves."""
+    """The derivatives of all outputs by ``x`` along ``direction``, a dense tensor. ``where``: the element, for an error."""
     eps = steps.eps
     with _moving(x, steps.masked) as move:
         move(-eps * direction)
@@ -110,7 +112,7 @@ def zeros(x: Any, *shape: int) -> torch.Tensor:
 
 
 def one_hots(x: Any) -> Iterator[torch.Tensor]:
-    """For each element of ``x`` a dense tensor of its shape that is one there and zero elsewhere."""
+    """For each element of ``x``: a dense tensor of the same shape with one at that place and zero elsewhere."""
     for index in product(*map(range, x.shape)):
         step = zeros(x, *x.shape)
         step[index] = 1
@@ -134,8 +136,8 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
 
 
 def vector_product(outputs: Outputs, x: Any, u: Sequence[torch.Tensor], steps: Steps) -> list[torch.Tensor]:
-    """Each Jacobian times a direction in the space of ``x``: ``u`` holds one for the real and, of complex ``x``, one for the
-    imaginary axis; the two derivatives become real and imaginary part."""
+    """Each Jacobian times a direction in the space of ``x``. ``u``: a direction for the real axis, and for complex ``x`` one for the
+    imaginary axis. The two derivatives become real and imaginary part."""
     real = along(outputs, x, u[0].reshape(x.shape).to(x.dtype), steps)
     if not x.is_complex():
         return real

@@ -1,7 +1,7 @@
 """Custom ops of ``torch.library.custom_op`` with the formulas that their authors registered there.
 
-``register_autograd`` and ``register_vmap`` address torch's own engine. Here an op without a record, for which there are such formulas,
-runs as a :class:`Function` made of them. A record, which also gives forward mode, comes first.
+``register_autograd`` and ``register_vmap`` register formulas with torch's own engine. An op that has such formulas and no record runs here
+as a :class:`Function` that is made of them. A record takes precedence, because it also serves forward mode.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from ..rules.ops import PROVIDERS, Op
 from .function import Function
 
 _FORMULAS = {"vjp": "_backward_fn", "batch": "_vmap_fn"}  # attributes of an op's definition
-Lengths = tuple[int | None, ...]  # of the arguments that are lists of tensors: a Function takes each tensor by itself
+Lengths = tuple[
+    int | None, ...
+]  # of each argument: the number of tensors if it is a list, because a Function takes each tensor as an argument
 _functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
 
 
 def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
-    """``op`` as a Function, if its author registered a formula for ``rule``; else None."""
+    """A function that runs ``op`` as a Function. None if its author registered no formula for ``rule``."""
     definition = OPDEFS.get(op.func._name)
     if definition is None or rule not in _FORMULAS or getattr(definition, _FORMULAS[rule]) is None:
         return None
@@ -40,7 +42,7 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
 
 
 def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
-    """One entry per tensor for one per argument, whose entry for a list may be ``None`` for all of it."""
+    """One entry per tensor, from one entry per argument. The entry of a list may be None, which stands for None for each of its tensors."""
     return [x for a, n in zip(every, lengths, strict=True) for x in ((a,) if n is None else a if a is not None else [None] * n)]
 
 

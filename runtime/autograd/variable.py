@@ -16,9 +16,9 @@ class _VariableMeta(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class Variable(torch.Tensor, metaclass=_VariableMeta):
-    """As ``torch.autograd.Variable``: any tensor is an instance, and ``Variable(t, requires_grad)`` a leaf that shares its storage."""
+    """As ``torch.autograd.Variable``: any tensor is an instance. ``Variable(t, requires_grad)`` is a leaf with the storage of ``t``."""
 
-    _execution_engine = engine  # whose ``queue_callback`` programs call by this way
+    _execution_engine = engine  # programs call its `queue_callback`
 
     def __new__(cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None) -> Any:
         data = torch.empty(0) if data is None else data

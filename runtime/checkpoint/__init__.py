@@ -1,4 +1,4 @@
-"""As ``torch.utils.checkpoint``: save memory by computing again in the backward pass what the forward pass would have saved."""
+"""As ``torch.utils.checkpoint``: to save memory, the backward pass computes intermediate tensors again instead of saving them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ POLICY = _Policy()
 
 @contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the calls within it."""
+    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the calls inside the block."""
     before, POLICY.early_stop = POLICY.early_stop, enable
     try:
         yield
@@ -61,7 +61,7 @@ def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
 
 @contextmanager
 def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls within it, unless ``None``."""
+    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls inside the block. None: does not."""
     before, POLICY.debug = POLICY.debug, enabled
     try:
         yield
@@ -74,7 +74,7 @@ def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManag
 
 
 def _warn(name: str) -> None:
-    """Warn a caller that leaves ``use_reentrant`` open."""
+    """Warn a caller that did not pass ``use_reentrant``."""
     warnings.warn(
         f"{name}: the use_reentrant parameter should be passed explicitly. True, which is taken now, runs a backward pass within the "
         "backward pass; False has fewer limits.",
@@ -92,16 +92,18 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """As ``torch.utils.checkpoint.checkpoint``: ``function(*args, **kwargs)``, of which backward computes the intermediate tensors again.
+    """``function(*args, **kwargs)``, without saving its intermediate tensors: the backward pass runs the function again. As
+    ``torch.utils.checkpoint.checkpoint``.
 
-    ``use_reentrant=False`` records the graph and computes again what it saves; ``True`` records nothing and runs a whole backward pass
-    within the outer one, which excludes ``grad()`` and ``backward(inputs=...)``. ``preserve_rng_state=True`` makes both runs draw the same
-    random numbers. ``context_fn`` gives a context for each run. ``determinism_check``: ``"default"`` compares shape, dtype and device of
-    what both runs save, ``"none"`` does not. ``debug`` logs both runs for the error message. ``early_stop`` stops the second run when
-    all tensors that are needed have been computed. Raises :class:`CheckpointError` when the runs differ.
+    ``use_reentrant=False`` records the graph, and the second run computes the tensors that it saved. ``True`` records nothing in the first
+    run. The second run has a backward pass of its own inside the outer one, so ``grad()`` and ``backward(inputs=...)`` are errors.
+    ``preserve_rng_state=True``: both runs draw the same random numbers. ``context_fn()`` returns a context for each run.
+    ``determinism_check``: ``"default"`` compares shape, dtype and device of the tensors that both runs save, ``"none"`` does not.
+    ``debug`` logs both runs for the error message. ``early_stop`` stops the second run after the last tensor that is needed. Raises
+    :class:`CheckpointError` if the runs differ.
 
-    In a function that is compiled (``runtime.aot``) the call marks its part of the graph. The compiled backward computes the values inside
-    again; random draws are made once.
+    Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The compiled backward computes the values of
+    this part again. Random numbers are drawn once.
     """
     if use_reentrant is None:
         _warn("torch.utils.checkpoint")
@@ -148,8 +150,8 @@ def checkpoint_sequential(
     use_reentrant: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """As ``torch.utils.checkpoint.checkpoint_sequential``: ``functions`` one after the other, in ``segments`` of equal length of which
-    all but the last are checkpointed. ``preserve_rng_state`` as in :func:`checkpoint`."""
+    """As ``torch.utils.checkpoint.checkpoint_sequential``: run ``functions`` one after the other, in ``segments`` of equal length. All
+    segments but the last are checkpointed. ``preserve_rng_state``: as for :func:`checkpoint`."""
     if use_reentrant is None:
         _warn("torch.utils.checkpoint.checkpoint_sequential")
         use_reentrant = True

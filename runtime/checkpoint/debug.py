@@ -1,4 +1,4 @@
-"""What ``debug=True`` adds to the errors of a checkpoint: which ops each run of the function called, and from where."""
+"""``checkpoint(debug=True)``: an error then lists the ops that each run of the function called, and from where."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _shown(x: Any) -> str:
 
 
 class OpLog(TorchDispatchMode):
-    """Logs the ATen calls made within it."""
+    """Logs the ATen calls that are made inside it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

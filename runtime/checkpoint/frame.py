@@ -1,11 +1,11 @@
 """Checkpointing by saved-tensor hooks: the graph is recorded as usual, and saved tensors are computed again when they are needed.
 
-A *frame* is one call of a checkpointed function. While the function runs first, the pack hook puts an empty *holder* into the graph for
-every saved tensor. The first unpack of a backward pass runs the function again; the pack hook of that second run hands the tensors,
-which come in the same order, to the holders that are still alive.
+A *frame* is one call of a checkpointed function. In the first run the pack hook puts a *holder* into the graph in place of each saved
+tensor. The first unpack of a backward pass runs the function again. The second run saves its tensors in the same order, and its pack hook
+stores those whose holders are still alive.
 
-Frames nest without code of their own. The arguments of an inner frame are saved through the hooks of the outer one, so unpacking them may
-first run the outer function again.
+Frames nest without further code. The arguments of an inner frame are saved through the hooks of the outer one, so unpacking them may first
+run the outer function again.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def _metadata(t: torch.Tensor) -> Metadata:
 
 
 class _Stop(BaseException):
-    """Stops the second run of a function when every holder has its tensor. A BaseException, so that no handler of the user's catches it."""
+    """Stops the second run after the last tensor that is needed. A BaseException, so that no ``except Exception`` of the user catches
+    it."""
 
 
 class _Holder:
-    """Stands in the graph for one saved tensor; keeps its frame alive."""
+    """Stands in the graph for one saved tensor. It refers to its frame, which lives as long as the graph does."""
 
     __slots__ = ("__weakref__", "frame", "position")
 
@@ -81,9 +82,9 @@ def _given(a: Any) -> Any:
 
 
 class GraphExecGroup:
-    """As ``torch.utils.checkpoint.GraphExecGroup``: the passes within one instance share one second run.
+    """As ``torch.utils.checkpoint.GraphExecGroup``: the passes inside one instance share one second run.
 
-    They must run over parts of the graph that do not overlap.
+    No two of them may run over the same part of the graph.
     """
 
     def __enter__(self) -> GraphExecGroup:
@@ -104,7 +105,8 @@ _GROUP = _Group()
 
 
 class Frame:
-    """One call of a checkpointed function. ``runs``: the tensors of second runs that are not used yet, per backward pass, by position."""
+    """One call of a checkpointed function. ``runs``: per backward pass, the tensors of its second run that are not used yet, by
+    position."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class Frame:
         return holder
 
     def tensor(self, position: int) -> torch.Tensor:
-        """The tensor of the holder at ``position``, which may ask once per backward pass."""
+        """The tensor of the holder at ``position``. A second call in the same backward pass raises :class:`CheckpointError`."""
         key = _GROUP.current or RUNNING.task
         if key is None:  # a saved tensor is inspected outside of any pass
             return self._run_again()[position].check(None)
@@ -162,7 +164,7 @@ class Frame:
     def _run_again(self) -> dict[int, Saved]:
         run: dict[int, Saved] = {}
         seen: list[Metadata] = []
-        expected = len(self.holders)  # fewer than there will be, if the first run itself runs a backward pass
+        expected = len(self.holders)  # so far: a backward pass inside the first run comes here before all tensors are saved
 
         def pack(t: torch.Tensor) -> torch.Tensor:
             position = len(seen)

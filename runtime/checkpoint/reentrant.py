@@ -22,13 +22,13 @@ def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def check_backward_validity(inputs: Iterable[Any]) -> None:
-    """Warns when no tensor among ``inputs`` requires grad."""
+    """Warn if no tensor among ``inputs`` requires grad."""
     if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
 
 
 class CheckpointFunction(Function):
-    """``apply(function, preserve_rng_state, *args)``: the outputs of ``function(*args)``; backward runs it again."""
+    """``apply(function, preserve_rng_state, *args)``: the outputs of ``function(*args)``. The backward pass runs the function again."""
 
     @staticmethod
     def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:

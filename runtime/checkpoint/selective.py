@@ -1,4 +1,4 @@
-"""Selective checkpointing: a policy says for each op whether the second run computes it or takes the result of the first."""
+"""Selective checkpointing: a policy decides for each op whether the second run computes it again or uses the result of the first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..seam.levels import Value, innermost
 _aten = torch.ops.aten
 SAC_IGNORED_OPS: set[Any] = {
     _aten.detach.default,  # checkpointing itself detaches, and not equally often in both runs
-    # not computations: questions about a tensor, which some subclasses answer through dispatch
+    # these compute nothing: they return facts of a tensor, and some subclasses dispatch them
     torch.ops.prim.device.default,
     _aten.size.default,
     _aten.sym_size.default,
@@ -35,7 +35,7 @@ SAC_IGNORED_OPS: set[Any] = {
 
 
 class CheckpointPolicy(enum.Enum):
-    """As ``torch.utils.checkpoint.CheckpointPolicy``. ``MUST_`` and ``PREFER_`` differ for compilers only."""
+    """As ``torch.utils.checkpoint.CheckpointPolicy``. ``MUST_`` and ``PREFER_`` differ only for compilers."""
 
     MUST_SAVE = 0
     PREFER_SAVE = 1
@@ -83,7 +83,8 @@ class _Results:
 
 
 class _KernelMode(TorchDispatchMode):
-    """Sees calls below the tape, where results have no history: those that levels make of kernels, not those that users make of values."""
+    """Sees calls below the tape: those that levels make of kernels. Their results have no history. A call with values goes to its level
+    first."""
 
     def __init__(self, results: _Results) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,7 +106,7 @@ class _KernelMode(TorchDispatchMode):
 
 
 def runs_again(func: Any) -> bool:
-    """Whether an op always runs again, whatever the policy says. Writes must, and views cost nothing."""
+    """Whether an op always runs again, whatever the policy says: a write must be made, and a view costs nothing."""
     schema = func._schema
     return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
 
@@ -136,13 +137,13 @@ class _SecondRun(_KernelMode):
         self.entered = 0
 
     def __enter__(self) -> Any:
-        # re-entered for calls that a level makes here; a second run of the whole function finds the results gone
+        # The mode is also re-entered for the calls that a level makes. Only the first entry is a new run of the function.
         if not self.entered:
             self.calls.clear()
             if self.results.taken:
                 raise RuntimeError(
-                    "Trying to backward an extra time. The results that a selective checkpoint keeps are let go as the first backward pass "
-                    "takes them."
+                    "Trying to backward an extra time. The first backward pass has used and freed the results that the selective "
+                    "checkpoint saved."
                 )
         self.entered += 1
         return super().__enter__()  # type: ignore[no-untyped-call]
@@ -165,7 +166,8 @@ def create_selective_checkpoint_contexts(
     """As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``: the two contexts for a ``context_fn``.
 
     ``policy_fn_or_list``: ``policy(context, op, *args, **kwargs) -> CheckpointPolicy``, called in the first run after each op, or a list of
-    the overloads to save. Writing to a saved result is an error when the second run needs it, unless ``allow_cache_entry_mutation``.
+    the overloads to save. If a saved result was written to, the second run raises ``RuntimeError``, unless
+    ``allow_cache_entry_mutation``.
     """
     policy: Policy
     if isinstance(policy_fn_or_list, list):

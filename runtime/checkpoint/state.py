@@ -1,4 +1,4 @@
-"""The state that both runs of a function must find alike: random generators of every device, autocast."""
+"""The state in which both runs of a function must start: random generators of every device, autocast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import Value
+from ..seam.levels import bottom
 
 
 class DefaultDeviceType:
@@ -43,7 +43,7 @@ def _module(device_type: str) -> Any:
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
-    """As ``torch.utils.checkpoint.get_device_states``: the devices (but the CPU) that tensors among ``args`` are on, and their states."""
+    """As ``torch.utils.checkpoint.get_device_states``: the devices of tensors among ``args``, without the CPU, and their states."""
     devices = sorted({a.get_device() for a in _on_devices(args)})
     module = _module(device_type_of(args))
     states = []
@@ -66,13 +66,13 @@ def set_device_states(devices: Sequence[int], states: Sequence[torch.Tensor], *,
 
 def _cpu_state() -> torch.Tensor:
     state = torch.get_rng_state()
-    return state._inner if isinstance(state, Value) else state
+    return bottom(state)  # type: ignore[no-any-return]
 
 
 class Surroundings:
     """The state in which a function first runs. ``restored()`` is a context with that state.
 
-    On leaving the context the random generators get back the state that they had on entering it.
+    At its end the random generators have the state that they had before it.
     """
 
     def __init__(self, args: Iterable[Any], preserve_rng_state: bool) -> None:

@@ -1,15 +1,16 @@
 """Runs unmodified torch programs on this package.
 
-While installed, torch's factories return runtime tensors, and torch's own differentiating API (``torch.autograd``, ``torch.func``,
-``functorch``, ``Tensor.backward``, ``torch.utils.checkpoint``, …) is this package's. Leaving restores torch object by object.
+While the drop-in is installed, torch's factories return runtime tensors. The names of torch's API for derivatives (``torch.autograd``,
+``torch.func``, ``functorch``, ``Tensor.backward``, ``torch.utils.checkpoint``, …) lead to this package. :func:`uninstall` restores each of
+torch's objects.
 
     with runtime.dropin.installed():     # within a program
         train()
     pytest -p runtime.dropin PATH        # a test suite
     python -m runtime script.py ARGS     # a script; `python -m runtime -m module ARGS` a module
 
-Make tensors and modules after :func:`install`. A plain tensor from before stays plain until it is asked to require grad. Then it becomes
-a runtime tensor in place.
+Make tensors and modules after :func:`install`. A tensor from before it stays plain until the program sets ``requires_grad``. Then it
+becomes a runtime tensor in place.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _patches: Patches | None = None
 
 
 def is_installed() -> bool:
-    """Whether torch's API leads to this package at present."""
+    """Whether torch's API leads to this package now."""
     return _patches is not None
 
 
 def install() -> None:
-    """Route torch's API to this package, for the whole process. Installing twice is an error.
+    """Route torch's API to this package, for the whole process. ``RuntimeError`` if it is installed already.
 
-    What it needs is imported here, so that `import runtime` stays quick.
+    The modules are imported here, so that `import runtime` stays quick.
     """
     global _patches
     if _patches is not None:
@@ -67,7 +68,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give torch its own API back. Without :func:`install` before it is an error."""
+    """Restore torch's own API. ``RuntimeError`` if the drop-in is not installed."""
     global _patches
     if _patches is None:
         raise RuntimeError("the drop-in is not installed")
@@ -80,7 +81,7 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """The drop-in for the length of a ``with`` block; torch is restored on leaving, after an exception too."""
+    """Install the drop-in for a ``with`` block. Torch is restored at its end, also after an exception."""
     install()
     try:
         yield
@@ -89,7 +90,7 @@ def installed() -> Iterator[None]:
 
 
 def pytest_load_initial_conftests(early_config: Any) -> None:
-    """With ``-p runtime.dropin``: before the first conftest is imported, so that what it takes from torch is routed."""
+    """``pytest -p runtime.dropin`` calls this before the first conftest is imported, so names that it imports from torch are routed."""
     install()
 
 

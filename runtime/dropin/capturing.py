@@ -14,7 +14,7 @@ import torch.export
 import torch.onnx
 
 from .patches import Patches
-from .stepping_aside import Exchange, RefuseSession, aside, torchs_when_aside
+from .stepping_aside import Exchange, RefuseSession, aside, ours_unless_aside
 
 _export, _load = torch.export.export, torch.export.load
 _ExportedProgram: Any = torch.export.ExportedProgram
@@ -36,7 +36,7 @@ def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[.
 
 
 def _give_parameters(scripted: Any, exchange: Exchange) -> None:
-    """A traced module runs on the module's own parameters, so that what it computes from them is recorded."""
+    """Give a traced module the parameters of the original one, so that computations with them are recorded."""
     for module in scripted.modules():
         for names in (module._parameters, module._buffers):
             for name, value in list(names.items()):
@@ -45,7 +45,7 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
 
 
 def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """``torch.onnx.export``. It writes a file and returns no program, so nothing is given back."""
+    """``torch.onnx.export``. It writes a file and returns no program, so there are no tensors to exchange back."""
 
     def exported(model: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = Exchange()
@@ -56,7 +56,7 @@ def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
 
 
 class Programs:
-    """``ExportedProgram`` under the drop-in: torch's own methods see plain tensors, all other code sees those of the session."""
+    """``ExportedProgram`` under the drop-in. Torch's own methods see plain tensors, all other code sees those of the session."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
@@ -76,7 +76,7 @@ class Programs:
         program._example_inputs = turned(program._example_inputs)
 
     def _plainly(self, program: Any, call: Callable[[], Any]) -> Any:
-        """``call()`` on torch's own terms, on the plain tensors of ``program``."""
+        """``call()`` while the drop-in stands aside and ``program`` has plain tensors."""
         exchange = self._exchanges.setdefault(program, Exchange())
         with aside(self._patches):
             self._turn(program, exchange.plain_tree)
@@ -109,15 +109,15 @@ class Programs:
             exchange = self._exchanges.setdefault(program, Exchange())
             return self._received(self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)), exchange)
 
-        lasting.set(_ExportedProgram, "module", torchs_when_aside(original_module, module))
-        lasting.set(_ExportedProgram, "run_decompositions", torchs_when_aside(original_decompositions, run_decompositions))
+        lasting.set(_ExportedProgram, "module", ours_unless_aside(original_module, module))
+        lasting.set(_ExportedProgram, "run_decompositions", ours_unless_aside(original_decompositions, run_decompositions))
 
 
 def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     """``{id of a function of torch that captures programs: (function, ours)}``.
 
-    ``lasting`` stays in force while ``patches`` are suspended. A thread that starts a capture during another thread's must find our
-    function, which waits.
+    ``lasting`` is not suspended when ``patches`` are. If a thread starts a capture during that of another thread, it calls our function,
+    which waits.
     """
     programs = Programs(patches)
     programs.patch(lasting)
@@ -128,4 +128,4 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
         (_export, programs.export),
         (_load, programs.load),
     ]
-    return {id(theirs): (theirs, torchs_when_aside(theirs, ours)) for theirs, ours in pairs}
+    return {id(theirs): (theirs, ours_unless_aside(theirs, ours)) for theirs, ours in pairs}

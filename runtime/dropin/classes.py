@@ -1,4 +1,4 @@
-"""What the drop-in changes in torch's own classes: constructors, how a plain tensor comes to require grad, and custom functions."""
+"""The drop-in's changes of torch's own classes: constructors, ``requires_grad`` of plain tensors, custom functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..autograd import function
 from ..seam.levels import constant_of
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
-from .factories import adopted, inside_dispatch
+from .factories import as_runtime, inside_dispatch
 from .patches import Patches
 
 _requires_grad: Any = torch._C.TensorBase.requires_grad
-_torchs_requires_grad_: Any = torch._C.TensorBase.requires_grad_
+_native_requires_grad_: Any = torch._C.TensorBase.requires_grad_
 _Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
@@ -25,14 +25,14 @@ _set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
-    """Turn a plain tensor into a runtime tensor of the same storage, in place: all references to it then see a runtime tensor."""
+    """Turn a plain tensor into a runtime tensor of the same storage, in place. All references to it then refer to a runtime tensor."""
     value = wrap(t.detach())
     torch.utils.swap_tensors(t, value)
     return t
 
 
 class _RequiresGrad:
-    """``Tensor.requires_grad`` of plain tensors: reading is torch's; setting it makes the tensor a runtime tensor."""
+    """``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting it makes the tensor a runtime tensor."""
 
     def __get__(self, t: Any, owner: Any = None) -> Any:
         if t is None:
@@ -53,7 +53,7 @@ class _RequiresGrad:
 def _require(t: torch.Tensor, requires_grad: bool = True) -> Any:
     """``requires_grad_`` of a tensor that is not a value."""
     if inside_dispatch() or isinstance(t, _UNINITIALIZED):
-        return _torchs_requires_grad_(t, requires_grad)
+        return _native_requires_grad_(t, requires_grad)
     if not requires_grad and not t.requires_grad:
         return t
     return become_runtime(t).requires_grad_(requires_grad)
@@ -65,7 +65,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
-    made = adopted(_new_tensor(torch.Tensor, *args, **kwargs))
+    made = as_runtime(_new_tensor(torch.Tensor, *args, **kwargs))
     return made if cls is torch.Tensor else as_kind(made, cls)
 
 
@@ -91,7 +91,7 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
 
 
 def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.Tensor._make_wrapper_subclass``: the instance acts below the tape, held by a tensor of the session."""
+    """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance, which is below the tape."""
     if inside_dispatch():
         return _make_wrapper_subclass(cls, *args, **kwargs)
     requires_grad = kwargs.pop("requires_grad", False)

@@ -1,9 +1,9 @@
 """``torch.compile`` under the drop-in: Dynamo captures graphs from programs that hold tensors of the session.
 
-Dynamo interprets the program, and its backends compile the graphs, while the drop-in stands aside. The graphs then run in the session. A
-graph of the backend ``eager`` is recorded op by op. A graph of ``aot_eager``, or of a backend of the user's that calls
-``aot_module_simplified``, is compiled by ``runtime.aot``. A graph of ``inductor`` is compiled by torch's AOTAutograd and recorded as one
-custom function, whose derivative is the compiled backward graph.
+The drop-in stands aside while Dynamo interprets the program and its backends compile the graphs. Then the graphs run in the session. A
+graph of the backend ``eager`` is recorded op by op. A graph of ``aot_eager``, or of a user's backend that calls ``aot_module_simplified``,
+is compiled by ``runtime.aot``. A graph of ``inductor`` is compiled by torch's AOTAutograd and recorded as one custom function. The
+derivative of that function is the compiled backward graph.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..aot import simplified
 from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
-from .stepping_aside import Exchange, aside, standing_aside, torchs_when_aside
+from .stepping_aside import Exchange, aside, ours_unless_aside, standing_aside
 
 _compile = torch.compile
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 def _in_session(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled graph, whose results are tensors of the session even if no argument is."""
+    """``compiled``, with results that are tensors of the session even if no argument is one."""
 
     @functools.wraps(compiled, updated=())
     def run(*args: Any) -> Any:
@@ -115,14 +115,14 @@ def _of_functorch(target: Any) -> bool:
 
 
 def _exchange(mode: Any) -> Exchange:
-    """The plain tensors for those of the session, one table per capture, because a capture knows tensors by identity."""
+    """The table of plain tensors of a capture. Each capture has one, because a capture identifies tensors by ``id``."""
     found: Exchange = vars(mode).setdefault("_session", Exchange())
     return found
 
 
 @contextlib.contextmanager
 def _own_frames_not_captured() -> Iterator[None]:
-    """Dynamo leaves the runtime's own code alone, as it does torch's."""
+    """Inside, Dynamo does not capture the runtime's own code, as it does not capture torch's."""
     rules = importlib.import_module("torch._dynamo.trace_rules")
     rules.SKIP_DIRS.append(_OWN_FOLDER)
     rules._recompile_re()
@@ -204,4 +204,4 @@ def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
             return _compile(*args, **kwargs)
 
     theirs = importlib.import_module("torch._functorch.aot_autograd").aot_module_simplified
-    return {id(_compile): (_compile, torchs_when_aside(_compile, compile)), id(theirs): (theirs, _simplified(theirs, patches))}
+    return {id(_compile): (_compile, ours_unless_aside(_compile, compile)), id(theirs): (theirs, _simplified(theirs, patches))}

@@ -56,7 +56,7 @@ class GradBucket:
 
 
 class Reducer:
-    """What ``DistributedDataParallel`` asks of ``torch.distributed.Reducer``."""
+    """The methods of ``torch.distributed.Reducer`` that ``DistributedDataParallel`` calls."""
 
     def __init__(
         self,
@@ -160,16 +160,16 @@ class Reducer:
         pass
 
     def _rebuild_buckets(self) -> None:
-        """Buckets stay as they are."""
+        """Do nothing: buckets stay as they are."""
 
     def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
-        """There are no statistics to sample."""
+        """Do nothing: there are no statistics."""
 
     def _set_static_graph(self) -> None:
         self._lenient = True
 
     def _delay_all_reduce(self) -> None:
-        """No delay: the first pass of a static graph is reduced at its end, as all others are."""
+        """Do nothing: the first pass of a static graph is reduced at its end, as all others are."""
 
     def _install_post_backward_futures(self, futures: Any) -> None:
         for future in futures:
@@ -200,7 +200,7 @@ def _marker(reducer: weakref.ref[Reducer], i: int) -> Any:
 
 
 class Logger:
-    """``torch.distributed.Logger``, without statistics: it would write those of torch's reducer."""
+    """``torch.distributed.Logger`` without statistics, because torch's are those of its own reducer."""
 
     def __init__(self, reducer: Reducer) -> None:
         pass
@@ -223,7 +223,7 @@ def _register_builtin(reducer: Reducer, kind: Any) -> None:
         )
 
 
-# Wrappers that keep parameters in pieces or graphs in several processes: module, class, what users call it.
+# Wrappers that split parameters, or graphs over several processes: module, class, the name that users know.
 _REFUSED = (
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "FullyShardedDataParallel"),
     ("torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState", "fully_shard"),
@@ -242,7 +242,7 @@ def _refuse(name: str) -> Any:
 
 
 class _WhenImported(MetaPathFinder):
-    """Refuses the wrappers of a module when it is imported. Importing all such modules here would take seconds."""
+    """Makes the wrappers of a module raise, from its import on. To import all such modules here would take seconds."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches

@@ -1,7 +1,7 @@
-"""torch's factories, returning runtime tensors.
+"""Torch's factories under the drop-in: they return runtime tensors.
 
-A call from a user's program gives a runtime tensor. Inside a dispatched call the same factory gives a plain tensor: there the runtime's
-rules and torch's decompositions make constants.
+A call from the user's program returns a runtime tensor. Inside the handling of an ATen call the same factory returns a plain tensor,
+because the rules of the runtime and torch's decompositions make constants there.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ _NAMES = {
 
 
 def inside_dispatch() -> bool:
-    """Whether this code runs below autograd, in the handling of an ATen call."""
+    """Whether this code runs inside the handling of an ATen call."""
     return bool(_excluded(_ABOVE_PYTHON))
 
 
-def adopted(result: Any, requires_grad: bool = False) -> Any:
+def as_runtime(result: Any, requires_grad: bool = False) -> Any:
     """The result of a factory of torch as a runtime tensor. In a transformed function it becomes a value of that transform."""
     kind = type(result)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
     if kind not in VALUES:
-        result = wrap(result)  # it refuses nested tensors of the jagged layout
+        result = wrap(result)  # raises for a nested tensor of the jagged layout
     if requires_grad:
         return result.requires_grad_()
     return lifted(result, result._level.number) if SCOPE.levels else result
 
 
 def _with_one_counter(t: Any) -> Any:
-    """torch gives what ``ones_like`` and its like return a version counter apart from that of what the value holds, where saved tensors are
-    checked. So the value is made anew."""
+    """``t``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value a version counter of its own. Saved tensors
+    are checked by the counter of the inner tensor, so the two must share one."""
     kind = type(t)
     return t._level.wrap(t._inner, None) if kind is Tensor or kind is GradValue else t
 
 
 def _without_values(data: Any) -> Any:
-    """``data`` for ``torch.tensor``, which reads memory. Nested lists that hold values of a transform become one constant tensor."""
+    """``data`` for ``torch.tensor``, which reads memory. Nested lists with values of a transform become one constant tensor."""
     if isinstance(data, Value):
         return data.detach()
     if isinstance(data, (list, tuple)) and any(isinstance(t, Value) for t in tree_leaves(data)):
@@ -87,7 +87,7 @@ def _tensor(data: Any, **kwargs: Any) -> Any:
 
 
 def _nested_tensor(data: Any, **kwargs: Any) -> Any:
-    """``torch.nested.nested_tensor``, which copies what it is given."""
+    """``torch.nested.nested_tensor``, which copies its arguments."""
     return _torch_nested_tensor(tree_map_only(Tensor, unwrap, data), **kwargs)
 
 
@@ -104,22 +104,22 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
                 kwargs["requires_grad"] = True
             return factory(*args, **kwargs)
         result = factory(*args, **kwargs)
-        return adopted(_with_one_counter(result) if alike else result, requires_grad)
+        return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
 
     del made.__wrapped__  # a built-in function has no source to show
     return made
 
 
 def wrapped_factories() -> dict[int, tuple[Any, Any]]:
-    """``{id of a factory: (factory, the same returning runtime tensors)}``."""
+    """``{id of a factory: (factory, its replacement)}``."""
     return {id(f): (f, made) for f, made in _WRAPPED}
 
 
 def forget_tables() -> None:
-    """Have torch make its tables of functions at the right time.
+    """Make torch build its tables of functions at the right time.
 
-    The table of ``torch.device(...)`` as a context must hold torch's own factories, so it is made before the drop-in replaces them. The
-    table of ``torch.load`` must hold the current ones, so it is made anew."""
+    The table of ``with torch.device(...)`` must hold torch's own factories, so it is built before the drop-in replaces them. The table of
+    ``torch.load`` must hold the present ones, so it is dropped, and torch builds it again."""
     torch.utils._device._device_constructors()
     torch._weights_only_unpickler._get_allowed_globals.cache_clear()
 

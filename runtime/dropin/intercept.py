@@ -3,7 +3,7 @@
     class Square(torch.autograd.Function): ...
     runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
 
-Torch's engine does not know our tapes. Its C++ would run ``forward`` and record nothing, so gradients would silently be zero.
+Torch's engine does not know our tapes. It would run ``forward`` and record nothing, so gradients would silently be zero.
 ``import runtime`` therefore replaces two functions of torch:
 
 - ``Function.apply`` forwards a call that has our values among its arguments to :mod:`runtime.autograd.function`.
@@ -63,7 +63,9 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
 
 def intercept_torch_autograd() -> None:
     """Replace ``Function.apply`` and the entry of torch's engine. ``import runtime`` calls this once."""
-    function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)  # subclasses of torch's Function work as ours do
+    function_node.INTERFACES.update(
+        c for c in _Function.__mro__ if c is not object
+    )  # so subclasses of torch's Function work as subclasses of ours
     _Function.apply = classmethod(_apply)
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)

@@ -1,4 +1,4 @@
-"""Helpers of ``torch.nn`` whose kernels make tensors that the runtime would not see: padding of sequences, lazy parameters."""
+"""Functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of sequences, lazy parameters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _placed(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.T
 
 
 def _padded(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Any:
-    """``pad_sequence``. Its kernel writes into a buffer of its own, so no gradient would pass. Here the kernel places row numbers, and
-    one index gathers the rows."""
+    """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no gradient. Here the kernel pads row numbers,
+    and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return _pad_sequence(sequences, batch_first, padding_value, padding_side)
     ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
@@ -34,7 +34,7 @@ def _padded(sequences: Any, batch_first: bool = False, padding_value: float = 0.
 
 
 def _padded_packed(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> Any:
-    """``_pad_packed_sequence``, likewise."""
+    """``_pad_packed_sequence``, in the same way as :func:`_padded`."""
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
     places, lengths = _pad_packed_sequence(unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length)
     return _placed(data, places.squeeze(-1), padding_value), lengths

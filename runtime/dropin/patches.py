@@ -1,4 +1,4 @@
-"""Replaced attributes of other modules and classes, which can all be put back, for good or for a while."""
+"""Replaces attributes of other modules and classes, and restores them, finally or for a ``with`` block."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from typing import Any
 
 _ABSENT: Any = object()
 _OWN = __name__.split(".")[0]
-_TORCHS = ("torch", "functorch")
+_TORCH = ("torch", "functorch")
 Table = Mapping[int, tuple[Any, Any]]
 
 
 class Patches:
-    """A list of replaced attributes, undone in reverse order."""
+    """A list of replaced attributes. They are restored in reverse order."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
         self._entered = contextlib.ExitStack()
-        self._taken: list[tuple[Any, str, Any]] = []  # names that modules imported since have taken from torch
+        self._taken: list[tuple[Any, str, Any]] = []  # names that modules have imported from torch since then
         self._table: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
         self._lock = threading.RLock()
         self._suspensions = 0
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
-        """Enter a context that :meth:`undo` leaves."""
+        """Enter a context. :meth:`undo` exits it."""
         self._entered.enter_context(manager)
 
-    def callback(self, leave: Callable[[], None]) -> None:
-        """Call ``leave`` in :meth:`undo`."""
-        self._entered.callback(leave)
+    def callback(self, call: Callable[[], None]) -> None:
+        """Call ``call()`` in :meth:`undo`."""
+        self._entered.callback(call)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """``owner.name = value``, where owner is a module or a class."""
+        """``owner.name = value``. ``owner``: a module or a class."""
         self._done.append((owner, name, _current(owner, name)))
         setattr(owner, name, value)
 
     def replace_everywhere(self, table: Table) -> None:
-        """In every imported module but our own, replace each name bound to an object of ``table``: ``{id: (object, replacement)}``.
+        """In every imported module except our own, replace each name that is bound to an object of ``table``.
 
-        So ``from torch.func import grad`` written before is routed as well.
+        ``table``: ``{id of an object: (object, replacement)}``. So a name that a module has imported before is routed as well.
         """
         self._table = table
         for module, name, replacement in self._bound_to(table):
@@ -62,7 +62,7 @@ class Patches:
         return self._table[id(value)][1] if self.replaces(value) else value
 
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
-        """The names of ``table``'s objects, in modules that were imported or got further names since the last look at them."""
+        """The names of the objects in ``table``: (module, name, replacement). Modules without new names since the last call are skipped."""
         for module_name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             if not isinstance(names, dict) or module_name.partition(".")[0] == _OWN:
@@ -77,10 +77,10 @@ class Patches:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """The originals instead of the replacements, for the length of a ``with`` block.
+        """Restore the originals for a ``with`` block.
 
-        Modules imported since then see the originals too. The attributes belong to the process: two threads that suspend them wait for
-        one another, and a third thread that calls torch in that time calls torch's own functions.
+        Modules that are imported in the block get the originals, too. The attributes belong to the process. So of two threads that suspend
+        them, one waits for the other. A third thread that calls torch in that time calls torch's own functions.
         """
         with self._lock:
             self._suspensions += 1
@@ -100,8 +100,8 @@ class Patches:
     def undo(self) -> None:
         self._taken += self._bound_to(_turned(self._table))
         # a user's module may have imported the name from us; torch's modules have not
-        torchs = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCHS]
-        self._put_back(self._done + torchs)
+        in_torch = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCH]
+        self._put_back(self._done + in_torch)
         self._done.clear()
         self._taken.clear()
         self._entered.close()  # last: what is put back may be a replacement of other patches that are undone here

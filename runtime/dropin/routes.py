@@ -1,4 +1,4 @@
-"""Which names of torch lead to which of ours: a public module of ours replaces the names that it has in common with one of torch's."""
+"""Which names of torch lead to which of ours. For a pair of modules, each name that both have leads to ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..func.batch import current_fallback_policy, set_fallback_policy
 from ..func.vmap import vmap
 from ..tape import anomaly, engine, nodes, running, saved
 
-# torch's module -> ours, whose ``__all__`` says what it offers. Modules that hold the same objects under further names need no entry.
+# Torch's module -> ours. The names are those of our `__all__`. Torch's other modules that hold the same objects need no entry.
 _ROUTES = {
     "torch.func": "func",
     "torch._functorch.apis": "func",
@@ -43,7 +43,7 @@ def _module(name: str) -> ModuleType:
 
 
 def replacements() -> dict[int, tuple[Any, Any]]:
-    """``{id of an object of torch's: (object, ours)}`` for every function and class that has a counterpart here."""
+    """``{id of an object of torch: (object, ours)}`` for every function and class that has a counterpart here."""
     table: dict[int, tuple[Any, Any]] = {}
     for theirs, name in _ROUTES.items():
         theirs_module, ours_module = importlib.import_module(theirs), _module(name)
@@ -55,7 +55,7 @@ def replacements() -> dict[int, tuple[Any, Any]]:
 
 
 class _ForwardAD(ModuleType):
-    """``torch.autograd.forward_ad`` with the number of this thread's dual level, -1 outside."""
+    """``torch.autograd.forward_ad``, whose ``_current_level`` is the number of this thread's dual level, or -1."""
 
     @property
     def _current_level(self) -> int:
@@ -63,7 +63,8 @@ class _ForwardAD(ModuleType):
 
 
 def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
-    """``torch._vmap_internals._vmap`` for user programs. torch's own callers pass None through it; they are replaced themselves."""
+    """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use ``allow_none_pass_through``. They are replaced,
+    too."""
     return vmap(func, in_dims, out_dims)
 
 

@@ -1,14 +1,13 @@
-"""Standing aside while torch captures a program: torch's own names are back, and the program works on plain tensors.
+"""The drop-in stands aside while torch captures a program: torch has its own names again, and the program computes with plain tensors.
 
-A capture (``torch.jit.trace``, ``torch.export``) interprets a program by machinery that is tied to torch's own functions and tensors. An
-:class:`Exchange` gives it plain tensors that share memory with those of the session, and gives the session's tensors back afterwards.
+A capture (``torch.jit.trace``, ``torch.export``) works only with torch's own functions and tensors. An :class:`Exchange` replaces the
+session's tensors by plain ones that share their memory, and puts the session's tensors back afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -21,21 +20,27 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..autograd import function
 from ..autograd.function import Function
 from ..autograd.function_node import INTERFACES
+from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
 
-_thread = threading.local()
+
+class _Captures(Ambient):
+    depth = 0  # how many captures of torch's this thread is inside of
+
+
+_CAPTURES = _Captures()
 
 
 def standing_aside() -> bool:
     """Whether this thread is inside a capture by torch."""
-    return getattr(_thread, "captures", 0) > 0
+    return _CAPTURES.depth > 0
 
 
 @functools.cache
-def _torchs_twin(cls: type) -> Any:
-    """The class of torch's with the staticmethods of a Function of ours, as a program makes them under the drop-in."""
+def _torch_class_of(cls: type) -> Any:
+    """A subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours. Under the drop-in programs make such."""
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
     members = {name: value for c in own for name, value in vars(c).items() if name not in ("__dict__", "__weakref__", "_definition")}
     meta: Any = type(torch.autograd.Function)
@@ -43,12 +48,12 @@ def _torchs_twin(cls: type) -> Any:
 
 
 @contextlib.contextmanager
-def _functions_are_torchs() -> Iterator[None]:
-    """Functions of ours record plain tensors on torch's tape."""
+def _functions_record_in_torch() -> Iterator[None]:
+    """Inside, subclasses of our Function record calls with plain tensors on torch's tape."""
     ours = vars(Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return _torchs_twin(cls).apply(*args, **kwargs) if standing_aside() else function.apply(cls, args, kwargs)
+        return _torch_class_of(cls).apply(*args, **kwargs) if standing_aside() else function.apply(cls, args, kwargs)
 
     Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
     try:
@@ -59,17 +64,17 @@ def _functions_are_torchs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def aside(patches: Patches) -> Iterator[None]:
-    """torch's own names for the length of a ``with`` block, put back after an exception too."""
-    with patches.suspended(), _functions_are_torchs():
-        _thread.captures = getattr(_thread, "captures", 0) + 1
+    """Restore torch's own names for a ``with`` block. At its end the drop-in is back, also after an exception."""
+    with patches.suspended(), _functions_record_in_torch():
+        _CAPTURES.depth += 1
         try:
             yield
         finally:
-            _thread.captures -= 1
+            _CAPTURES.depth -= 1
 
 
-def torchs_when_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """``ours`` when a program calls it, ``theirs`` when torch calls it inside a capture."""
+def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls ``theirs`` inside a capture and ``ours`` elsewhere."""
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -94,7 +99,7 @@ class Exchange:
         self._session: dict[int, Tensor] = {}
 
     def plain(self, t: Any) -> Any:
-        """The plain tensor for a tensor of the session; anything else as it is. A parameter stays one."""
+        """The plain tensor for a tensor of the session. For a parameter: a parameter. Anything else stays as it is."""
         if type(t) is not Tensor:
             return t
         found = self._plain.get(id(t))
@@ -114,7 +119,7 @@ class Exchange:
         return self._session.get(id(t), t)
 
     def session(self, t: Any) -> Any:
-        """The tensor of the session for a plain one, a new one if need be; anything else as it is."""
+        """The tensor of the session for a plain one, made if there is none yet. Anything else stays as it is."""
         if type(t) not in (torch.Tensor, torch.nn.Parameter):
             return t
         found = self._session.get(id(t))
@@ -141,7 +146,7 @@ class Exchange:
 
     @contextlib.contextmanager
     def lent(self, *programs: Any) -> Iterator[None]:
-        """Plain tensors in all that the programs reach (modules, closures, globals, containers), for the length of a ``with`` block."""
+        """Inside a ``with`` block: plain tensors in the modules, closures, globals and containers that the programs refer to."""
         replaced: list[tuple[Any, Any, Any]] = []
         seen: set[int] = set()
         try:
@@ -159,7 +164,7 @@ class Exchange:
 
 
 class _Cell:
-    """A closure's cell as a mapping of one name."""
+    """The cell of a closure as a mapping of one name."""
 
     def __init__(self, cell: CellType) -> None:
         self._cell = cell
@@ -195,7 +200,7 @@ class _Items(list[Any]):
 
 
 def _places(program: Any, seen: set[int]) -> Iterator[Any]:
-    """The mappings in which a program finds its tensors by name."""
+    """The mappings of names to objects in which a program finds its tensors."""
     if id(program) in seen or isinstance(program, torch.jit.ScriptModule):
         return
     seen.add(id(program))
@@ -208,7 +213,7 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
     elif isinstance(program, functools.partial):
         below = [program.func, program.args, program.keywords]
     elif isinstance(program, FunctionType):
-        if not _torchs(program):
+        if not _of_torch(program):
             cells = [_Cell(c) for c in program.__closure__ or ()]
             yield from cells
             used = _names(program.__code__)
@@ -224,7 +229,7 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
         below = program
     elif isinstance(program, tuple):
         below = list(program)
-    elif hasattr(program, "__dict__") and not isinstance(program, (type, ModuleType, torch.Tensor)) and not _torchs(type(program)):
+    elif hasattr(program, "__dict__") and not isinstance(program, (type, ModuleType, torch.Tensor)) and not _of_torch(type(program)):
         yield vars(program)
         below = list(vars(program).values())
     for part in below:
@@ -252,12 +257,12 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _torchs(made: Any) -> bool:
+def _of_torch(made: Any) -> bool:
     return (getattr(made, "__module__", None) or "").partition(".")[0] in ("torch", "functorch", "runtime")
 
 
 class RefuseSession(TorchFunctionMode):
-    """Refuses tensors of the session during a capture, which would make constants of them."""
+    """Raises for a tensor of the session during a capture. The capture would make a constant of it."""
 
     def __init__(self, capture: str) -> None:
         super().__init__()
@@ -267,7 +272,7 @@ class RefuseSession(TorchFunctionMode):
         kwargs = kwargs or {}
         if any(isinstance(t, Value) for t in pytree.arg_tree_leaves(*args, **kwargs)):
             raise RuntimeError(
-                f"runtime.dropin: {self._capture} met a tensor in a place where the drop-in cannot exchange it for a plain one. "
+                f"runtime.dropin: {self._capture} met a tensor in a place where the drop-in cannot replace it by a plain one. "
                 "Pass it as an argument, or make it a parameter, buffer or attribute of the module."
             )
         return func(*args, **kwargs)

@@ -89,6 +89,7 @@ class ExpandedWeight(torch.Tensor):
         )
 
 
+# Methods that return facts of a tensor, and no tensor. They are called on the original weight.
 _FACTS = frozenset(
     (
         *("dim", "ndimension", "size", "stride", "numel", "nelement", "storage_offset", "element_size", "__len__", "__repr__"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from ..rules import foreach
 from ..rules.derive_batch import elementwise
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from ..rules.reading import CONTROL_FLOW, ITEM, agreed_number
+from ..seam.ambient import Ambient
 from ..seam.keys import set_excluded
 from ..seam.levels import Level, Value, run_elementwise
 from ..seam.shells import BATCHED, VALUES, shell
@@ -28,7 +28,7 @@ fallbacks: Counter[str] = Counter()  # per op, in all threads: how many calls ra
 _warned: set[str] = set()
 
 
-class _Fallback(threading.local):
+class _Fallback(Ambient):
     policy = "warn"
 
 
@@ -113,7 +113,7 @@ class BatchLevel(Level):
         v._inner = inner
         return v
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         try:
             rule = op.batch
@@ -143,7 +143,7 @@ class BatchLevel(Level):
                 raise
             raise error from None  # it names logical shapes
 
-    def _call_otherwise(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _call_otherwise(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run an op whose call needs more than a batch rule."""
         func = op.func
         record = op.record
@@ -226,7 +226,7 @@ class BatchLevel(Level):
             raise BatchingError(f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}")
         return answers[0]
 
-    def _inplace(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -290,7 +290,7 @@ class BatchLevel(Level):
                 stacklevel=users_frame()[1],
             )
 
-    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _loop(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run the op once per element and stack the results. This is the last resort."""
         if torch.Tag.dynamic_output_shape in op.func.tags:
             raise BatchingError(
@@ -327,7 +327,7 @@ class EmptyBatch(BatchLevel):
 
     __slots__ = ()
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
             return super().call(func, args, kwargs)
         except OWN_ERRORS:
@@ -339,7 +339,7 @@ class EmptyBatch(BatchLevel):
             result = self._loop(op, args, kwargs)
             return args[0] if op.kind is INPLACE else self.valued(result)
 
-    def _loop(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _loop(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         result = op.func(*self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True)))
         if not isinstance(result, (torch.Tensor, tuple, list)):
             raise BatchingError(f"vmap: {op.func} reads the elements of an empty batch{called_from()}")

@@ -15,7 +15,7 @@ def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
     to no transform and is returned as it is. Use this for debugging only: the transforms do not see what a function computes from the
     result.
     """
-    while isinstance(tensor, Value) and tensor._level.number:
+    while isinstance(tensor, Value) and tensor._home is None:
         tensor = tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner
         if not recurse:
             break

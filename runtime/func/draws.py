@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,7 +12,7 @@ from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import RECORDS
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
-from ..seam.levels import SCOPE, hand_over, innermost
+from ..seam.levels import hand_over, innermost
 from . import element_check
 
 ERROR = (
@@ -20,7 +21,25 @@ ERROR = (
 )
 
 
-def is_random(op: Op, args: Any, kwargs: Any) -> bool:
+class Batch(Protocol):
+    """What a random op needs of its batch level. ``func/batch.py`` has the level."""
+
+    number: int
+    size: int
+    randomness: str
+
+    def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]: ...
+
+    def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]: ...
+
+    def wrap(self, inner: torch.Tensor, /) -> Any: ...
+
+    def valued(self, result: Any) -> Any: ...
+
+    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
+
+
+def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether this call draws random numbers. An op with a ``training`` flag draws only in training."""
     if torch.Tag.nondeterministic_seeded not in op.func.tags and (op.record is None or not op.record.draws):
         return False
@@ -35,7 +54,7 @@ def _refuse_same(op: Op) -> None:
     )
 
 
-def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+def draw(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a random op on batched values, with one draw per element or one draw for all, as ``randomness`` says."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
@@ -51,7 +70,7 @@ def draw(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
     return level.valued(op.record.batch(op.func, level.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
 
 
-def fill(level: Any, op: Op, args: Any, kwargs: Any) -> Any:
+def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a random op that overwrites its first argument, as ``x.bernoulli_(p)`` does. ``randomness`` decides how often it draws."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
@@ -105,7 +124,7 @@ class Randomness:
     "error": the dispatcher's own vmap key makes these ops raise and costs other ops nothing. "different": a mode draws once per element.
     """
 
-    def __init__(self, level: Any) -> None:
+    def __init__(self, level: Batch) -> None:
         self.randomness = level.randomness
         self.mode = DrawPerElement(level) if level.randomness == "different" else None
 
@@ -127,7 +146,7 @@ class Randomness:
 class DrawPerElement(TorchDispatchMode):
     """Makes a random op without batched arguments (``torch.rand(3)``) return a batch of draws. Used under ``randomness="different"``."""
 
-    def __init__(self, level: Any) -> None:
+    def __init__(self, level: Batch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.level = level
 
@@ -143,7 +162,7 @@ class DrawPerElement(TorchDispatchMode):
         draws = torch.Tag.nondeterministic_seeded in func.tags or (record is not None and (record.unfilled or bool(record.draws)))
         if found is not None and found.number > level.number and (draws or op.composite):
             with self:  # a rule of an inner level may draw from tensors that all elements share
-                return hand_over(found, func, args, kwargs) if SCOPE.levels else found.call(func, args, kwargs)
+                return hand_over(found, func, args, kwargs)
         if not draws or (found is not None and found.number == level.number):
             return func(*args, **kwargs)
         if op.kind is INPLACE:

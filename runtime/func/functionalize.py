@@ -210,7 +210,7 @@ class FunctionalLevel(Level):
             self.held.append((t, known._store))
         return known
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         if op.composite:
             with self.mode:
@@ -244,7 +244,7 @@ class FunctionalLevel(Level):
         """``func``, a view op, or its copying form if views are to be removed."""
         return copying_form(func) if self.views else func
 
-    def _view(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         source = self.own(args[0])
         rest = tuple(args[1:])
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
@@ -254,7 +254,7 @@ class FunctionalLevel(Level):
         unrecorded = source._unrecorded or not torch.is_grad_enabled()
         return rewrapped(out, lambda t, i: self.wrap(t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)))
 
-    def _mutate(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = op.base_name
         if name == "detach_":
             return self._detach(self.own(args[0]))
@@ -309,13 +309,13 @@ class FunctionalLevel(Level):
         elif target is not None:
             self.write(self.own(target), new, counted)
 
-    def _geometry(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         functional: Any = op.functional
         if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
             raise InplaceError(f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op")
         return change_geometry(functional.func, args[0], args[1:], kwargs)
 
-    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         targets = [kwargs[n] for n in names]
         rest = {k: v for k, v in kwargs.items() if k not in names}
@@ -330,7 +330,7 @@ class FunctionalLevel(Level):
             self._write_each(target, new)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
-    def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Any, kwargs: Any) -> Any:
+    def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
         if not hidden.when(*(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))):

@@ -47,7 +47,7 @@ class DualValue(Value):
 
 
 def tangent_of(v: Any) -> torch.Tensor | None:
-    """The tangent of a dual value. A view takes it from its base anew if the tangent of the base has changed."""
+    """The tangent of a dual value. A view takes it from its base again if the tangent of the base has changed."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
         if view.creation == "function":
@@ -55,7 +55,7 @@ def tangent_of(v: Any) -> torch.Tensor | None:
         if view.generation < view.base._detached:
             raise RuntimeError(
                 "the base of this view was both modified inplace and detached inplace (detach_), and the tangent of the view is lost. Use "
-                "detach() instead of detach_(), or take the view anew"
+                "detach() instead of detach_(), or take the view again"
             )
         view.generation = view.base._generation
         base = view.base._tangent
@@ -81,7 +81,7 @@ class DualLevel(Level):
     def is_constant(self, v: Value) -> bool:
         return tangent_of(v) is None
 
-    def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
             op = op_of(func)
             if op.record is None and op.composite and op.kind is not INPLACE:
@@ -230,8 +230,9 @@ class DualLevel(Level):
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
         """Give a mutated value its new tangent. It is set out of place, because a rule may give the same tangent to several values.
 
-        A write under ``no_grad`` must not remove the history of the value or of its tangent (``cosine_similarity`` clamps norms in this
-        way). So the new tangent is then copied into a copy of the old one.
+        Example: ``grad`` of ``jvp`` of ``cosine_similarity``. ATen clamps the norms in place under ``no_grad``, and the gradient still goes
+        through the norms. So under ``no_grad`` the new tangent is copied into a copy of the old one, which has the old history. A new
+        object in its place would have none.
         """
         view = v._view
         if view is not None and view.creation == "function":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def copying_form(func: Any) -> Any:
     return func if copying is None else copying
 
 
-def put_back(func: Any, base: Any, part: Any, which: int | None, args: Any, kwargs: Any, copying: bool = False) -> Any:
+def put_back(func: Any, base: Any, part: Any, which: int | None, args: Sequence[Any], kwargs: dict[str, Any], copying: bool = False) -> Any:
     """``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows. ``which``: its output number, if it has several.
 
     ``copying``: use no view ops.
@@ -51,6 +51,6 @@ def put_back(func: Any, base: Any, part: Any, which: int | None, args: Any, kwar
     return ops.reshape(flat, base.shape)
 
 
-def _applied(inverse: Callable[..., Any], op: Op, given: dict[str, Any], args: Any, kwargs: Any) -> Any:
+def _applied(inverse: Callable[..., Any], op: Op, given: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The result of the formula, called with the values that its parameters name. See :class:`runtime.rules.record.Record`."""
     return inverse(*(given[p] if p in given else op.argument(op.positions[p], args, kwargs) for p in parameters(inverse)))

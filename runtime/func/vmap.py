@@ -200,7 +200,7 @@ class _Mapping:
                 f"vmap({self.name}, ...): `{self.name}` must only return Tensors, got type {type(o)}. With None as its out_dim it is "
                 "returned as it is."
             )
-        inner = o._inner if isinstance(o, Value) and mine else o.unsqueeze(0).expand(level.size, *o.shape)
+        inner = level.lowered(o) if mine else o.unsqueeze(0).expand(level.size, *o.shape)
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
         return inner.movedim(0, int(d)) if d else inner

@@ -12,7 +12,7 @@ from torch._C import DispatchKey
 
 from ..errors import MissingRule
 from ..seam.keys import uncounted
-from ..seam.levels import SCOPE, hand_over, innermost, outlived
+from ..seam.levels import hand_over, innermost
 from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
@@ -264,16 +264,12 @@ class Op:
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run ``func(*args, **kwargs)`` for a level that passes a call on to the next outer level.
 
-        A functional op goes straight to that level. The dispatcher would do the same in twice the time.
+        A functional op goes straight to that level, as ``Value.__torch_dispatch__`` would pass it. The dispatcher takes twice the time.
         """
         if self.kind is FUNCTIONAL:
             level = innermost(args, kwargs)
             if level is not None and not _active_modes():
-                if not level.alive:
-                    return outlived(level, self.func, args, kwargs)
-                if SCOPE.levels:
-                    return hand_over(level, self.func, args, kwargs)
-                return level.call(self.func, args, kwargs)
+                return hand_over(level, self.func, args, kwargs)
         if not self.fills:
             return self.kernel(*args, **kwargs)
         return uncounted(self.kernel, *args, **kwargs)  # counts no versions; sparse kernels fill results through views

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from .keys import reopen_keys
-from .levels import SCOPE, Level, Value, hand_over, innermost
+from .levels import Level, Value, hand_over, innermost
 
 _n_modes = torch._C._len_torch_dispatch_stack
 
@@ -58,4 +58,4 @@ class LevelMode(TorchDispatchMode):
             with self:  # an inner level handles this call, and the calls that its rule makes must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
-        return hand_over(level, func, args, kwargs or {}) if SCOPE.levels else level.call(func, args, kwargs or {})
+        return hand_over(level, func, args, kwargs or {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -47,7 +47,7 @@ class Level:
         self.alive = True
         self.finalizers = []
 
-    def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one ATen call. Some argument is a value of this level, and none is a value of an inner level. By default: run the call on the
         inner tensors, at the outer levels, and wrap its results."""
         name = func._schema.name.partition("::")[2]
@@ -88,7 +88,7 @@ class Level:
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True)) if kwargs else kwargs
 
-    def written(self, func: torch._ops.OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+    def written(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Any:
         """The results of an op that writes to arguments: for a written argument the argument itself, for any other result a new value."""
         schema = func._schema
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
@@ -136,7 +136,7 @@ class Level:
             "with new_zeros, zeros_like or clone of an input, or pass it to the transformed function as an input."
         )
 
-    def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed function, or an op in terms of others."""
         around = SCOPE.levels
         SCOPE.levels = (*around, self)
@@ -218,7 +218,7 @@ class Value(torch.Tensor):
     def __dlpack__(self, **options: Any) -> Any:
         """As ``torch.Tensor.__dlpack__``. A value of a transform is refused: it may be a shell, which has no memory."""
         t = constant_of(self)
-        if type(t) in VALUES and t._level.number:
+        if type(t) in VALUES and t._home is None:
             raise BufferError(f"a tensor inside {t._level.what} cannot be exported by DLPack. Export its detach(), or what is outside.")
         return torch.Tensor.__dlpack__(t, **options)
 
@@ -231,14 +231,10 @@ class Value(torch.Tensor):
         set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
         set_excluded(NEGATIVE, False)
         set_excluded(VIEWS, func is NARROW or func is CHUNK)
-        level = cls._home if len(types) == 1 else None
-        if level is None:
-            level = innermost(args, kwargs)
-            if not level.alive:
-                return outlived(level, func, args, kwargs or {})
-        if SCOPE.levels:
-            return hand_over(level, func, args, kwargs or {})
-        return level.call(func, args, kwargs or {})
+        level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
+        if level.alive and not SCOPE.levels:  # the common case of `hand_over`, without its frame
+            return level.call(func, args, kwargs or {})
+        return hand_over(level, func, args, kwargs or {})
 
 
 class Scope(Ambient):
@@ -255,9 +251,14 @@ class Scope(Ambient):
 SCOPE = Scope()
 
 
-def hand_over(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """``level.call`` for code in the scope of transforms. ``level`` need not be one of them."""
+def hand_over(level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a call whose innermost level is ``level``, which need not be one of the levels in scope. All calls come here:
+    ``Value.__torch_dispatch__`` decides the common case itself."""
     around = SCOPE.levels
+    if not level.alive:
+        return outlived(level, func, args, kwargs)
+    if not around:
+        return level.call(func, args, kwargs)
     number, innermost_number = level.number, around[-1].number
     if innermost_number < number:
         return level.call(func, args, kwargs)
@@ -316,6 +317,13 @@ def _is_outlived(v: Value) -> bool:
     return not level.alive and level.is_constant(v)
 
 
+def bottom(t: Any) -> Any:
+    """The tensor under all values that ``t`` consists of: the plain tensor, which has the memory."""
+    while isinstance(t, Value):
+        t = t._inner
+    return t
+
+
 def constant_of(t: Any) -> Any:
     """``t`` unwrapped as long as it is a value without a history. Anything else stays as it is."""
     while type(t) in VALUES and t._level.is_constant(t):
@@ -323,7 +331,7 @@ def constant_of(t: Any) -> Any:
     return t
 
 
-def outlived(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+def outlived(level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
 
     So a transformed function may store a constant that it made, such as a table of positions, for later use, as in torch.
@@ -341,9 +349,10 @@ def outlived(level: Level, func: torch._ops.OpOverload, args: Any, kwargs: Any) 
     return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # a write returns the object written to
 
 
-def escaped(level: Level, func: torch._ops.OpOverload) -> EscapedValue:
+def escaped(level: Level, what: object) -> EscapedValue:
+    """The error for a value of ``level`` that ``what``, an op or a function, uses after the transform has returned."""
     return EscapedValue(
-        f"a value of {level.what} (level {level.number}) is used by {func} after the transform has returned. "
+        f"a value of {level.what} (level {level.number}) is used by {what} after the transform has returned. "
         "Return values from the transformed function instead of storing them, or detach them inside it."
     )
 

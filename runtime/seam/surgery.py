@@ -12,6 +12,7 @@ something inside it is replaced. The runtime does this in three ways, all of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def refit(v: Any, fresh: Any) -> None:
     v._geometry = fresh._geometry
 
 
-def change_geometry(view_op: Any, target: Any, args: Any, kwargs: Any) -> Any:
+def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes of the result of ``view_op``."""
     fresh = view_op(target, *args, **kwargs)
     refit(target, fresh)

@@ -13,9 +13,9 @@ from ..rules.record import NestedMeta, extent
 from ..rules.sparse import in_layout
 from ..seam.levels import Value, constant_of
 from ..seam.shells import VALUES
-from ..tape.edges import GradientEdge
 from ..tape.engine import execute
 from ..tape.foreign import refuse_lost_gradients
+from ..tape.gradient_edges import GradientEdge
 from ..tape.hooks import for_users
 from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
 from ..tape.values import edge_of

@@ -12,7 +12,7 @@ A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``). L
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -97,11 +97,11 @@ class DualSession:
         self.session = session
         self.tangents = Tangents()
 
-    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def record(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run the call on the session's tape, without tangents."""
         return self.session.record(func, args, kwargs)
 
-    def call(self, func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         tangents, found = self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)
         if op.kind is OUT:
@@ -180,7 +180,7 @@ class DualSession:
             if t is not None or op.kind is VIEW:
                 self.tangents.put(o._inner, t)
 
-    def _write(self, op: Op, args: Any, kwargs: Any, tangents: list[Any]) -> Any:
+    def _write(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]) -> Any:
         """Run an in-place op. The tangent of the target is written in place, too, so that tangents share memory where primals do."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
@@ -286,7 +286,7 @@ def laid_out_like(t: Any, p: torch.Tensor) -> Any:
     strides are compared, because it has no memory of its own."""
     if type(p) is not torch.Tensor or p.layout is not torch.strided or t.layout is not torch.strided:
         return t
-    inner = t._inner if isinstance(t, Value) and t._level.number == 0 else t
+    inner = t._inner if isinstance(t, Value) and t._home is not None else t
     same = _same_layout(inner, p) if type(inner) is torch.Tensor else _same_strides(inner, p)
     return t if same else empty_like_laid_out(t, p).copy_(t)
 

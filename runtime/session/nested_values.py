@@ -7,6 +7,7 @@ session takes them. :class:`Nested` sees every call before the levels do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class Nested(Tensor):
         return SESSION.record(nested_op_of(func), args, kwargs)
 
 
-def _transformed(args: Any, kwargs: Any) -> bool:
+def _transformed(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a value of a transform is among the arguments."""
     level = innermost(args, kwargs)
     return level is not None and level is not SESSION

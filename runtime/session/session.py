@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -48,12 +48,12 @@ class Session(GradLevel):
         v._edge = edge
         return v
 
-    def call(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if DUALS and FORWARD.dual is not None:
             return FORWARD.dual.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
-    def record(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
+    def record(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """:meth:`call` without forward mode, which the caller has handled."""
         return GradLevel.call(self, func, args, kwargs)
 
@@ -79,7 +79,7 @@ class Session(GradLevel):
         dual = current_dual()
         return inner.clone() if dual is None else dual.copy_before_write(inner)
 
-    def run_inside(self, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return f(*args, **kwargs)  # the session is no transform, so it has no scope
 
     def is_constant(self, v: Value) -> bool:

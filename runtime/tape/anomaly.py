@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..seam.levels import Value
+from ..seam.levels import bottom
+from .node_protocol import TapeNode
 from .running import current_node
 
 _INSIDE = (str(Path(__file__).parent.parent), torch._ops.__file__)
@@ -77,7 +78,7 @@ class detect_anomaly:
         set_anomaly_enabled(*self.before)
 
 
-def remember(node: Any) -> None:
+def remember(node: TapeNode) -> None:
     """Note the traceback of the call that made ``node``, and, during a backward pass, the node whose backward made it."""
     stack = traceback.extract_stack()
     while stack and stack[-1].filename.startswith(_INSIDE):
@@ -88,7 +89,7 @@ def remember(node: Any) -> None:
         node.metadata["parent_"] = parent
 
 
-def explain(node: Any) -> None:
+def explain(node: TapeNode) -> None:
     """Warn with the forward call that made the failing ``node``. If another node's backward made it, warn with that node's call next."""
     _tell(f"Error detected in {node.name()}.", "caused the error", node)
     while (parent := node.metadata.get("parent_")) is not None:
@@ -96,7 +97,7 @@ def explain(node: Any) -> None:
         node = parent
 
 
-def _tell(event: str, did: str, node: Any) -> None:
+def _tell(event: str, did: str, node: TapeNode) -> None:
     trace = node.metadata.get("traceback_")
     if trace is None:
         told = "No forward pass information available. The mode notes where an op is called: turn it on before the forward pass."
@@ -105,7 +106,7 @@ def _tell(event: str, did: str, node: Any) -> None:
     warnings.warn(f"{event} {told}", stacklevel=3)
 
 
-def refuse_nan(node: Any, outs: Any) -> None:
+def refuse_nan(node: TapeNode, outs: Any) -> None:
     with _disable_current_modes():  # else a trace would record this check
         for i, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
@@ -114,8 +115,7 @@ def refuse_nan(node: Any, outs: Any) -> None:
 
 def _values(g: torch.Tensor) -> torch.Tensor:
     """The stored elements of ``g``, of all batch elements."""
-    while isinstance(g, Value):
-        g = g._inner
+    g = bottom(g)
     if type(g) is not torch.Tensor or g.is_meta:
         return torch.empty(0)  # an abstract value has no elements
     if g.is_nested:

@@ -10,6 +10,7 @@ import torch
 from ..rules.nested import values
 from ..rules.record import NestedMeta, extent
 from ..seam.levels import run_batchwise
+from .node_protocol import TapeNode
 
 
 def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -29,7 +30,7 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return g.sum(0) if g.shape[1:] == shape else g.sum_to_size(shape)  # the former is every bias, at half the price
 
 
-def conform(g: torch.Tensor, meta: Any, node: Any, index: int) -> torch.Tensor:
+def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> torch.Tensor:
     """``g``, result ``index`` of ``node``, converted to the shape and dtype in ``meta``. Broadcasting is undone by a sum. Raise if ``g`` is
     not a broadcast of that shape."""
     shape, dtype = meta
@@ -50,7 +51,7 @@ def conform(g: torch.Tensor, meta: Any, node: Any, index: int) -> torch.Tensor:
     return g
 
 
-def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: Any, index: int) -> torch.Tensor:
+def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: TapeNode | None, index: int) -> torch.Tensor:
     """As :func:`conform`. The result is contiguous, because kernels that add nested tensors need that."""
     if extent(g) != meta:
         raise _misfit(g, meta, node, index)
@@ -61,7 +62,7 @@ def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: Any, index: int) ->
     return g if g.is_contiguous() else g.contiguous()
 
 
-def _misfit(g: torch.Tensor, expected: Any, node: Any, index: int) -> RuntimeError:
+def _misfit(g: torch.Tensor, expected: Any, node: TapeNode | None, index: int) -> RuntimeError:
     """The error for a gradient that does not fit ``expected``: a shape, or the ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
     got, wanted = (x if type(x) is NestedMeta else list(x) for x in (extent(g), expected))

@@ -24,7 +24,7 @@ class GradLevel(Tape):
 
     __slots__ = ()
 
-    def call(self, func: torch._ops.OpOverload | Op, args: Any, kwargs: Any) -> Any:
+    def call(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses as few Python frames as possible:
         :func:`op_of` and :meth:`_recorded` are inlined for it."""
         op = _OPS.get(id(func)) or op_of(func)
@@ -74,7 +74,7 @@ class GradLevel(Tape):
     def _any_with_history(self, args: Iterable[Any]) -> bool:
         return any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args)
 
-    def _unrecorded(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _unrecorded(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call that makes no node: the op writes to ``out=``, is composite, or has no derivative by nature."""
         if op.kind is OUT:
             return self._out(op, args, kwargs)
@@ -126,7 +126,7 @@ class GradLevel(Tape):
 
         return rewrapped(outs, wrapped)
 
-    def _wrap_plain(self, op: Op, args: Any, kwargs: Any, outs: Any) -> Any:
+    def _wrap_plain(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> Any:
         """The results as values without history. Integers of a transform stay unwrapped, because they can never get a history."""
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
@@ -140,7 +140,7 @@ class GradLevel(Tape):
             view_history.mark_view(v, op, args, kwargs)
         return v
 
-    def _plain(self, out: torch.Tensor, op: Op, args: Any, kwargs: Any, i: int | None) -> Any:
+    def _plain(self, out: torch.Tensor, op: Op, args: Sequence[Any], kwargs: dict[str, Any], i: int | None) -> Any:
         v = self.wrap(out)
         if v._nested:
             check_origin(op, args)
@@ -148,7 +148,7 @@ class GradLevel(Tape):
             view_history.mark_view(v, op, args, kwargs, i)
         return v
 
-    def _out(self, op: Op, args: Any, kwargs: Any) -> Any:
+    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         tensors = [t for a in (*args, *kwargs.values()) for t in (a if isinstance(a, (list, tuple)) else (a,))]
         if _grad_enabled() and self._any_with_history(tensors):
             raise RuntimeError(

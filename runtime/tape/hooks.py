@@ -8,8 +8,7 @@ tensor. A leaf stores its hooks itself, because its ``AccumulateGrad`` lives onl
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,9 +18,9 @@ from ..rules.record import extent
 from ..seam.levels import Level, Value
 from .conform import conform
 from .leaf import Leaf
-
-Hook = Callable[..., Any]
-Hooks = OrderedDict[int, Hook]  # a plain dict takes no weak references, which removal handles need
+from .node_protocol import Hook as Hook
+from .node_protocol import Hooks as Hooks
+from .node_protocol import TapeNode
 
 
 def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
@@ -42,7 +41,7 @@ def for_engine(level: Level, g: Any, create_graph: bool) -> Any:
     return level.lowered(g)
 
 
-def run_tensor_hooks(level: Level, node: Any, grads: list[Any], create_graph: bool) -> None:
+def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> None:
     """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then write retained gradients to ``.grad``."""
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
@@ -61,18 +60,18 @@ def run_tensor_hooks(level: Level, node: Any, grads: list[Any], create_graph: bo
                     variable._grad = variable._grad + for_users(level, g)
 
 
-def run_prehooks(level: Level, node: Any, grads: list[Any], create_graph: bool) -> list[Any]:
+def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> list[Any]:
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them. Returns the cotangents."""
-    for hook in list(node.pre_hooks.values()):
+    for hook in list((node.pre_hooks or {}).values()):
         new = hook(tuple(for_users(level, g) for g in grads))
         if new is not None:
             grads = _checked_tuple(level, grads, new, hook, create_graph)
     return grads
 
 
-def run_posthooks(level: Level, node: Any, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
-    """Run the hooks after ``node``. Each gets the cotangents of its inputs (with the inputs' sizes and dtypes) and of its outputs. It may
-    replace the former, which are returned."""
+def run_posthooks(level: Level, node: TapeNode, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
+    """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs. It may replace
+    those of the inputs. Returns these."""
     outs = list(outs)
     for i, g in enumerate(outs):
         if g is not None and node.edges[i] is not None:
@@ -81,13 +80,13 @@ def run_posthooks(level: Level, node: Any, outs: Sequence[Any], grads: Sequence[
     inputs = node.inputs()
     seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
     shown = tuple(for_users(level, g) for g in grads)
-    for hook in list(node.post_hooks.values()):
+    for hook in list((node.post_hooks or {}).values()):
         new = hook(tuple(for_users(level, g) for g in seen), shown)
         if new is not None:
             seen = _checked_tuple(level, seen, new, hook, create_graph)
-    for i, g in zip(inputs, seen, strict=True):
-        if i is not None:
-            outs[i] = g
+    for at, g in zip(inputs, seen, strict=True):
+        if at is not None:
+            outs[at] = g
     return outs
 
 
@@ -129,7 +128,7 @@ def _type(t: torch.Tensor) -> str:
     return torch.empty(0, dtype=t.dtype, device=t.device).type()
 
 
-def retain(variable: Any, node: Any, index: int) -> None:
+def retain(variable: Any, node: TapeNode, index: int) -> None:
     """Make a backward pass write the gradient of ``variable``, output ``index`` of ``node``, to its ``.grad``."""
     if node.retained is None:
         node.retained = {}

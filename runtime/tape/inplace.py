@@ -5,6 +5,7 @@ A write is done for real, on the inner tensor, so aliasing needs no bookkeeping.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ _grad_enabled = torch.is_grad_enabled
 _INFERENCE = "Inplace update to inference tensor outside InferenceMode is not allowed. Write to a clone of it."
 
 
-def run(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
+def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an in-place op: write to the inner tensor, then give the target its new history."""
     target: Any = args[0]
     if type(target) is list or type(target) is tuple:
@@ -115,7 +116,7 @@ def _save_counted(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tens
             s.version += 1
 
 
-def _write_to_foreign(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
+def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a history. Else it stays as it is."""
     inner, edges, *_ = level.collect(op, args)
     if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
@@ -124,7 +125,7 @@ def _write_to_foreign(level: Tape, op: Op, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
-def _foreach(level: Tape, op: Op, args: Any, kwargs: Any) -> None:
+def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history, else as single ops."""
     inner, edges, *_ = level.collect(op, args)
     if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
@@ -136,7 +137,7 @@ def _foreach(level: Tape, op: Op, args: Any, kwargs: Any) -> None:
                 unrecorded(t)
 
 
-def _change_geometry(op: Op, target: Any, args: Any, kwargs: Any) -> Any:
+def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run ``t_`` and its like, which write nothing. The target's history continues with the view op. Views of the target do not change."""
     before = edge_of(target)
     if _grad_enabled() and (before is not None or base_edge(target) is not None):

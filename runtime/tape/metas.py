@@ -43,7 +43,7 @@ def refuse_recorded(func: Any, t: torch.Tensor) -> None:
     """Raise if ``t``, a plain tensor in a call with nested values, requires grad."""
     if t.requires_grad:
         raise RuntimeError(
-            f"{func} has to do with nested tensors of this package, and one of its arguments requires grad by torch's own autograd. "
+            f"{func} takes or returns a nested tensor of this package, and one of its arguments requires grad by torch's own autograd. "
             "Make that one with runtime.wrap(x, requires_grad=True), or run the program under the drop-in."
         )
 

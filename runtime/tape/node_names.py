@@ -10,7 +10,8 @@ import functools
 import re
 from collections import Counter
 from importlib.resources import files
-from typing import Any
+
+from .node_protocol import TapeNode
 
 _ENTRY = re.compile(r"- name: (?P<name>\w+)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\) -> ")
 _FORMULA = re.compile(r"(?P<indent> +)(?P<targets>\w+(?:, *\w+)*): *(?P<formula>.*)")
@@ -56,7 +57,7 @@ def _differentiable(block: str, arguments: str) -> bool:
     return False
 
 
-def op_name(node: Any) -> str:
+def op_name(node: TapeNode) -> str:
     """The name of a node's op in torch's messages: the node's name without ``Backward0``."""
     return re.sub(r"Backward\d*$", "", node.name())
 

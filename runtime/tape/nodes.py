@@ -26,6 +26,7 @@ from . import anomaly, hooks
 from .leaf import Leaf
 from .metas import meta_of
 from .node_names import WITHOUT_NUMBER, node_name, own_name
+from .node_protocol import Hook, Hooks
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
 
 _sequence = itertools.count()
@@ -52,9 +53,9 @@ class Node:
         self.level = level
         self.edges = edges
         self.metas = metas  # per output (shape, dtype), or None for an output that is not a tensor
-        self.pre_hooks: hooks.Hooks | None = None
-        self.tensor_hooks: dict[int, hooks.Hooks] | None = None  # by output number
-        self.post_hooks: hooks.Hooks | None = None
+        self.pre_hooks: Hooks | None = None
+        self.tensor_hooks: dict[int, Hooks] | None = None  # by output number
+        self.post_hooks: Hooks | None = None
         self.retained: dict[int, weakref.ref[Any]] | None = None  # by output number: the tensor whose .grad is written
         if anomaly.STATE.enabled:
             anomaly.remember(self)
@@ -107,19 +108,19 @@ class Node:
     def _set_sequence_nr(self, number: int) -> None:
         self.seq = number
 
-    def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
+    def register_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the node has run. It may return replacements of ``grad_inputs``."""
         if self.post_hooks is None:
             self.post_hooks = OrderedDict()
         return hooks.register(self.post_hooks, hook)
 
-    def register_prehook(self, hook: hooks.Hook) -> RemovableHandle:
+    def register_prehook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(grad_outputs)`` before the node runs. It may return replacements."""
         if self.pre_hooks is None:
             self.pre_hooks = OrderedDict()
         return hooks.register(self.pre_hooks, hook)
 
-    def hooks_of(self, index: int) -> hooks.Hooks:
+    def hooks_of(self, index: int) -> Hooks:
         """The hooks of output ``index``, a tensor."""
         if self.tensor_hooks is None:
             self.tensor_hooks = {}

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from .node_protocol import TapeNode
+
 enabled = torch._C._autograd._profiler_enabled
 _Event: Any = torch._C._profiler._RecordFunctionFast
 
 
 @contextmanager
-def reported(node: Any) -> Generator[None]:
+def reported(node: TapeNode) -> Generator[None]:
     """Report the body of the ``with`` block as the events of one node."""
     name = node.name()
     with _Event(f"autograd::engine::evaluate_function: {name}"), _Event(name):

@@ -17,6 +17,7 @@ from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
 from ..seam.levels import Level
 from .node_names import op_name
+from .node_protocol import History
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
@@ -72,7 +73,7 @@ class Saved:
             refuse_inference(tensor)
             raise
 
-    def check(self, edge: Any) -> torch.Tensor:
+    def check(self, edge: History | None) -> torch.Tensor:
         """The tensor. Raise if it was written to since it was saved. ``edge``: its history, for the message.
 
         The present version may be smaller than the expected one. A saved result of an in-place op expects that the dispatcher counts the
@@ -84,7 +85,7 @@ class Saved:
         return t
 
 
-def modified(t: torch.Tensor, version: int, edge: Any = None) -> RuntimeError:
+def modified(t: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
     """The error for a tensor of history ``edge`` that was saved at ``version`` and written to since."""
     source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
     return RuntimeError(
@@ -119,14 +120,14 @@ def _type_name(t: torch.Tensor) -> str:
     return t.type()
 
 
-def save(level: Level, t: torch.Tensor, edge: Any) -> Saved | Packed:
+def save(level: Level, t: torch.Tensor, edge: History | None) -> Saved | Packed:
     """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and ``level`` is the eager session."""
     if HOOKS.stack and level.packs:
         return pack(level, t, edge, *HOOKS.stack[-1])
     return Saved(t)
 
 
-def restore(level: Level, s: Saved | Packed, edge: Any) -> torch.Tensor:
+def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tensor:
     """The saved inner tensor. Raise if it was written to since, or if the unpack hook returns anything but a tensor."""
     if type(s) is Saved:
         return s.check(edge)
@@ -137,7 +138,7 @@ def restore(level: Level, s: Saved | Packed, edge: Any) -> torch.Tensor:
     return level.lowered(t)  # type: ignore[no-any-return]
 
 
-def present(level: Level, t: torch.Tensor, edge: Any) -> Any:
+def present(level: Level, t: torch.Tensor, edge: History | None) -> Any:
     """Inner tensor ``t`` as users see it: a value of ``level`` with history ``edge``, or the leaf itself if it is one.
 
     An integer gets no history, even if a node made it: else ops on it would be recorded.
@@ -151,7 +152,7 @@ def present(level: Level, t: torch.Tensor, edge: Any) -> Any:
     return level.wrap(t, edge)
 
 
-def pack(level: Level, t: torch.Tensor, edge: Any, hook: Pack, unpack: Unpack) -> Packed:
+def pack(level: Level, t: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack) -> Packed:
     version = t._version
     with torch.no_grad():
         payload = hook(present(level, t, edge))
@@ -179,7 +180,7 @@ class SavedTensor:
         raise RuntimeError("Trying to create a SavedTensor object from Python is forbidden.")
 
     @classmethod
-    def of(cls, node: Any, slots: list[Any], index: int, edge: Any) -> SavedTensor:
+    def of(cls, node: Any, slots: list[Any], index: int, edge: History | None) -> SavedTensor:
         handle = cls.__new__(cls)
         handle._node, handle._slots, handle._index, handle._edge = node, slots, index, edge
         return handle

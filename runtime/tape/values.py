@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..seam.levels import Level, Value
 from . import hooks
+from .node_protocol import Hooks
 from .nodes import AccumulateGrad, Edge, Input, Node, Sink
 
 _grad_enabled = torch.is_grad_enabled
@@ -120,7 +121,7 @@ class GradValue(Value):
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         return hooks.register(self._own_hooks(*edge), hook)
 
-    def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
+    def _own_hooks(self, node: Node, index: int) -> Hooks:
         return node.hooks_of(index)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -7,6 +7,7 @@ Every view of that base then finds that its generation is old, and takes its his
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -79,7 +80,7 @@ class View:
         if not follows:
             raise RuntimeError(
                 "the base of this view was both modified inplace and detached inplace (detach_), and the history of the view is lost. "
-                "Use detach() instead of detach_(), or take the view anew"
+                "Use detach() instead of detach_(), or take the view again"
             )
         self.generation = base._generation
         before = v._edge
@@ -115,7 +116,7 @@ def _comparable(v: Any, base: Any) -> bool:
     )
 
 
-def mark_view(v: Any, op: Op, args: Any, kwargs: Any, which: int | None = None) -> None:
+def mark_view(v: Any, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None = None) -> None:
     follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), "multi" if op.multi_view else "")
 
 
@@ -202,7 +203,7 @@ def refuse_rebase(v: Any, what: str) -> None:
 
 def aliases(a: Any, b: Any) -> bool:
     """Whether two tensors share memory, at any levels."""
-    while isinstance(a, Value):
+    while isinstance(a, Value):  # `bottom`, without its frame, because every recorded write comes here
         a = a._inner
     while isinstance(b, Value):
         b = b._inner

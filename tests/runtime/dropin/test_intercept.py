@@ -81,7 +81,7 @@ def test_a_function_without_setup_context_is_refused_by_a_transform() -> None:
         runtime.func.grad(lambda x: applied(Tripled, x).sum())(x)
 
 
-def test_torchs_function_on_plain_tensors_is_torchs() -> None:
+def test_torchs_function_on_plain_tensors_is_of_torch() -> None:
     leaf = x.clone().requires_grad_()
     y = applied(Tripled, leaf)
     assert not isinstance(y.grad_fn, runtime.autograd.graph.Node)

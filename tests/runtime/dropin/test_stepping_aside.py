@@ -63,7 +63,7 @@ class TestAside:
         thread.join()
         assert told == [False, True, False]
 
-    def test_functions_are_torchs_in_this_thread_and_ours_in_others(self) -> None:
+    def test_functions_record_in_torch_in_this_thread_and_ours_in_others(self) -> None:
         class Tripled(Function):
             @staticmethod
             def forward(ctx: Any, x: Any) -> Any:

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import runtime
 from runtime import checkpoint as ckpt
 from runtime.autograd import forward_ad as fw
 from runtime.autograd import graph
+from runtime.func.batch import current_fallback_policy, fallback_policy
 from runtime.tape.running import DUALS, FORWARD
 
 from ..scenarios import OURS
@@ -149,14 +152,23 @@ def test_a_helper_thread_takes_along_all_of_the_state() -> None:
     def look() -> None:
         seen.append((torch.is_grad_enabled(), fw._is_fwd_grad_enabled(), torch.is_inference_mode_enabled()))
         seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), fw.current_level()))
-        seen.append(torch.sin(torch.ones(())).item())
+        seen.append((torch.sin(torch.ones(())).item(), current_fallback_policy()))
 
-    with fw.dual_level(), fw._set_fwd_grad_enabled(False), torch.inference_mode(), torch.autocast("cpu", torch.float16), Doubling():
+    modes = (fw.dual_level(), fw._set_fwd_grad_enabled(False), torch.inference_mode(), torch.autocast("cpu", torch.float16), Doubling())
+    with ExitStack() as stack:
+        for mode in (*modes, fallback_policy("raise")):
+            stack.enter_context(mode)
         look()
         in_another_thread(continued(look))
     in_another_thread(look)
-    assert seen[:3] == seen[3:6] == [(False, False, True), (True, torch.float16, 0), 2 * torch.ones(()).sin().item()]
-    assert seen[6:] == [(True, True, False), (False, torch.bfloat16, -1), torch.ones(()).sin().item()]
+    assert seen[:3] == seen[3:6] == [(False, False, True), (True, torch.float16, 0), (2 * torch.ones(()).sin().item(), "raise")]
+    assert seen[6:] == [(True, True, False), (False, torch.bfloat16, -1), (torch.ones(()).sin().item(), "warn")]
+
+
+def test_all_state_of_threads_is_of_this_kind() -> None:
+    """Else :func:`continued` would not take it along."""
+    sources = Path(runtime.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "threading.local" in path.read_text("utf-8")] == ["ambient.py"]
 
 
 # --- forward mode switched off
