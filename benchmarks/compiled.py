@@ -1,13 +1,14 @@
 """Models compiled by `runtime.aot`, beside torch eager and beside torch's AOTAutograd with a compiler that changes nothing.
 
-A step is the forward and the backward pass, whose gradients are compared. `capture` is what comes before the first step ends: tracing,
-partition and compilation of both graphs.
+A step is the forward pass, the mean square of its result, and the backward pass, whose gradients are compared. `capture` is what comes
+before the first step ends: tracing, partition and compilation of both graphs.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from benchmarks.cells import Cell
@@ -29,32 +30,38 @@ def torchs(partition: str) -> Compile:
     return lambda module: theirs.aot_module(module, theirs.nop, partition_fn=cut)
 
 
+class MeanSquare(nn.Module):
+    """A model with its loss, so that both are compiled."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = self.model(x)
+        found: torch.Tensor = result.square().mean()
+        return found
+
+
 def eager(module: nn.Module) -> Callable[..., Any]:
     return module
 
 
 def step(model: Model, compile: Compile) -> Step:
-    module = model.make()
+    module = MeanSquare(model.make())
     run, parameters = compile(module), list(module.parameters())
-
-    def step() -> object:
-        for p in parameters:
-            p.grad = None
-        run(model.x).square().mean().backward()
-        return [p.grad for p in parameters]
-
-    return step
+    return lambda: _gradients(run, model, parameters)
 
 
 def capture(model: Model, compile: Compile) -> Step:
-    module = model.make()
-    return lambda: _first_step(compile(module), model, list(module.parameters()))
+    module = MeanSquare(model.make())
+    return lambda: _gradients(compile(module), model, list(module.parameters()))
 
 
-def _first_step(run: Callable[..., Any], model: Model, parameters: list[nn.Parameter]) -> object:
+def _gradients(run: Callable[..., Any], model: Model, parameters: list[nn.Parameter]) -> object:
     for p in parameters:
         p.grad = None
-    run(model.x).square().mean().backward()
+    run(model.x).backward()
     return [p.grad for p in parameters]
 
 

@@ -2,31 +2,71 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from ..seam.levels import Value
 from .tensor import Tensor, wrap
 
+_known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}  # by id of a plain tensor: its leaf
+
 
 def as_leaf(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose gradient is added to ``t.grad``."""
+    """``t`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose gradient is added to ``t.grad`` after the hooks
+    of ``t`` have seen it. It is the same leaf every time, as long as ``t`` shows the same memory."""
     if isinstance(t, Value):
         return t
     if not t.requires_grad:
         return wrap(t)
+    known = _known.get(id(t))
+    if known is not None and known[0]() is t and _shows(t, known[1]._inner):
+        known[1]._hooks = _hooks(t)
+        return known[1]
     if t.grad_fn is not None:
         raise RuntimeError(
             "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot "
             "cross. Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
         )
     leaf = wrap(t.detach(), requires_grad=True)
-
-    def deliver(value: Tensor) -> None:
-        g = value.grad
-        if g is not None:
-            plain = g._inner
-            t.grad = plain if t.grad is None else t.grad + plain
-            value.grad = None
-
-    leaf.register_post_accumulate_grad_hook(deliver)
+    number = id(t)
+    source = weakref.ref(t, lambda _: _known.pop(number, None))
+    leaf._deliver = _delivery(source)
+    leaf._hooks = _hooks(t)
+    _known[number] = source, leaf
     return leaf
+
+
+def _hooks(t: torch.Tensor) -> Any:
+    return t._backward_hooks
+
+
+def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
+    """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to ``t.data`` changes that."""
+    if t.dtype is not inner.dtype or t.shape != inner.shape or t.layout is not inner.layout:
+        return False
+    return t.layout is torch.strided and t.data_ptr() == inner.data_ptr() and t.stride() == inner.stride()
+
+
+def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[Any], None]:
+    """What passes the gradient of a leaf on to the plain tensor. Nobody can ask for the gradient of a tensor that is gone."""
+
+    def deliver(leaf: Tensor) -> None:
+        t, g = source(), leaf._grad
+        leaf._grad = None
+        if t is None or g is None:
+            return
+        plain, old = g._inner, t.grad
+        if old is None:
+            t.grad = plain
+        elif old.layout is plain.layout is torch.strided:
+            with torch.no_grad():
+                old.add_(plain)
+        else:
+            t.grad = old + plain
+        for hook in list((t._post_accumulate_grad_hooks or {}).values()):
+            hook(t)
+
+    return deliver

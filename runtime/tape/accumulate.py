@@ -111,6 +111,8 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
                 inner.add_(g)
         if variable._post_accumulate:
             hooks.run_post_accumulate(variable)
+        if variable._deliver is not None:
+            variable._deliver(variable)
 
 
 def _has_required_layout(g: Any, variable: Any) -> bool:
