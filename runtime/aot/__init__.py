@@ -2,6 +2,7 @@
 
 from ..func.make_fx import make_fx
 from .compilers import make_boxed_compiler, make_boxed_func, nop
+from .explain import Explanation, explain
 from .export import export
 from .flat_export import aot_export_joint_simple, aot_export_module
 from .module import aot_module
@@ -12,6 +13,7 @@ from .simplified import aot_module_simplified
 compiled_function, compiled_module = aot_function, aot_module
 
 __all__ = [
+    "Explanation",
     "aot_export_joint_simple",
     "aot_export_module",
     "aot_function",
@@ -20,6 +22,7 @@ __all__ = [
     "compiled_function",
     "compiled_module",
     "default_partition",
+    "explain",
     "export",
     "make_boxed_compiler",
     "make_boxed_func",

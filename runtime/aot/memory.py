@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from .aliasing import may_alias
 from .parts import Parts
 from .recompute import is_item, n_bytes
 
@@ -34,10 +33,9 @@ class Memory:
         if is_item(n):
             call: Any = n.args[0]
             return self.homes[call] if call not in self.homes[call] else (self._items(call)[n.args[1]],)
-        if may_alias(n):
-            shared = [u for u in n.all_input_nodes if _share(u.meta.get("val"), value)]
-            if shared:
-                return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
+        shared = _aliased(n)
+        if shared:
+            return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
         if not isinstance(value, (list, tuple)):
             return (n,)
         items = list(self._items(n).values())
@@ -94,12 +92,25 @@ class Memory:
         return peak
 
 
-def _share(a: Any, b: Any) -> bool:
-    """Whether two values of the trace may lie in the same memory."""
-    if isinstance(a, (list, tuple)):
-        return any(_share(x, b) for x in a)
-    if isinstance(b, (list, tuple)):
-        return any(_share(a, x) for x in b)
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.layout is not torch.strided or b.layout is not torch.strided:
-        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+def _aliased(n: fx.Node) -> list[fx.Node]:
+    """The arguments in whose memory the result of a call lies, by the schema of its op."""
+    func = n.target
+    if not isinstance(func, torch._ops.OpOverload):
+        return []
+    if func._can_decompose():
+        return n.all_input_nodes  # it may be a view or not
+    names = {name for r in func._schema.returns if r.alias_info is not None for name in r.alias_info.before_set}
+    found: list[fx.Node] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and names & argument.alias_info.before_set:
+            given = n.args[i] if i < len(n.args) else n.kwargs.get(argument.name)
+            found += [a for a in (given if isinstance(given, (list, tuple)) else (given,)) if isinstance(a, fx.Node)]
+    return found
+
+
+def in_units(size: int) -> str:
+    """``1.5 MiB`` for 1572864."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"

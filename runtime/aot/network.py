@@ -17,7 +17,7 @@ from torch import fx
 from ..checkpoint.selective import CheckpointPolicy
 from .min_cut import INFINITE, min_cut
 from .parts import Parts
-from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, work
+from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, viewed, work
 
 AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
@@ -61,7 +61,9 @@ class Network:
         inside = policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE and again(n).pure and not self.parts.leaves_region(n)
         if inside or not (isinstance(value, torch.Tensor) or is_size(n)):
             return INFINITE
-        return max(1, n_bytes(value))
+        # of two that take the same: rather an argument than a view of it, rather what the forward needs than what it does not
+        behind = n not in self.parts.forward_set or (viewed(n) is not n and viewed(n).op == "placeholder")
+        return max(1, n_bytes(value)) + behind
 
     def cut(self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()) -> list[fx.Node]:
         """What to save. ``price``: what it costs to compute a call again that is not allowed for nothing; None: such calls are not.

@@ -114,6 +114,13 @@ def is_view(n: fx.Node) -> bool:
     return is_item(n) or (n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload) and op_of(n.target).kind == VIEW)
 
 
+def viewed(n: fx.Node) -> fx.Node:
+    """What ``n`` is a view of, or ``n``."""
+    while is_view(n) and isinstance(n.args[0], fx.Node):
+        n = n.args[0]
+    return n
+
+
 def work(n: fx.Node) -> int:
     """The cost of a call in bytes moved: those of its arguments and results, and what its floating-point operations take."""
     if is_view(n) or is_size(n) or n.op != "call_function":

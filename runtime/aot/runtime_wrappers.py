@@ -164,7 +164,9 @@ def aot_function(
     """
     compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
     recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
-    return wraps(fn)(_function_of(recipe))
+    compiled = wraps(fn)(_function_of(recipe))
+    compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`
+    return compiled
 
 
 @dataclass(frozen=True)

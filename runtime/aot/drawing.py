@@ -1,0 +1,284 @@
+"""A drawing of a cut joint graph: the forward down on the left, what is saved in the middle, the backward up on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx
+
+from .layout import Edge, Layout, layout
+from .memory import in_units
+from .parts import Parts
+from .reasons import SavedValue
+from .recompute import call_of, is_item, is_size, is_view
+
+STEP, HEIGHT, TOP, MARGIN = 58.0, 34.0, 92.0, 24.0
+_CHARACTER = 6.4  # the width of one, at the size of labels
+_STYLE = """
+text { font: 11px ui-sans-serif, system-ui, 'DejaVu Sans', sans-serif; fill: #1b1f24; text-anchor: middle }
+.small { font-size: 9.5px; fill: #57606a } .head { font-size: 13px; font-weight: 600 } .left { text-anchor: start }
+.box { stroke-width: 1.2 } .edge { fill: none; stroke: #9aa4af; stroke-width: 1.1 }
+.forward { fill: #e7f0fb; stroke: #4a7ebb } .backward { fill: #fdeee0; stroke: #c9782a } .argument { fill: #f3f4f6; stroke: #9aa4af }
+.again { fill: #f1e8fb; stroke: #7d4fb0; stroke-dasharray: 5 3 } .result { stroke-width: 2.6 }
+.saved { fill: #d9f2dd; stroke: #2b8a3e; stroke-width: 1.6 } .shared { fill: #f0f9f1; stroke: #2b8a3e; stroke-dasharray: 2 2 }
+.bytes { font-weight: 700; fill: #1c6a2c } .cut { stroke: #2b8a3e; stroke-width: 1.6; stroke-dasharray: 7 5 }
+.saving { fill: none; stroke: #2b8a3e; stroke-width: 1.3; opacity: .75 }
+"""
+
+
+def drawn(
+    parts: Parts, saved: Sequence[SavedValue], again: Collection[str], backward: fx.GraphModule, names: Mapping[fx.Node, str], title: str
+) -> str:
+    """The SVG. ``again``: the names of calls that run again. ``names``: those of primals. Sizes, which are numbers, are left out."""
+    return _Drawing(parts, saved, again, backward, names).svg(title)
+
+
+class _Side:
+    """The boxes of one graph: their names, labels, classes and edges. Items of a call are drawn as the call."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, tuple[str, str]] = {}
+        self.classes: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
+        self.edges: list[Edge] = []
+        self.late: set[str] = set()
+        self.left = 0.0
+        self.up = False  # whether it runs upwards
+        self.plan = Layout()
+
+    def add(self, n: fx.Node, kind: str, label: str, note: str = "") -> None:
+        self.labels[n.name] = label, _kind(n.meta.get("val"))
+        self.classes[n.name] = kind
+        self.notes[n.name] = note or n.name
+
+    def put_off(self, which: Callable[[str], bool]) -> None:
+        """Let those boxes stand right before their first user, after which nothing but such boxes comes on their way from the inputs."""
+        inputs: dict[str, list[str]] = {}
+        for a, b in self.edges:
+            inputs.setdefault(b, []).append(a)
+        for n in self.labels:
+            if which(n) and all(a in self.late for a in inputs.get(n, ())):
+                self.late.add(n)
+
+    def width(self, name: str) -> float:
+        return max(34.0, 14 + _CHARACTER * max(len(label) for label in self.labels[name]))
+
+    def arrange(self) -> None:
+        self.plan = layout(list(self.labels), self.edges, {n: self.width(n) for n in self.labels}, self.late)
+
+    def at(self, name: str, depth: int) -> tuple[float, float]:
+        """The middle of a box."""
+        return self.left + self.plan.x[name], self.level(self.plan.layer[name], depth)
+
+    def level(self, layer: int, depth: int) -> float:
+        row = depth - 1 - layer if self.up else layer
+        return TOP + STEP * row + HEIGHT / 2
+
+
+class _Drawing:
+    def __init__(
+        self,
+        parts: Parts,
+        saved: Sequence[SavedValue],
+        again: Collection[str],
+        backward: fx.GraphModule,
+        names: Mapping[fx.Node, str],
+    ) -> None:
+        self.saved = [v for v in saved if v.dtype is not None]
+        by_name = {n.name: n for n in parts.nodes}
+        results = {call_of(n).name for n in parts.results if isinstance(n, fx.Node)}
+        gradients = {call_of(n).name for n in parts.gradients if isinstance(n, fx.Node)}
+        self.forward = _Side()
+        order = parts.forward_order([by_name[v.name] for v in saved])
+        used = {u for n in order for u in n.all_input_nodes}
+        handed = {v.name for v in saved}
+        for n in parts.primals:
+            if (n in used or n.name in handed) and not is_size(n):
+                self.forward.add(n, "argument", names.get(n, str(n.target)), f"{n.name}, an input")
+                self.forward.late.add(n.name)
+        self._fill(self.forward, order, lambda n: "forward result" if n.name in results else "forward")
+        self.forward.put_off(lambda n: is_view(by_name[n]))
+        self.backward = _Side()
+        self.backward.up = True
+        for n in parts.tangents:
+            self.backward.add(n, "argument", str(n.target))
+        calls = [by_name[n.name] for n in backward.graph.nodes if n.op == "call_function" and n.name in by_name]
+        self._fill(
+            self.backward,
+            calls,
+            lambda n: ("again" if n.name in again else "backward") + (" result" if n.name in gradients else ""),
+        )
+        self.backward.put_off(lambda n: n in again)
+        self.uses = [
+            (v.name, call_of(u).name)
+            for v in self.saved
+            for u in _through_items(by_name[v.name])
+            if call_of(u).name in self.backward.labels and v.name not in self.backward.labels
+        ]
+        self.sources = {v.name: call_of(by_name[v.name]).name for v in self.saved}
+
+    @staticmethod
+    def _fill(side: _Side, order: Sequence[fx.Node], kind: Any) -> None:
+        for n in order:
+            if n.op != "call_function" or is_item(n) or is_size(n):
+                continue
+            side.add(n, kind(n), _op(n), f"{n.name} = {n.target}")
+            for u in n.all_input_nodes:
+                if call_of(u).name in side.labels:
+                    side.edges.append((call_of(u).name, n.name))
+
+    def svg(self, title: str) -> str:
+        for side in (self.forward, self.backward):
+            side.arrange()
+        depth = max(self.forward.plan.depth, self.backward.plan.depth, len(self.saved))
+        pill = max((self._pill_width(v) for v in self.saved), default=60.0)
+        self.forward.left = MARGIN
+        middle = MARGIN + max(self.forward.plan.width, 120) + 70 + pill / 2
+        self.backward.left = middle + pill / 2 + 70
+        width = max(self.backward.left + max(self.backward.plan.width, 120) + MARGIN, 24 + 6.2 * len(title))
+        height = TOP + STEP * depth + MARGIN
+        places = self._pills(depth)
+        body = [
+            *self._edges(self.forward, depth),
+            *self._edges(self.backward, depth),
+            f'<line class="cut" x1="{middle:.0f}" y1="{TOP - 12:.0f}" x2="{middle:.0f}" y2="{height - MARGIN / 2:.0f}"/>',
+            *self._savings(places, middle, pill, depth),
+            *self._boxes(self.forward, depth),
+            *self._boxes(self.backward, depth),
+            *(self._pill(v, middle, places[v.name], pill) for v in self.saved),
+        ]
+        heads = [
+            (self.forward.left + self.forward.plan.width / 2, "forward ↓"),
+            (middle, "saved"),
+            (self.backward.left + self.backward.plan.width / 2, "backward ↑"),
+        ]
+        head = [f'<text class="left" x="{MARGIN}" y="22">{escape(title)}</text>', *_legend()]
+        head += [f'<text class="head" x="{x:.0f}" y="{TOP - 22:.0f}">{label}</text>' for x, label in heads]
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
+            f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join([*head, *body]) + "\n</svg>\n"
+        )
+
+    @staticmethod
+    def _pill_width(v: SavedValue) -> float:
+        return 20 + _CHARACTER * max(len(line) for line in _pill_text(v))
+
+    def _pills(self, depth: int) -> dict[str, float]:
+        """The heights of the saved values: near that of the box that made each, without overlaps."""
+        wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
+        order = sorted(wish, key=wish.__getitem__)
+        room = HEIGHT + 6
+        last = TOP + STEP * depth - STEP + HEIGHT / 2
+        places: dict[str, float] = {}
+        at = TOP + HEIGHT / 2 - room
+        for name in order:
+            at = places[name] = max(wish[name], at + room)
+        for name in reversed(order):
+            places[name] = min(places[name], last)
+            last = places[name] - room
+        return places
+
+    @staticmethod
+    def _pill(v: SavedValue, x: float, y: float, width: float) -> str:
+        size, what = _pill_text(v)
+        note = f"{v.name}\n{v.source}\n{v.why.value}" + (f"\n{v.line}" if v.line else "")
+        return (
+            f'<g><title>{escape(note)}</title><rect class="{"shared" if v.shares else "saved"}" x="{x - width / 2:.1f}" '
+            f'y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" height="{HEIGHT}" rx="{HEIGHT / 2}"/>'
+            f'<text class="bytes" x="{x:.1f}" y="{y - 2:.1f}">{escape(size)}</text>'
+            f'<text class="small" x="{x:.1f}" y="{y + 11:.1f}">{escape(what)}</text></g>'
+        )
+
+    def _savings(self, places: dict[str, float], x: float, width: float, depth: int) -> list[str]:
+        lines = []
+        for v in self.saved:
+            name = self.sources[v.name]
+            a, b = self.forward.at(name, depth)
+            lines.append(_across(a + self.forward.width(name) / 2, b, x - width / 2, places[v.name]))
+        for name, user in dict.fromkeys(self.uses):
+            a, b = self.backward.at(user, depth)
+            lines.append(_across(x + width / 2, places[name], a - self.backward.width(user) / 2, b))
+        return lines
+
+    @staticmethod
+    def _boxes(side: _Side, depth: int) -> list[str]:
+        found = []
+        for name, (label, kind) in side.labels.items():
+            x, y = side.at(name, depth)
+            width = side.width(name)
+            found.append(
+                f'<g><title>{escape(side.notes[name])}</title><rect class="box {side.classes[name]}" x="{x - width / 2:.1f}" '
+                f'y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" height="{HEIGHT}" rx="5"/>'
+                f'<text x="{x:.1f}" y="{y - 2:.1f}">{escape(label)}</text>'
+                f'<text class="small" x="{x:.1f}" y="{y + 11:.1f}">{escape(kind)}</text></g>'
+            )
+        return found
+
+    @staticmethod
+    def _edges(side: _Side, depth: int) -> list[str]:
+        found = []
+        half = -HEIGHT / 2 if side.up else HEIGHT / 2
+        for a, b in dict.fromkeys(side.edges):
+            (x, y), end = side.at(a, depth), side.at(b, depth)
+            points = [(x, y + half)]
+            for layer, bend in side.plan.bends[a, b]:
+                at = side.level(layer, depth)
+                points += [(side.left + bend, at - half), (side.left + bend, at + half)]
+            points.append((end[0], end[1] - half))
+            path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
+            for (x0, y0), (x1, y1) in pairwise(points):
+                turn = (y1 - y0) / 2
+                path += f" C{x0:.1f} {y0 + turn:.1f} {x1:.1f} {y1 - turn:.1f} {x1:.1f} {y1:.1f}"
+            found.append(f'<path class="edge" d="{path}"/>')
+        return found
+
+
+def _across(x0: float, y0: float, x1: float, y1: float) -> str:
+    turn = (x1 - x0) / 2
+    return f'<path class="saving" d="M{x0:.1f} {y0:.1f} C{x0 + turn:.1f} {y0:.1f} {x1 - turn:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"/>'
+
+
+def _legend() -> list[str]:
+    found, x = [], MARGIN
+    shown = (
+        ("box forward", "forward"),
+        ("box backward", "backward"),
+        ("box again", "runs again"),
+        ("box argument", "argument or cotangent"),
+        ("box forward result", "result"),
+        ("saved", "saved"),
+        ("shared", "saved, in the memory of another"),
+    )
+    for kind, label in shown:
+        found.append(f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" rx="{6 if kind[0] == "s" else 3}"/>')
+        found.append(f'<text class="left small" x="{x + 26:.0f}" y="46">{label}</text>')
+        x += 44 + 5.6 * len(label)
+    return found
+
+
+def _through_items(n: fx.Node) -> list[fx.Node]:
+    return [v for u in n.users for v in (_through_items(u) if is_item(u) else [u])]
+
+
+def _op(n: fx.Node) -> str:
+    func: Any = n.target
+    return str(func._schema.name.split("::")[1]) if isinstance(func, torch._ops.OpOverload) else str(getattr(func, "__name__", func))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        short = str(value.dtype).removeprefix("torch.").replace("float", "f").replace("int", "i")
+        return f"{'×'.join(map(str, value.shape)) or 'scalar'} {short}"
+    if isinstance(value, (list, tuple)):
+        return f"{sum(isinstance(v, torch.Tensor) for v in value)} tensors"
+    return ""
+
+
+def _pill_text(v: SavedValue) -> tuple[str, str]:
+    size = "shared" if v.shares else in_units(v.bytes)
+    shape = "×".join(map(str, v.shape)) or "scalar"
+    return size, f"{v.source.replace('aten.', '').replace('.default', '')} {shape}"

@@ -1,0 +1,110 @@
+"""Places for the boxes of a drawn graph: in layers by depth, with few crossings (Sugiyama, Tagawa and Toda 1981)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+GAP = 16.0  # between two boxes of a layer
+_SWEEPS = 12
+_BEND = 8.0  # the width of the place where a long edge passes a layer
+
+Edge = tuple[str, str]
+Key = str | tuple[str, str, int]  # a box, or the place where an edge passes a layer
+
+
+@dataclass
+class Layout:
+    """``x``: the middle of each box. ``layer``: its layer, from 0. ``bends``: for each edge the (layer, x) at which it passes the layers
+    between its ends. ``width``: of the whole. ``depth``: the number of layers."""
+
+    x: dict[str, float] = field(default_factory=dict)
+    layer: dict[str, int] = field(default_factory=dict)
+    bends: dict[Edge, list[tuple[int, float]]] = field(default_factory=dict)
+    width: float = 0.0
+    depth: int = 0
+
+
+def layout(nodes: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, float], late: Collection[str] = ()) -> Layout:
+    """Places for ``nodes``, which come in topological order. Those in ``late`` stand right before their first user."""
+    users: dict[str, list[str]] = {n: [] for n in nodes}
+    inputs: dict[str, list[str]] = {n: [] for n in nodes}
+    for a, b in dict.fromkeys(edges):
+        users[a].append(b)
+        inputs[b].append(a)
+    layer: dict[str, int] = {}
+    for n in nodes:
+        layer[n] = 1 + max((layer[a] for a in inputs[n]), default=-1)
+    for n in reversed(nodes):
+        if n in late and users[n]:
+            layer[n] = min(layer[b] for b in users[n]) - 1
+    depth = 1 + max(layer.values(), default=-1)
+    rows: list[list[Key]] = [[] for _ in range(depth)]
+    above: dict[Key, list[Key]] = {}
+    below: dict[Key, list[Key]] = {}
+    for n in nodes:
+        rows[layer[n]].append(n)
+    for a, b in dict.fromkeys(edges):
+        chain: list[Key] = [a, *((a, b, i) for i in range(layer[a] + 1, layer[b])), b]
+        for i, key in enumerate(chain[1:-1], layer[a] + 1):
+            rows[i].append(key)
+        for first, second in pairwise(chain):
+            below.setdefault(first, []).append(second)
+            above.setdefault(second, []).append(first)
+    x = _places(rows, above, below, widths)
+    left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
+    found = Layout(layer=layer, depth=depth, width=max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0) - left)
+    for row in rows:
+        for key in row:
+            if isinstance(key, str):
+                found.x[key] = x[key] - left
+    for a, b in dict.fromkeys(edges):
+        found.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
+    return found
+
+
+def _width(key: Key, widths: Mapping[str, float]) -> float:
+    return widths[key] if isinstance(key, str) else _BEND
+
+
+def _places(
+    rows: list[list[Key]], above: Mapping[Key, list[Key]], below: Mapping[Key, list[Key]], widths: Mapping[str, float]
+) -> dict[Key, float]:
+    """The middle of each box and bend. Down and up in turns, each row is put in the order of its neighbours' places, and near to them."""
+    x: dict[Key, float] = {}
+    for row in rows:
+        at = 0.0
+        for key in row:
+            at += _width(key, widths) / 2
+            x[key] = at
+            at += _width(key, widths) / 2 + GAP
+    for sweep in range(_SWEEPS):
+        downwards = sweep % 2 == 0
+        neighbours = above if downwards else below
+        for row in rows if downwards else reversed(rows):
+            wish = {key: median(x[k] for k in neighbours[key]) if key in neighbours else x[key] for key in row}
+            row.sort(key=wish.__getitem__)
+            x.update(_apart(row, wish, widths))
+    wish = {key: (x[key] + median(x[k] for k in (*above.get(key, ()), *below.get(key, ()), key))) / 2 for row in rows for key in row}
+    for row in rows:
+        x.update(_apart(row, wish, widths))
+    return x
+
+
+def _apart(row: Sequence[Key], wish: Mapping[Key, float], widths: Mapping[str, float]) -> dict[Key, float]:
+    """Places in this order, near to those wished and without overlaps. Boxes that would overlap move as one block around their mean."""
+    blocks: list[tuple[list[Key], list[float], float]] = []  # keys, their distances from the first, place of the first
+    for key in row:
+        keys, offsets, place = [key], [0.0], wish[key]
+        while blocks:
+            before, distances, start = blocks[-1]
+            needed = distances[-1] + (_width(before[-1], widths) + _width(keys[0], widths)) / 2 + GAP
+            if start + needed <= place:
+                break
+            blocks.pop()
+            keys, offsets = [*before, *keys], [*distances, *(needed + o for o in offsets)]
+            place = sum(wish[k] - o for k, o in zip(keys, offsets, strict=True)) / len(keys)
+        blocks.append((keys, offsets, place))
+    return {key: place + offset for keys, offsets, place in blocks for key, offset in zip(keys, offsets, strict=True)}
