@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, memory, report, transforms
+from benchmarks import calls, compiled, engine, memory, partitions, report, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
@@ -57,6 +57,8 @@ def main() -> int:
     for name, taken in imported.items():
         console.print(f"{name}: {taken:.2f} s of processor time beyond import torch (goal: at most 1)")
     kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
+    if kept is not None:
+        kept["compiled"] = partitions.tables(console, options.only)
     if options.json:
         report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept})
     return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))

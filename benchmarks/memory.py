@@ -133,9 +133,14 @@ def peak_of(p: Training, ours: bool) -> Peak:
     backward()
     del backward
     reset()
+    return Peak(peak_during(lambda: forward()()), kept)
+
+
+def peak_during(step: Callable[[], object]) -> int:
+    """The most bytes that are allocated at any time of ``step``, beyond those from before."""
     with _measured() as passed:
-        forward()()
-    return Peak(max(itertools.accumulate(_changes(passed))), kept)
+        step()
+    return max(itertools.accumulate(_changes(passed)))
 
 
 def _measured() -> Any:
@@ -243,7 +248,7 @@ def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
     }
 
 
-def _table(title: str, *columns: str, numbers: bool) -> Table:
+def empty_table(title: str, *columns: str, numbers: bool) -> Table:
     """An empty table. With `numbers`, all columns except the first are aligned to the right."""
     table = Table(title=title, title_justify="left")
     for place, column in enumerate(columns):
@@ -252,7 +257,7 @@ def _table(title: str, *columns: str, numbers: bool) -> Table:
 
 
 def _saved_table(console: Console, only: str) -> dict[str, Any]:
-    table = _table("saved for backward: references / storages / bytes", "program", "runtime", "torch", "", numbers=True)
+    table = empty_table("saved for backward: references / storages / bytes", "program", "runtime", "torch", "", numbers=True)
     data = {}
     for name, mine, theirs in of_programs(only):
         table.add_row(name, str(mine), str(theirs), "" if mine.within(theirs) else "[red]more[/red]")
@@ -263,7 +268,7 @@ def _saved_table(console: Console, only: str) -> dict[str, Any]:
 
 def _peak_table(console: Console, only: str) -> dict[str, Any]:
     columns = ("program", "peak", "torch", "ratio", "kept", "torch", "ratio")
-    table = _table("bytes of forward and backward: peak, and kept between the two", *columns, numbers=True)
+    table = empty_table("bytes of forward and backward: peak, and kept between the two", *columns, numbers=True)
     data = {}
     for p in trainings():
         if only.lower() in p.name.lower():
@@ -279,7 +284,7 @@ def _more_than_torch_table(console: Console, swept: Sequence[Swept]) -> dict[str
     compared = [(name, mine, theirs) for name, mine, theirs in swept if isinstance(mine, Held) and isinstance(theirs, Held)]
     more = [(name, mine, theirs) for name, mine, theirs in compared if not mine.within(theirs)]
     title = f"ops that keep more than under torch's engine: {len(more)} of {len(compared)} samples"
-    table = _table(title, "op", "runtime", "torch", numbers=False)
+    table = empty_table(title, "op", "runtime", "torch", numbers=False)
     data: dict[str, list[dict[str, Any]]] = {}
     for name, mine, theirs in more:
         table.add_row(name, str(mine), str(theirs))
@@ -296,7 +301,7 @@ def _not_compared_table(console: Console, swept: Sequence[Swept]) -> list[dict[s
         if isinstance(said, str)
     ]
     without = sum(isinstance(mine, str) or isinstance(theirs, str) for _, mine, theirs in swept)
-    table = _table(f"not compared: {without} of {len(swept)} samples", "op", "side", "error", numbers=False)
+    table = empty_table(f"not compared: {without} of {len(swept)} samples", "op", "side", "error", numbers=False)
     for error in errors:
         table.add_row(error["op"], error["side"], escape(error["error"]))
     console.print(table)
