@@ -94,25 +94,31 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | Non
             targets.append(leaf)
             x = plain[i] = leaf._inner
         if dynamic or not isinstance(x, _Tensor):
-            kinds.append(_kind(x, target is not None))
-        else:  # the common case, spared a call, and the objects of devices
-            layout, dtype = x.layout, x.dtype
-            try:
-                strides = x.stride() if layout is _STRIDED else None
-            except RuntimeError as error:
-                raise NestedTensor from error
-            conj = dtype in _COMPLEX and x.is_conj()
-            kinds.append((target is not None, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()))
+            kinds.append(kind_of(x, target is not None, dynamic))
+        else:
+            kinds.append(_fixed_kind(x, target is not None))
     return Call(leaves, plain, targets, kinds)
 
 
-def _kind(x: object, wanted: bool) -> Kind:
-    """The kind of an argument that may have any size or is no tensor."""
+def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
+    """The kind of an argument. ``dynamic``: a tensor may have any size."""
     if not isinstance(x, _Tensor):
         # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
         exact = x.__hash__ is not None and not isinstance(x, (float, complex))
         return wanted, type(x), x if exact else repr(x)
+    if not dynamic:
+        return _fixed_kind(x, wanted)
     return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg(), _order(x)
+
+
+def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
+    layout, dtype = x.layout, x.dtype
+    try:
+        strides = x.stride() if layout is _STRIDED else None
+    except RuntimeError as error:
+        raise NestedTensor from error
+    conj = dtype in _COMPLEX and x.is_conj()
+    return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()  # the object of a device costs more
 
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:

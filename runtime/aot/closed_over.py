@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -59,7 +60,25 @@ def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
     return tuple(found.values())
 
 
-Place = tuple[torch.Tensor, Callable[[], Any]]  # a tensor, and what looks its name up now
+@dataclass(frozen=True)
+class Place:
+    """Where a program finds a tensor that has a name: in a dictionary or in a cell of a closure."""
+
+    tensor: torch.Tensor
+    names: dict[str, Any] | CellType
+    name: str
+
+    def current(self) -> Any:
+        """What is there now."""
+        if isinstance(self.names, dict):
+            return self.names.get(self.name)
+        return getattr(self.names, "cell_contents", None)
+
+    def condition(self, constant: Callable[[Any], str]) -> str:
+        """Python source of the question whether the tensor is still there. ``constant``: a name for an object."""
+        if isinstance(self.names, dict):
+            return f"{constant(self.names)}.get({self.name!r}) is {constant(self.tensor)}"
+        return f"getattr({constant(self.names)}, 'cell_contents', None) is {constant(self.tensor)}"
 
 
 def places_of(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Place]:
@@ -67,15 +86,13 @@ def places_of(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.n
     wanted = {id(t): t for t in tensors}
     found: list[Place] = []
     for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
-        found += [(wanted[id(v)], functools.partial(names.get, name)) for name, v in names.items() if id(v) in wanted]
+        found += [Place(wanted[id(v)], names, name) for name, v in names.items() if id(v) in wanted]
     for x in _at_hand(f, 3):
         if isinstance(x, FunctionType):
             cells = [c for c in x.__closure__ or () if _is_set(c) and id(c.cell_contents) in wanted]
-            found += [(wanted[id(c.cell_contents)], functools.partial(getattr, c, "cell_contents", None)) for c in cells]
+            found += [Place(wanted[id(c.cell_contents)], c, "") for c in cells]
             names = x.__globals__
-            found += [
-                (wanted[id(names.get(n))], functools.partial(names.get, n)) for n in x.__code__.co_names if id(names.get(n)) in wanted
-            ]
+            found += [Place(wanted[id(names[n])], names, n) for n in x.__code__.co_names if id(names.get(n)) in wanted]
     return found
 
 

@@ -85,7 +85,7 @@ class ExportedGraph:
                 raise RuntimeError(f"argument {a.path} must have shape {list(a.shape)}, as exported; got {list(x.shape)}{hint}")
         abstraction = self.joint.abstraction
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
-        if abstraction is not None and not abstraction.holds(tensors):
+        if abstraction is not None and not abstraction.holds(*tensors):
             raise RuntimeError(
                 f"arguments of shapes {[list(t.shape) for t in tensors]} break a condition of the exported program: {self.signature.guards}"
             )

@@ -22,6 +22,7 @@ from .arguments import Call, Kind, enter, flatten, of_leaves
 from .backward import Backward, CompiledBackward
 from .closed_over import Place, modules_of, places_of
 from .compilers import Boxed, Compiler, as_boxed, examples
+from .guards import Take, guard
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
@@ -29,6 +30,8 @@ from .simplify import without_round_trips
 from .surroundings import autocast_enabled, surroundings, without_autocast
 
 _grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
+
+_WAYS = 4  # how many generated guards a call tries before it looks its program up
 
 
 class _CompiledProgram:
@@ -65,9 +68,8 @@ class _CompiledProgram:
     def takes(self, call: Call, recording: bool, dynamic: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
         joint = self.joint
-        for t, current in self.places:
-            if current() is not t:  # the name is bound to another tensor now
-                return None
+        if any(place.current() is not place.tensor for place in self.places):  # the name is bound to another tensor now
+            return None
         outside = enter(joint.closed_over, recording, dynamic) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None
@@ -79,9 +81,17 @@ class _CompiledProgram:
             if based is None:
                 return None
             every = based if outside is None else based.followed_by(outside)
-        if joint.abstraction is not None and not joint.abstraction.holds([p for p in every.plain if isinstance(p, torch.Tensor)]):
+        if joint.abstraction is not None and not joint.abstraction.holds(*(p for p in every.plain if isinstance(p, torch.Tensor))):
             return None
         return every
+
+    def guard(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
+        """What finds this program for calls like the present one without asking :meth:`takes`."""
+        joint = self.joint
+        if any(not group.identical for group in joint.groups):
+            return None
+        holds = joint.abstraction.holds if joint.abstraction is not None else None
+        return guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, recording)
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
@@ -243,26 +253,41 @@ def _function_of(recipe: Recipe) -> Callable[..., Any]:
     """The function that makes and runs the programs of ``recipe``."""
     fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
     programs: dict[Kind, list[_CompiledProgram]] = {}
+    ways: dict[Kind, tuple[tuple[Take, _CompiledProgram], ...]] = {}  # by state around a call: the last programs, with their guards
+
+    def found(around: Kind, spec: pytree.TreeSpec | None, entered: Call, recording: bool) -> tuple[_CompiledProgram, Call]:
+        """The program for a call, made if there is none, and what it takes."""
+        known = programs.setdefault((*around, *entered.kinds), [])
+        for program in known:
+            call = program.takes(entered, recording, dynamic)
+            if call is not None:
+                return program, call
+        program = recipe.program(spec, entered)
+        known.append(program)
+        call = program.takes(entered, recording, dynamic)
+        assert call is not None, "a program takes the call that it was made for"
+        return program, call
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        entered = None if SCOPE.levels or _dispatch_modes() else enter(given, recording, dynamic)
-        if entered is None:
+        if SCOPE.levels or _dispatch_modes():
             return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
-        key = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None, *entered.kinds)
-        known = programs.get(key)
-        if known is None:
-            known = programs.setdefault(key, [])
-        for program in known:
-            call = program.takes(entered, recording, dynamic)
+        around = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None)
+        recent = ways.get(around)
+        for take, known in recent or ():
+            call = take(given)
             if call is not None:
+                program = known
                 break
         else:
-            program = recipe.program(spec, entered)
-            known.append(program)
-            call = program.takes(entered, recording, dynamic)
-            assert call is not None, "a program takes the call that it was made for"
+            entered = enter(given, recording, dynamic)
+            if entered is None:
+                return fn(*args, **kwargs)
+            program, call = found(around, spec, entered, recording)
+            way = program.guard(given, entered.kinds, recording)
+            if way is not None:
+                ways[around] = ((way, program), *(recent or ())[: _WAYS - 1])
         if not autocast:
             return program(call)
         with without_autocast():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
+    SYMPY_INTERP,
     CallMethodKey,
     ConvertIntKey,
     DimDynamic,
@@ -90,6 +92,7 @@ class Abstraction:
         self.symbols: dict[Any, Place] = {}
         self.computed: dict[Any, fx.Node] = {}  # by expression
         self._guards: str | None = None
+        self._holds: Callable[..., bool] | None = None
 
     @classmethod
     def of(cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False) -> Abstraction | None:
@@ -191,9 +194,11 @@ class Abstraction:
             self._guards = " and ".join(parts)
         return self._guards
 
-    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
-        code = self.guards()
-        return not code or bool(self.shape_env.evaluate_guards_expression(code, list(tensors)))
+    def holds(self, *tensors: torch.Tensor) -> bool:
+        """Whether the graph is right for inputs like ``tensors``."""
+        if self._holds is None:
+            self._holds = _compiled_guards(self.guards(), len(self.inputs))
+        return self._holds(*tensors)
 
 
 class Given(Abstraction):
@@ -218,6 +223,21 @@ class Given(Abstraction):
 
     def guards(self) -> str:
         return ""
+
+
+def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
+    """A function of ``n`` tensors from the source of their guards, which asks each tensor for its sizes once."""
+    if not code:
+        return lambda *tensors: True
+    code = re.sub(r"L\['(t\d+)'\]", r"\1", code)
+    used = sorted(set(re.findall(r"\b(t\d+)\.size\(\)", code)))
+    code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
+    lines = [f"    {t}_sizes = {t}.shape" for t in used]
+    text = "\n".join([f"def holds({', '.join(f't{i}' for i in range(n))}):", *lines, f"    return bool({code})"])
+    names: dict[str, Any] = dict(SYMPY_INTERP)
+    exec(compile(text, "<guards of sizes>", "exec"), names)
+    holds: Callable[..., bool] = names["holds"]
+    return holds
 
 
 def _strides(t: torch.Tensor) -> Sequence[Any]:
