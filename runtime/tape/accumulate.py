@@ -14,7 +14,7 @@ from ..rules.sparse import in_layout
 from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
 from . import hooks
-from .leaf import Leaf
+from .leaf_protocol import Leaf
 
 _LARGE = 4096  # elements: from this size on, adding in place saves more than the check of other references costs
 _use_count = torch._C._storage_Use_Count

@@ -16,7 +16,7 @@ from ..seam.levels import Level, scope_outside
 from . import accumulate as adding
 from . import anomaly, hooks, profiling
 from .conform import conform
-from .leaf import Leaf
+from .leaf_protocol import Leaf
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from ..rules.record import extent
 from ..seam.levels import Level, Value
 from .conform import conform
-from .leaf import Leaf
+from .leaf_protocol import Leaf
 from .node_protocol import Hook as Hook
 from .node_protocol import Hooks as Hooks
 from .node_protocol import TapeNode

@@ -23,7 +23,7 @@ from ..rules.record import NestedMeta, parameters
 from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
 from . import anomaly, hooks
-from .leaf import Leaf
+from .leaf_protocol import Leaf
 from .metas import meta_of
 from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .node_protocol import Hook, Hooks
