@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._C import DispatchKey
+from torch._C import DispatchKey, _len_torch_dispatch_stack
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pre_dispatch, _set_mode_pre_dispatch
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..seam.level_mode import LevelMode
 from .trace import Trace
@@ -38,6 +39,15 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         LevelMode.__init__(self, level)
         self.__dict__["_dispatch_key"] = DispatchKey.PreDispatch
         self.around: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As :meth:`LevelMode.__torch_dispatch__`, but the mode of an inner level sees the call first. It sees ordinary calls only, so it
+        would see this one after the trace."""
+        inner = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
+        if isinstance(inner, LevelMode) and inner.level.number > self.level.number:
+            with _pop_mode_temporarily() as mode, self:
+                return mode.__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def __enter__(self) -> Any:
         _TURN.acquire()

@@ -217,8 +217,8 @@ class Trace(Level):
         if known is None:
             if self.abstraction is None and isinstance(t, FakeTensor):
                 raise RuntimeError(
-                    "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or trace with fake "
-                    f"arguments of the same mode.{here()}"
+                    "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or give fake arguments of "
+                    f"the same mode.{here()}"
                 )
             node = self.attribute(t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant")
             inner = t
