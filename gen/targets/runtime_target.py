@@ -78,7 +78,7 @@ class RuntimeTarget:
         return func.functionalize(f)
 
     def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
-        return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
+        return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real", _allow_non_fake_inputs=True)(*args)
 
     def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
         cuts: dict[str, Any] = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}

@@ -116,9 +116,9 @@ def _linear_part() -> Any:
             self.saved: dict[str, Saved] = {}
             self.numbers: dict[str, Any] = {}  # constants that are no tensors
 
-        def constant(self, t: torch.Tensor) -> Any:
+        def constant(self, t: torch.Tensor, literal: bool = False) -> Any:
             t = t.clone() if self.copying else t
-            known = super().constant(t)
+            known = super().constant(t, literal)
             if known._node.op == "get_attr":
                 self.saved.setdefault(str(known._node.target), Saved(t))
             return known

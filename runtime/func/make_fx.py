@@ -59,8 +59,9 @@ def make_fx(
     - ``_error_on_data_dependent_ops``: False makes a number that ``f`` reads from a tensor a constant of the graph. It is for values that
       are the same in every call.
     - ``proxy_module_inputs``: a module among the arguments is an input of the graph, and ``f`` gets a proxy of it.
-    - ``_allow_non_fake_inputs``, ``_allow_fake_constant``: real tensors beside fake ones are always allowed, and so are closed-over fake
-      tensors of the mode of the trace. Both keywords change nothing.
+    - ``_allow_non_fake_inputs``: in the modes ``"fake"`` and ``"symbolic"`` real tensors that ``f`` closes over become constants. Without
+      it they are refused.
+    - ``_allow_fake_constant``: it changes nothing. ``f`` may always close over fake tensors of the mode of the trace.
     - ``_disable_torch_fn_metadata_mode``: no ``torch_fn``.
 
     ``node.meta["val"]`` is a fake tensor in every mode. The generator of random numbers advances as by a call of ``f``, except on fake
@@ -77,6 +78,8 @@ def make_fx(
         out_spec: Any = None
         inputs = [x for x in flat if isinstance(x, torch.Tensor)]
         abstraction = Abstraction.of(inputs, dynamic=tracing_mode == "symbolic", fake=tracing_mode == "fake")
+        if abstraction is not None and tracing_mode != "real":
+            abstraction.allows_real_constants = _allow_non_fake_inputs
         root = _root(f) if record_module_stack else None
         functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
         provenance = Provenance(stacks=record_stack_traces or record_module_stack, root=root, functions=functions)

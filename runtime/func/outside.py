@@ -24,12 +24,15 @@ class OutsideMemory:
     def __init__(self) -> None:
         self.tensors: dict[int, Any] = {}  # by address of a storage: the storage
         self.saved: dict[int, Any] = {}  # likewise: its bytes before the first write
+        self.versions: list[tuple[torch.Tensor, int]] = []
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
         storage = _storage(t)
         if storage is not None:
             self.tensors[storage._cdata] = storage
+            if not t.is_inference():
+                self.versions.append((t, t._version))
 
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Copy the memory that a call of ``op`` is about to write to, if it comes from outside."""
@@ -45,11 +48,15 @@ class OutsideMemory:
                     self.saved.setdefault(storage._cdata, storage.clone())
 
     def restore(self) -> None:
-        """Put back what was written over."""
+        """Put back what was written over. The dispatcher has counted the writes, so the versions are put back as well."""
         for key, old in self.saved.items():
             self.tensors[key].copy_(old)
+        if self.saved:
+            tensors, versions = zip(*self.versions, strict=True)
+            torch._C._autograd._unsafe_set_version_counter(tensors, versions)
         self.saved.clear()
         self.tensors.clear()
+        self.versions.clear()
 
 
 def _storage(t: Any) -> Any:

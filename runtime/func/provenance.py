@@ -15,6 +15,7 @@ A line is noted as three numbers and names, and made a text only when somebody a
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import sys
 import sysconfig
@@ -36,10 +37,10 @@ from .torch_functions import Functions
 Line = tuple[str, int, str]  # file, line, function
 
 _USER, _LAYER, _INSIDE, _CALL, _BACKWARD, _START = range(6)
-_TORCH = str(Path(torch.__file__).parent)
-_LAYERS = str(Path(torch.nn.modules.__file__).parent)
-_OURS = str(Path(__file__).parent.parent)
-_STANDARD = sysconfig.get_paths()["stdlib"]
+_TORCH, _LAYERS, _OURS = (  # with a separator at the end: torchvision is not torch
+    str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(torch.nn.modules.__file__).parent, Path(__file__).parent.parent)
+)
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _GENERATED = ("<eval_with_key>", "<frozen", "<replay", "<__array_function__")
 _kinds: dict[str, int] = {
     torch.nn.modules.module.__file__: _CALL,

@@ -68,11 +68,11 @@ class Place:
         self.value = value
         self.proxy: fx.Proxy | None = None
 
-    def read(self) -> fx.Proxy:
+    def read(self, tracer: Any) -> fx.Proxy:
         if self.proxy is None:
             node = self.source if self.take is None else self.take(self.source)
             node.meta.setdefault("val", self.value)
-            self.proxy = fx.Proxy(node, fx.proxy.GraphAppendingTracer(node.graph))
+            self.proxy = fx.Proxy(node, tracer)
         return self.proxy
 
 
@@ -86,13 +86,20 @@ class Abstraction:
 
     def __init__(self, *, dynamic: bool = True, mode: FakeTensorMode | None = None) -> None:
         self.dynamic = dynamic
+        self.allows_real_constants = True
         self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True, static_shapes=not dynamic)
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.symbols: dict[Any, Place] = {}
         self.computed: dict[Any, fx.Node] = {}  # by expression
         self._guards: str | None = None
-        self._holds: Callable[..., bool] | None = None
+        self._proxies: Any = None
+
+    def _tracer(self, node: fx.Node) -> Any:
+        """What makes the proxies of sizes: one for all, since proxies of two do not mix."""
+        if self._proxies is None or self._proxies.graph is not node.graph:
+            self._proxies = fx.proxy.GraphAppendingTracer(node.graph)
+        return self._proxies
 
     @classmethod
     def of(cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False) -> Abstraction | None:
@@ -125,12 +132,17 @@ class Abstraction:
         self.symbols[symbol] = Place(node, None, size)
         return size
 
-    def constant(self, t: torch.Tensor) -> FakeTensor:
-        """A closed-over tensor. Its sizes are numbers."""
+    def constant(self, t: torch.Tensor, literal: bool = False) -> FakeTensor:
+        """A closed-over tensor, or a literal of the program's text. Its sizes are numbers."""
         if isinstance(t, FakeTensor):
             if t.fake_mode is not self.mode:
                 raise RuntimeError("the program closes over a fake tensor of another mode than that of the trace. Pass it as an argument.")
             return t
+        if not (self.allows_real_constants or literal):
+            raise RuntimeError(
+                "the program closes over a real tensor, and its arguments are fake. Please convert all Tensors to FakeTensors first: pass "
+                f"it as an argument. With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
+            )
         return self.mode.from_tensor(t, static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
@@ -139,6 +151,9 @@ class Abstraction:
             for dim, size in enumerate(numbers):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
                     self.symbols.setdefault(size.node.expr, Place(node, functools.partial(_number_of, func=func, dim=dim), size))
+        offset = fake.storage_offset() if fake.layout is torch.strided else 0
+        if isinstance(offset, torch.SymInt) and offset.node.expr.is_symbol:
+            self.symbols.setdefault(offset.node.expr, Place(node, functools.partial(_number_of, func=_NUMBERS["storage_offset"]), offset))
 
     def bind_results(self, node: fx.Node, out: Any) -> None:
         """Know where to read the sizes of ``out``, the result of ``node``, that depend on values, and the number that it is."""
@@ -158,7 +173,7 @@ class Abstraction:
         """Read what is still to be read of the result of ``node``, because its sizes are about to change in place."""
         for place in self.symbols.values():
             if place.source is node:
-                place.read()
+                place.read(self._tracer(node))
 
     def knows(self, size: Any) -> bool:
         """Whether a symbolic number is one of this trace, and not of an outer one."""
@@ -177,7 +192,11 @@ class Abstraction:
             )
         known = self.computed.get(expression)
         if known is None:
-            proxy = sympy_interp(_Sizes, {symbol: self.symbols[symbol].read() for symbol in expression.free_symbols}, expression)
+            proxy = sympy_interp(
+                _Sizes,
+                {symbol: self.symbols[symbol].read(self._tracer(self.symbols[symbol].source)) for symbol in expression.free_symbols},
+                expression,
+            )
             if not isinstance(proxy, fx.Proxy):
                 return proxy
             known = self.computed[expression] = proxy.node
@@ -252,9 +271,9 @@ _NUMBERS = {
 }
 
 
-def _number_of(node: fx.Node, func: Any, dim: int) -> fx.Node:
-    """A size or a stride of the result of ``node``."""
-    return node.graph.call_function(func, (node, dim))
+def _number_of(node: fx.Node, func: Any, dim: int | None = None) -> fx.Node:
+    """A size, a stride or the offset of the result of ``node``."""
+    return node.graph.call_function(func, (node,) if dim is None else (node, dim))
 
 
 def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:

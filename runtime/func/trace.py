@@ -79,6 +79,8 @@ class TracedValue(Value):
     def tolist(self) -> Any:
         if self._literal is not None:
             return self._literal.tolist()
+        if self._level.reads == "symbol":
+            return [t.tolist() for t in self.unbind()] if self.dim() else self.item()
         raise _escape("tolist()")
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -211,8 +213,9 @@ class Trace(Level):
             self.provenance.note(node)
         return node
 
-    def constant(self, t: torch.Tensor) -> TracedValue:
-        """A tensor that the program closes over: an attribute of the graph module, not a copy, so later changes of it are seen."""
+    def constant(self, t: torch.Tensor, literal: bool = False) -> TracedValue:
+        """A tensor that the program closes over, or a literal of its text. It is an attribute of the graph module and no copy, so later
+        changes of it are seen."""
         known: TracedValue | None = self.constants.get(id(t))
         if known is None:
             if self.abstraction is None and isinstance(t, FakeTensor):
@@ -222,14 +225,16 @@ class Trace(Level):
                 )
             node = self.attribute(t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant")
             inner = t
-            if not isinstance(t, Value):
+            if type(t) in (torch.Tensor, torch.nn.Parameter):
+                inner = t.data  # with a version of its own: a write of the trace is undone
+            elif not isinstance(t, Value):
                 inner = t.detach() if t.requires_grad else t
             elif not t._level.number:  # of the eager session: its tape has nothing to do with the trace
                 inner = constant_of(t.detach())
             if self.abstraction is not None:
-                inner = self.abstraction.constant(inner)
+                inner = self.abstraction.constant(inner, literal)
             else:
-                self.outside.hold(inner)
+                self.outside.hold(t)
             known = self.constants[id(t)] = self.wrap(inner, node)
             self.held.append(t)
         return known
@@ -239,7 +244,7 @@ class Trace(Level):
         if name in QUESTIONS:
             return QUESTIONS[name](self.lowered(args[0]))
         if func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
-            return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone()),), kwargs)
+            return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone(), literal=True),), kwargs)
         if self.fixed_sizes and _size_depends_on_values(func, args):
             self._refuse_size(func)
         table = self.decompositions.get(func)
