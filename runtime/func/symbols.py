@@ -93,6 +93,7 @@ class Abstraction:
         self.symbols: dict[Any, Place] = {}
         self.computed: dict[Any, fx.Node] = {}  # by expression
         self._guards: str | None = None
+        self._holds: Callable[..., bool] | None = None
         self._proxies: Any = None
 
     def _tracer(self, node: fx.Node) -> Any:
