@@ -1,94 +1,59 @@
-"""Export: a program as a functional graph with an explicit signature and the conditions under which it is right."""
+"""Export: a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs without this package."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ArgumentSpec,
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
 from torch.utils import _pytree as pytree
 
-from ..seam.levels import Value
-from ..session.tensor import unwrap
-from .joint import Joint, joint_graph
+from ..func.functional_call import functional_call
+from ..func.symbols import SYMBOLIC
+from ..seam.shells import make_subclass
+from .dims import ExportedSizes, specs_of
+from .flat_export import Loss, captured, refuse_missing_gradients
+from .joint import Joint, leaf_of
+from .simplified import plain
+
+aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One leaf of the arguments: a tensor (dtype, shape as traced) or a constant, which must be given again as it was."""
+class Exported(ExportedProgram):
+    """An exported program. Its ``module()`` also refuses ``1.0`` and ``True`` for the constant 1. A loaded program does not."""
 
-    name: str
-    path: str
-    dtype: torch.dtype | None
-    shape: tuple[int, ...] | None
-    constant: Any = None
+    def module(self, check_guards: bool = True) -> fx.GraphModule:
+        """The program as a module with its parameters and buffers."""
+        module = super().module(check_guards)
+        assert self.example_inputs is not None
+        examples = pytree.tree_leaves(self.example_inputs)
+        structure = self.call_spec.in_spec
 
+        def check(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            if spec != structure:
+                return  # torch refuses it
+            for i, (x, example) in enumerate(zip(leaves, examples, strict=True)):
+                if not isinstance(example, torch.Tensor) and type(x) is not type(example):
+                    raise RuntimeError(f"argument {i} was {example!r} at export and is a constant of the program; got {x!r}")
 
-@dataclass(frozen=True)
-class Signature:
-    """``inputs``: the leaves of the arguments in order; ``mutated``: names of the inputs that the program changes;
-    ``outputs``: names of the results; ``constants``: tensors that the program closes over, by the name of the placeholder or attribute;
-    ``guards``: what must hold of the sizes, as Python source (dynamic only)."""
-
-    inputs: tuple[Argument, ...]
-    mutated: tuple[str, ...]
-    outputs: tuple[str, ...]
-    constants: tuple[str, ...]
-    guards: str
-
-
-class ExportedGraph:
-    """An exported program. Call it, or take :meth:`module`, :attr:`graph_module` and :attr:`signature`."""
-
-    def __init__(self, joint: Joint, signature: Signature, in_spec: pytree.TreeSpec, dynamic: bool) -> None:
-        self.joint = joint
-        self.graph_module: fx.GraphModule = joint.module
-        self.signature = signature
-        self.in_spec = in_spec
-        self.dynamic = dynamic
-
-    @property
-    def graph(self) -> fx.Graph:
-        return self.graph_module.graph
-
-    def module(self) -> ExportedGraph:
-        """What runs: the exported program itself checks its arguments, restores mutations and rebuilds the results."""
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self.in_spec:
-            raise RuntimeError(f"the exported program takes arguments of the structure {self.in_spec}, not {spec}")
-        plain = [unwrap(x) if isinstance(x, Value) else x for x in flat]
-        self._check(plain)
-        with torch.no_grad():
-            arguments = [*plain, *(unwrap(t) if isinstance(t, Value) else t.detach() for t in self.joint.closed_over)]
-            results = self.graph_module.forward(*arguments)
-            written = self.joint.boundary.written
-            for i, new in zip(written, results, strict=False):
-                self.joint.boundary.inputs[i].write(arguments[i], new, False)
-        return pytree.tree_unflatten(list(results[len(written) :]), self.joint.out_spec)
-
-    def _check(self, flat: Sequence[Any]) -> None:
-        for x, a in zip(flat, self.signature.inputs, strict=True):
-            if a.dtype is None:
-                if isinstance(x, torch.Tensor) or x != a.constant:
-                    raise RuntimeError(f"argument {a.path} was {a.constant!r} at export and is a constant of the program; got {x!r}")
-                continue
-            if not isinstance(x, torch.Tensor) or x.dtype is not a.dtype:
-                raise RuntimeError(f"argument {a.path} must be a tensor of {a.dtype}; got {getattr(x, 'dtype', type(x))}")
-            assert a.shape is not None
-            if len(x.shape) != len(a.shape) or not (self.dynamic or x.shape == a.shape):
-                hint = "" if self.dynamic else "; export with dynamic=True for a program of other sizes"
-                raise RuntimeError(f"argument {a.path} must have shape {list(a.shape)}, as exported; got {list(x.shape)}{hint}")
-        abstraction = self.joint.abstraction
-        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
-        if abstraction is not None and not abstraction.holds(*tensors):
-            raise RuntimeError(
-                f"arguments of shapes {[list(t.shape) for t in tensors]} break a condition of the exported program: {self.signature.guards}"
-            )
+        module.register_forward_pre_hook(check, with_kwargs=True)
+        return module
 
 
 def export(
@@ -96,40 +61,249 @@ def export(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
+    dynamic_shapes: Any = None,
     dynamic: bool = False,
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
-) -> ExportedGraph:
-    """``f`` on ``args`` as a graph without mutation. Sizes are constants, checked at every call; with ``dynamic`` they are free up to
-    the conditions that ``f`` itself puts on them (``signature.guards``)."""
-    paths, in_spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
-    flat = [unwrap(x) if isinstance(x, Value) else x for _, x in paths]
+    output_loss_index: int | None = None,
+) -> ExportedProgram:
+    """``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
 
-    def call(*values: Any) -> Any:
-        a, k = pytree.tree_unflatten(list(values), in_spec)
-        return f(*a, **k)
+    >>> program = export(torch.nn.Linear(2, 1), (torch.ones(3, 2),))
+    >>> program.graph_signature.parameters
+    ('weight', 'bias')
+    >>> program.module()(torch.zeros(3, 2)).shape
+    torch.Size([3, 1])
 
-    with torch.no_grad():
-        joint = joint_graph(call, flat, [False] * len(flat), dynamic=dynamic, decompositions=decompositions, whole=True)
-    reshaped = [i for i, x in enumerate(joint.boundary.inputs) if x.reshaped]
-    if reshaped:
-        raise RuntimeError(f"the program changes sizes or strides of its argument {reshaped[0]} in place; use the op that returns a view")
-    names = [n.name for n in joint.module.graph.nodes if n.op == "placeholder"]
-    inputs = tuple(_argument(name, path, x) for name, (path, _), x in zip(names, paths, flat, strict=False))
-    written = joint.boundary.written
-    output = next(n for n in joint.module.graph.nodes if n.op == "output")
-    results = list(output.args[0])[len(written) :]
-    signature = Signature(
-        inputs,
-        tuple(names[i] for i in written),
-        tuple(r.name if isinstance(r, fx.Node) else repr(r) for r in results),
-        (*names[len(flat) :], *(str(n.target) for n in joint.module.graph.nodes if n.op == "get_attr")),
-        joint.abstraction.guards() if joint.abstraction is not None else "",
-    )
-    return ExportedGraph(joint, signature, in_spec, dynamic)
+    Sizes are constants. ``dynamic_shapes`` makes them free, by ``torch.export.Dim`` as in ``torch.export.export``; ``dynamic`` stands for
+    ``Dim.AUTO`` everywhere. Parameters and buffers of a module are those of the program, and ``f`` itself stays as it is. A write to a
+    buffer or an argument is an output of the graph, which ``module()`` carries out. Tensors that a function closes over are constants.
+
+    ``output_loss_index``: the program is one of training. It gives the gradients of this result too: ``module()`` returns (results,
+    gradients by name of a parameter or input). A parameter with two names has one gradient.
+
+    ``ValueError`` if the program needs more of a size than its Dim says. ``RuntimeError`` for what a graph cannot do, such as a change of
+    an argument's sizes in place.
+    """
+    kwargs = dict(kwargs or {})
+    given = _Given(f, [*args], kwargs)
+    if output_loss_index is not None and not isinstance(f, torch.nn.Module):
+        raise TypeError("a program of training is exported from a module, whose parameters have the gradients")
+    if dynamic:
+        dynamic_shapes = [_all_automatic(x) for x in (*args, *kwargs.values())]
+    loss = None if output_loss_index is None else Loss(output_loss_index)
+    wanted = [loss is not None and isinstance(x, torch.Tensor) and x.requires_grad for x in given.leaves]
+    sizes = None
+    if dynamic_shapes is not None:
+        specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
+        sizes = ExportedSizes(specs, given.described)
+    joint = captured(given.call, given.leaves, given.described, wanted=wanted, loss=loss, decompositions=decompositions, abstraction=sizes)
+    refuse_missing_gradients(joint, given.described)
+    return _Container(joint, given, loss).program(sizes)
 
 
-def _argument(name: str, path: pytree.KeyPath, x: object) -> Argument:
-    where = pytree.keystr(path[1:])
+def _all_automatic(x: Any) -> Any:
+    """``Dim.AUTO`` for each dimension of the tensors in a tree of lists, tuples and dicts."""
     if isinstance(x, torch.Tensor):
-        return Argument(name, where, x.dtype, tuple(x.shape))
-    return Argument(name, where, None, None, x)
+        return dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO)
+    if isinstance(x, Mapping):
+        return {key: _all_automatic(value) for key, value in x.items()}
+    return [_all_automatic(value) for value in x] if isinstance(x, (list, tuple)) else None
+
+
+class _Given:
+    """A program and its arguments as one list of leaves: parameters, buffers, then the leaves of the arguments.
+
+    ``state``: name and tensor of each parameter and buffer, a shared one under its first name. ``described``: the leaves in words.
+    """
+
+    def __init__(self, f: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.f = f
+        self.params: dict[str, Any] = dict(f.named_parameters()) if isinstance(f, torch.nn.Module) else {}
+        self.buffers: dict[str, Any] = dict(f.named_buffers()) if isinstance(f, torch.nn.Module) else {}
+        self.state = {**self.params, **self.buffers}
+        paths, self.in_spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
+        self.user = [x for _, x in paths]
+        self.leaves = [*self.state.values(), *self.user]
+        self.names = _names(f, [path for path, _ in paths])
+        self.described = [*(f"parameter or buffer {n!r}" for n in self.state), *(f"argument {pytree.keystr(p[1:])}" for p, _ in paths)]
+        self.args = pytree.tree_map(plain, (tuple(args), kwargs))
+
+    def call(self, *values: Any) -> Any:
+        n = len(self.state)
+        args, kwargs = pytree.tree_unflatten(list(values[n:]), self.in_spec)
+        if not isinstance(self.f, torch.nn.Module):
+            return self.f(*args, **kwargs)
+        return functional_call(self.f, dict(zip(self.state, values[:n], strict=True)), args, kwargs)
+
+    def persistent(self, buffer: str) -> bool:
+        assert isinstance(self.f, torch.nn.Module)
+        path, _, name = buffer.rpartition(".")
+        return name not in self.f.get_submodule(path)._non_persistent_buffers_set
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the program keeps: parameters and persistent buffers, plain ones, a shared one under each of its names."""
+        if not isinstance(self.f, torch.nn.Module):
+            return {}
+        found: dict[int, Any] = {}
+        return {name: found.setdefault(id(t), _plain_parameter(t)) for name, t in self.f.state_dict(keep_vars=True).items()}
+
+
+def _plain_parameter(t: Any) -> Any:
+    if isinstance(t, torch.nn.Parameter) and plain(t) is not t:
+        return make_subclass(torch.nn.Parameter, plain(t).detach(), t.requires_grad)  # torch's own constructor may make one of the session
+    return plain(t)
+
+
+def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
+    """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
+    called = f.forward if isinstance(f, torch.nn.Module) else f
+    try:
+        known = [p.name for p in inspect.signature(called).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    except (TypeError, ValueError):
+        known = []
+    names = []
+    for path in paths:
+        kind, first, *rest = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
+        head = str(first) if kind == 1 or not isinstance(first, int) else known[first] if first < len(known) else f"args_{first}"
+        names.append("_".join([head, *map(str, rest)]))
+    return names
+
+
+class _Container:
+    """Puts a captured graph into the form of an ``ExportedProgram``."""
+
+    def __init__(self, joint: Joint, given: _Given, loss: Loss | None) -> None:
+        self.joint, self.given, self.loss = joint, given, loss
+        self.module = joint.module
+        self.graph = joint.module.graph
+        self.constants: dict[str, Any] = {}
+
+    def program(self, sizes: ExportedSizes | None) -> Exported:
+        ranges = {} if sizes is None else sizes.ranges()
+        if sizes is not None:
+            sizes.write_conditions(self.graph)
+        _describe_sizes(self.graph)
+        inputs, placeholders = self._inputs()
+        self._check_layouts(placeholders)
+        outputs = self._outputs(placeholders)
+        call = ModuleCallSignature([], [], self.given.in_spec, self._out_spec())
+        made = Exported(
+            root=self.module,
+            graph=self.graph,
+            graph_signature=ExportGraphSignature(inputs, outputs),
+            state_dict=self.given.state_dict(),
+            range_constraints=ranges,
+            module_call_graph=[ModuleCallEntry("", call)],
+            example_inputs=self.given.args,
+            constants=self.constants,
+        )
+        made._guards_code = []  # the graph has these conditions
+        return made
+
+    def _inputs(self) -> tuple[list[InputSpec], list[fx.Node]]:
+        """The records of the inputs, and the placeholders of parameters, buffers and arguments. Constants become inputs before these."""
+        given = self.given
+        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        n_state = len(given.state)
+        specs = []
+        for node, (name, t) in zip(placeholders, given.state.items(), strict=False):
+            parameter = name in given.params
+            self._rename(node, ("p_" if parameter else "b_") + name.replace(".", "_"))
+            persistent = None if parameter else given.persistent(name)
+            if persistent is False:
+                self.constants[name] = plain(t)
+            specs.append(InputSpec(InputKind.PARAMETER if parameter else InputKind.BUFFER, TensorArgument(node.name), name, persistent))
+        specs += self._lift_constants(placeholders[n_state] if placeholders[n_state:] else None)
+        for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
+            self._rename(node, name)
+            if not isinstance(x, torch.Tensor):
+                node.meta["val"] = x
+            specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
+        return specs, placeholders
+
+    def _rename(self, node: fx.Node, name: str) -> None:
+        node._rename(name)
+        node.target = node.name
+
+    def _lift_constants(self, before: fx.Node | None) -> list[InputSpec]:
+        specs = []
+        first = before or next((n for n in self.graph.nodes if n.op != "placeholder"), None)
+        for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
+            name = str(node.target)
+            value = getattr(self.module, name)
+            if not isinstance(value, torch.Tensor):
+                continue
+            with self.graph.inserting_before(first):
+                lifted = self.graph.placeholder(f"c{name}")
+            lifted.meta = node.meta
+            node.replace_all_uses_with(lifted)
+            self.graph.erase_node(node)
+            self.constants[name] = plain(value).detach()
+            specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted.name), name))
+        return specs
+
+    def _check_layouts(self, placeholders: Sequence[fx.Node]) -> None:
+        """Check dtype and device of each argument in the graph, and strides where the graph depends on them."""
+        first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+                strides = list(x.stride()) if _takes_memory_as_it_lies(node) else None
+                with self.graph.inserting_before(first):
+                    options: dict[str, Any] = {"device": x.device, "layout": x.layout}
+                    self.graph.call_function(aten._assert_tensor_metadata.default, (node, None, strides, x.dtype), options)
+
+    def _outputs(self, placeholders: Sequence[fx.Node]) -> list[OutputSpec]:
+        joint, given = self.joint, self.given
+        output = self.graph.output_node()
+        results: Any = output.args[0]
+        output.args = (tuple(results),)
+        owners = [*given.state, *(p.name for p in placeholders[len(given.state) :])]
+        n_params, n_state = len(given.params), len(given.state)
+        specs = []
+        for r, i in zip(results, joint.boundary.written, strict=False):
+            kind = OutputKind.PARAMETER_MUTATION if i < n_params else OutputKind.BUFFER_MUTATION
+            specs.append(OutputSpec(kind if i < n_state else OutputKind.USER_INPUT_MUTATION, _argument(r), owners[i]))
+        loss = None if self.loss is None else leaf_of(joint.out_spec, self.loss.number)
+        for number, r in enumerate(results[len(specs) : joint.n_forward]):
+            specs.append(OutputSpec(OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT, _argument(r), None))
+        for r, i in zip(results[joint.n_forward :], joint.boundary.differentiated, strict=True):
+            kind = OutputKind.GRADIENT_TO_PARAMETER if i < n_params else OutputKind.GRADIENT_TO_USER_INPUT
+            specs.append(OutputSpec(kind, _argument(r), owners[i]))
+        return specs
+
+    def _out_spec(self) -> pytree.TreeSpec:
+        if self.loss is None:
+            return self.joint.out_spec
+        names = [*self.given.state, *self.given.names]
+        gradients = dict.fromkeys((names[i] for i in self.joint.boundary.differentiated), 0)
+        results = pytree.tree_unflatten([0] * self.joint.out_spec.num_leaves, self.joint.out_spec)
+        return pytree.tree_structure((results, gradients))
+
+
+def _argument(r: Any) -> ArgumentSpec:
+    if not isinstance(r, fx.Node):
+        return ConstantArgument("", r)
+    value = r.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return TensorArgument(r.name)
+    return SymIntArgument(r.name) if isinstance(value, SYMBOLIC) else ConstantArgument(r.name, value)
+
+
+def _describe_sizes(graph: fx.Graph) -> None:
+    """Note the value of each step of a computation of sizes, as torch's verifier demands."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            values = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            node.meta["val"] = node.target(*values[0], **values[1]) if not isinstance(node.target, torch._ops.OpOverload) else None
+
+
+def _takes_memory_as_it_lies(node: fx.Node) -> bool:
+    """Whether the graph reads the memory of an argument by strides that are constants of the program."""
+    for user in node.users:
+        func: Any = user.target
+        if func in (aten.as_strided.default, aten.as_strided_scatter.default):
+            return True
+        is_view = isinstance(func, torch._ops.OpOverload) and any(a.alias_info is not None for a in func._schema.arguments)
+        if is_view and _takes_memory_as_it_lies(user):
+            return True
+    return False

@@ -182,7 +182,7 @@ def aot_export_module(
     dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
     loss = Loss(output_loss_index) if trace_joint and output_loss_index is not None else None
     joint = captured(call, leaves, names, wanted=wanted, loss=loss, decompositions=decompositions, dynamic=dynamic, abstraction=abstraction)
-    _refuse_missing_gradients(joint, names)
+    refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
     _as_tuple(joint)
     whole_spec = pytree.tree_structure(((*[0] * n, *args), kwargs or {}))
@@ -196,7 +196,7 @@ def _as_tuple(joint: Joint) -> None:
     joint.module.recompile()
 
 
-def _refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
+def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
     results: Any = joint.module.graph.output_node().args[0]
     for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
         if g is None:
