@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..func.symbols import Abstraction, Given
 from .aliasing import sharing
+from .before_dispatch import traced_before_dispatch
 from .joint import Joint, joint_graph, leaf_of
 from .signature import BackwardSignature, GraphSignature
 from .simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
@@ -156,8 +157,9 @@ def aot_export_module(
 
     The graph takes parameters, buffers and the leaves of the arguments. It writes to nothing: the new values of what ``mod`` writes to are
     its first results. With ``trace_joint`` the gradients of result ``output_loss_index`` come last: of every parameter and argument that
-    requires grad. A shared parameter is an input under each of its names, and each has the gradient of its own uses. ``dynamic_shapes``:
-    whether sizes are symbols. ``mod`` itself stays as it is.
+    requires grad. A shared parameter is an input under each of its names, and each has the gradient of its own uses. ``pre_dispatch``: a
+    graph to differentiate later, with switches of the grad mode as calls, and with convolutions, ``linear``, ``matmul``, normalizations and
+    attention whole. ``dynamic_shapes``: whether sizes are symbols. ``mod`` itself stays as it is.
 
     ``RuntimeError`` for changes of sizes or strides of an input, for a write to an input that requires grad or that shares memory with
     another, for results other than the loss that require grad, and for a parameter that the loss does not depend on.
@@ -177,16 +179,33 @@ def aot_export_module(
         positional, keywords = pytree.tree_unflatten(list(values[n:]), in_spec)
         return lifted(*values[:n], *positional, **keywords)
 
+    whole_spec = pytree.tree_structure(((*[0] * n, *args), kwargs or {}))
     names = [*(f"parameter or buffer {name!r}" for name in state), *(f"argument {i}" for i in range(len(user)))]
     wanted = [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
     dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
+    if pre_dispatch:
+        return _before_dispatch(call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic)
     loss = Loss(output_loss_index) if trace_joint and output_loss_index is not None else None
     joint = captured(call, leaves, names, wanted=wanted, loss=loss, decompositions=decompositions, dynamic=dynamic, abstraction=abstraction)
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
     _as_tuple(joint)
-    whole_spec = pytree.tree_structure(((*[0] * n, *args), kwargs or {}))
     return joint.module, _signature(joint, placeholders, list(params), list(buffers), whole_spec, loss)
+
+
+def _before_dispatch(
+    call: Callable[..., Any],
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    state: tuple[list[str], list[str]],
+    in_spec: pytree.TreeSpec,
+    decompositions: Table | None,
+    dynamic: bool,
+) -> tuple[fx.GraphModule, GraphSignature]:
+    joint = traced_before_dispatch(call, [plain(x) for x in leaves], decompositions, dynamic)
+    _refuse_writes(joint, [plain(x) for x in leaves], names)
+    placeholders = named(joint, len(leaves))
+    return joint.module, _signature(joint, placeholders, *state, in_spec, None)
 
 
 def _as_tuple(joint: Joint) -> None:

@@ -114,13 +114,15 @@ class FunctionalValue(Value):
 
 
 class FunctionalLevel(Level):
-    """One running functionalization. ``views``: whether views are replaced by copies, too."""
+    """One running functionalization. ``views``: whether views are replaced by copies, too. ``whole``: composite ops, without writes or
+    results that are views, which are not decomposed."""
 
-    __slots__ = ("closed_over", "held", "mode", "views")
+    __slots__ = ("closed_over", "held", "mode", "views", "whole")
     what = "functionalize"
 
-    def __init__(self, remove: str = "mutations") -> None:
+    def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
         super().__init__()
+        self.whole = whole
         self.views = remove == "mutations_and_views"
         self.mode = LevelMode(self)
         self.closed_over: dict[int, FunctionalValue] = {}
@@ -212,7 +214,7 @@ class FunctionalLevel(Level):
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
-        if op.composite:
+        if op.composite and func not in self.whole:
             with self.mode:
                 return func.decompose(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it

@@ -188,3 +188,38 @@ class TestJointSimple:
     def test_what_would_change_the_calling_convention_is_refused(self, f: Any, args: Any, says: str, joint: bool) -> None:
         with pytest.raises(RuntimeError, match=says):
             aot_export_joint_simple(f, args, trace_joint=joint)
+
+
+def test_a_graph_before_dispatch_switches_the_grad_mode_and_has_composite_ops_whole() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            y = self.norm(self.conv(x))
+            with torch.no_grad():
+                z = y * 3
+                z.add_(1)
+            return ((y.reshape(-1) * z.view(-1)).sum(),)
+
+    module, x = Net(), torch.randn(2, 1, 3, 3)
+    graph, s = aot_export_module(module, (x,), trace_joint=False, pre_dispatch=True)
+    called = [n.target for n in graph.graph.nodes if n.op == "call_function"]
+    assert torch.ops.aten.conv2d.default in called
+    modes = [n.args for n in graph.graph.nodes if n.target is torch._C._set_grad_enabled]
+    assert modes == [(False,), (True,)] and len(s.buffers_to_mutate) == 3
+    *_, loss = graph(*module.parameters(), *module.buffers(), x)
+    loss.backward()
+    found = [p.grad for p in module.parameters()]
+    module.zero_grad()
+    (expected,) = module(x)
+    expected.backward()
+    torch.testing.assert_close([loss.detach(), *found], [expected.detach(), *(p.grad for p in module.parameters())])
+
+
+def test_a_graph_before_dispatch_has_no_gradients_of_its_own() -> None:
+    with pytest.raises(RuntimeError, match="pre_dispatch is not supported"):
+        aot_export_module(Loss(), (torch.ones(2, 3),), trace_joint=True, output_loss_index=1, pre_dispatch=True)
+    with pytest.raises(RuntimeError, match=r"received a metadata mutation: argument 0 .*aten::t_"):
+        aot_export_module(Calls(lambda w, a: (a.t_() * 1,)), (torch.ones(2, 3),), trace_joint=False, pre_dispatch=True)
