@@ -181,6 +181,9 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     picked = broadcast_shape(lines.shape, *(t.shape for t in chosen))[1:]
     kept = [x.shape[d + 1] for d in others]
     shape = [*kept[:place], *picked, *kept[place:]]
+    own = list(values.shape[int(batched[2]) :])
+    if len(own) > len(shape):  # the batch below would take its first dimension for the batch dimension
+        raise RuntimeError(f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing result of shape {shape}")
     if batched[2]:
         values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
     values = values.expand(size, *shape)
