@@ -69,9 +69,13 @@ class Parts:
         return set(self.forward)
 
     def saved(self, chosen: Iterable[fx.Node]) -> list[fx.Node]:
-        """What the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a call with several results, those items that
-        somebody uses; and values of the forward that are gradients themselves."""
-        every = dict.fromkeys([*_without_tuples(chosen), *(g for g in self.gradients if g in self.forward_set)])
+        """What the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a call with several results, the items that only
+        the backward asks for; and values of the forward that are gradients themselves."""
+        every: dict[fx.Node, None] = {}
+        for n in chosen:
+            several = isinstance(n.meta.get("val"), (list, tuple))
+            every.update(dict.fromkeys([u for u in n.users if is_item(u) and u in self.backward] if several else [n]))
+        every.update(dict.fromkeys(g for g in self.gradients if g in self.forward_set))
         return [*(n for n in every if not is_size(n)), *(n for n in every if is_size(n))]
 
     def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
@@ -143,17 +147,6 @@ def _described(n: fx.Node) -> dict[str, Any]:
     if "tensor_meta" not in meta and isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
         meta["tensor_meta"] = _extract_tensor_metadata(value)
     return meta
-
-
-def _without_tuples(nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """Calls with several results are saved by those of their items that somebody uses."""
-    out: list[fx.Node] = []
-    for n in nodes:
-        if isinstance(n.meta.get("val"), (list, tuple)):
-            out.extend(u for u in n.users if is_item(u))
-        else:
-            out.append(n)
-    return out
 
 
 def _closure(start: Iterable[fx.Node], following: Callable[[fx.Node], Any]) -> set[fx.Node]:
