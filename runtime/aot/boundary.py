@@ -62,10 +62,10 @@ class Input:
         if not self.written:
             return
         if recorded:
-            target.copy_(new)
+            _copy_into(target, new)
         else:
             with torch.no_grad():
-                (target if self.counted else target.data).copy_(new)
+                _copy_into(target if self.counted else target.data, new)
         for _ in range(self.counted - 1):
             torch._C._increment_version([target])
 
@@ -75,6 +75,15 @@ class Input:
             func = step.in_place()
             assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
             func(target, *step.rest, **step.kwargs)
+
+
+def _copy_into(target: Any, new: torch.Tensor) -> None:
+    """Copy ``new`` into ``target``, of an expanded dimension once. The program gave all elements of it one value, else it had raised."""
+    if target.layout is torch.strided and 0 in target.stride():
+        for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+            if size > 1 and stride == 0:
+                target, new = target.narrow(d, 0, 1), new.narrow(d, 0, 1)
+    target.copy_(new)
 
 
 class Made(Enum):

@@ -26,7 +26,7 @@ from ..session.tensor import SESSION
 class ClosedOver(EnteringMode):
     """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor.
 
-    ``found``: those tensors, in the order in which the program met them.
+    ``found``: those tensors, in the order in which the program met them. Generators from outside have their state back afterwards.
     """
 
     def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
@@ -34,8 +34,16 @@ class ClosedOver(EnteringMode):
         self.enter = enter
         self.found: list[torch.Tensor] = []
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
+        self._states: dict[torch.Generator, torch.Tensor] = {}
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        for generator, state in self._states.items():
+            generator.set_state(state)
 
     def value(self, t: Any) -> Any:
+        if isinstance(t, torch.Generator) and t not in self._states:
+            self._states[t] = t.get_state()
         if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level is not SESSION):
             return t
         known = self._values.get(id(t))
@@ -48,6 +56,8 @@ class ClosedOver(EnteringMode):
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside
         args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
+        if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
+            return args[0].detach_()
         return func(*args, **kwargs)
 
 

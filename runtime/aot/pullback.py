@@ -63,9 +63,6 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
             return Pullback(refused=f"it draws random numbers ({n.target}), and what was saved does not tell them")
         stack.extend(n.all_input_nodes)
     numbers = tuple(i for n, i in primals.items() if n in found)
-    written = [i for i in numbers if boundary.inputs[i].written]
-    if written:
-        return Pullback(refused=f"it writes to its argument {written[0]}, whose earlier value the second derivative needs")
     return Pullback(numbers, tuple(i for n, i in given.items() if n in found), frozenset(found - primals.keys()))
 
 

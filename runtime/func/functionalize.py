@@ -30,6 +30,7 @@ from ..tape.values import GradValue, edge_of
 from .scatter import copying_form, put_back
 
 aten = torch.ops.aten
+_dense = torch.ops.aten.is_non_overlapping_and_dense
 _overloads: dict[Any, Any] = {}
 
 
@@ -187,6 +188,7 @@ class FunctionalLevel(Level):
             bases.append(out if which is None else out[which])
         for (func, rest, kwargs, which), base in zip(reversed(v._chain), reversed(bases), strict=bool(v._chain)):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
+        new = _laid_out_as(old, new)
         if not recorded and _has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
                 copied = old.clone()
@@ -342,6 +344,17 @@ class FunctionalLevel(Level):
             # the schema does not show this write, so the dispatcher would not count it
             self._write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
+
+
+def _laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: that of
+    ``x.t().bernoulli_()`` does. Later draws and views depend on them."""
+    if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
+        return new
+    if any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1) and _dense(old):
+        copied: torch.Tensor = aten.copy.default(old, new)
+        return copied
+    return new
 
 
 def _defaults(op: Op, functional: Any, args: Any) -> dict[str, Any]:

@@ -51,3 +51,40 @@ def test_a_program_of_any_size_takes_arguments_that_share_memory_and_a_closed_ov
 
     x = torch.zeros(3)
     assert aot_function(f, nop, dynamic=True)(x, x[1:]).tolist() == [1.0, 10.0]
+
+
+def test_a_generator_is_where_the_call_leaves_it() -> None:
+    def drawn(wrapped: Any) -> Any:
+        generator = torch.Generator().manual_seed(3)
+        f = wrapped(lambda x: x * torch.rand(3, generator=generator))
+        return [*(f(torch.ones(3)) for _ in range(3)), torch.rand(3, generator=generator)]
+
+    for a, b in zip(drawn(lambda f: aot_function(f, nop)), drawn(lambda f: f), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_an_expanded_argument_can_be_filled() -> None:
+    x = torch.zeros(1, 2)
+    assert aot_function(lambda y: y.fill_(3), nop)(x.expand(2, 2)).tolist() == [[3.0, 3.0]] * 2 and x.tolist() == [[3.0, 3.0]]
+
+
+def test_a_result_that_was_detached_in_place_has_no_history() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        y.detach_()
+        return y, x * y
+
+    y, z = aot_function(f, nop)(tensor([1.0, 2.0], requires_grad=True))
+    assert not y.requires_grad and z.requires_grad
+
+
+def test_a_write_leaves_the_strides_of_what_it_writes_to() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        y.t().bernoulli_(0.5)
+        return y, y + torch.rand_like(y)
+
+    for wrapped in (f, aot_function(f, nop)):
+        torch.manual_seed(0)
+        y, z = wrapped(torch.ones(2, 3))
+        assert y.stride() == z.stride() == (3, 1)
