@@ -132,6 +132,7 @@ class Boundary:
     ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
     computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
     that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
+    ``once``: why the program has no second derivative, or empty.
     """
 
     inputs: tuple[Input, ...]
@@ -139,6 +140,7 @@ class Boundary:
     tangents: tuple[int | None, ...]
     repeated: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
+    once: str = ""
 
     @property
     def written(self) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ class ClosedOver(EnteringMode):
         self._states: dict[torch.Generator, torch.Tensor] = {}
 
     def __exit__(self, *exc: Any) -> None:
-        super().__exit__(*exc)
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
         for generator, state in self._states.items():
             generator.set_state(state)
 

@@ -15,11 +15,12 @@ from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..autograd.function_node import FunctionNode
 from ..func.functionalize import Chain, FunctionalLevel, FunctionalValue
 from ..func.symbols import SYMBOLIC, Abstraction
 from ..func.trace import Trace
 from ..func.tracing import module_of, trace_flat
-from ..rules.ops import DIFFERENTIABLE
+from ..rules.ops import DIFFERENTIABLE, INPLACE, op_of
 from ..seam.levels import Value
 from ..session.tensor import unwrap
 from ..tape.engine import execute
@@ -31,6 +32,7 @@ from ..tape.values import edge_of
 from .aliasing import Group
 from .boundary import Boundary, Input, Made, Output, ViewStep
 from .closed_over import ClosedOver
+from .pullback import DERIVATIVE, NONE, OF_THE_OP, OWN
 from .surroundings import without_autocast
 from .tangents import mark
 
@@ -108,8 +110,38 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ()
+    __slots__ = ("derivatives", "trace", "writes_unseen")
     runs_ctx_forward = packs = True
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+        self.derivatives: dict[fx.Node, str] = {}  # of calls whose derivative is not that of the op, see `.pullback`
+        self.writes_unseen = False  # whether numbers of a tensor with a history have changed, and its history has not
+
+    def wrap(self, inner: Any, edge: Any = None, /) -> Any:
+        v = super().wrap(inner, edge)
+        node = getattr(getattr(inner, "_inner", None), "_node", None)
+        if node is None:  # a constant of the program
+            return v
+        if edge is None:
+            self.derivatives.setdefault(node, NONE)
+        else:
+            self.derivatives[node] = OWN if isinstance(edge[0], FunctionNode) else OF_THE_OP
+        return v
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            return super().call(func, args, kwargs)
+        if op_of(func).kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1]):
+            self.writes_unseen = True
+        last = next(iter(reversed(self.trace.graph.nodes)), None)
+        result = super().call(func, args, kwargs)
+        for n in reversed(self.trace.graph.nodes):
+            if n is last:
+                break
+            self.derivatives.setdefault(n, NONE)
+        return result
 
     def input(self, outer: torch.Tensor) -> Any:
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
@@ -141,7 +173,7 @@ class _Program:
         self.whole = whole
         self.loss = loss
         self.functional = FunctionalLevel()
-        self.tape = JointLevel()
+        self.tape = JointLevel(trace)
         self.recording = any(differentiate) or torch.is_grad_enabled()
         self.values: list[Any] = []  # per primal: what the program sees
         self.edges: list[Any] = []  # per primal: where its gradient goes, as long as nothing writes to it
@@ -168,7 +200,7 @@ class _Program:
                 grads = self._gradients(roots)
             self._refuse_writes_outside()
             changed = self._written_since(before, returned)
-            self.boundary = dataclasses.replace(self.boundary, backward_written=changed)
+            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=self._why_once(roots))
             return [*results, *(None if g is None else self._read(g) for g in grads), *(self._read(self.entered[i]) for i in changed)]
         finally:
             tape.close()
@@ -205,7 +237,11 @@ class _Program:
                 base = self._primal(next(bases), group.differentiated)
             with torch.set_grad_enabled(self.recording):
                 for i in group.members:
-                    given[i] = self.values[i] = base.as_strided(*group.place(i))
+                    size, stride, offset = group.place(i)
+                    if group.differentiated:
+                        given[i] = self.values[i] = base.as_strided(size, stride, offset)
+                    else:  # an offset counts from the start of a storage, and that of the base starts elsewhere after a write
+                        given[i] = self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
 
     def _primal(self, plain: torch.Tensor, flag: bool) -> Any:
         """A further primal, after those that there are."""
@@ -249,6 +285,24 @@ class _Program:
             raise RuntimeError("the backward pass writes to a result of the program; let it write to a copy")
         return changed
 
+    def _why_once(self, roots: Sequence[Any]) -> str:
+        """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
+        for n, derivative in self.tape.derivatives.items():
+            n.meta[DERIVATIVE] = derivative
+        if self.tape.writes_unseen or self.functional.overtaken:
+            return "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
+        seen: set[Any] = set()
+        stack = [edge[0] for edge, _ in roots]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.tensor_hooks or node.pre_hooks or node.post_hooks:
+                return "it registers a hook on a tensor"
+            stack.extend(edge[0] for edge in node.edges if edge is not None)
+        return ""
+
     # what is known of a value
 
     def functional_value(self, v: Any) -> FunctionalValue | None:
@@ -265,10 +319,13 @@ class _Program:
     def _changes_of_geometry(self, i: int) -> Chain:
         """The view ops that the program has applied to primal ``i`` in place."""
         found = self.functional_value(self.values[i])
-        return () if found is None else found._chain[int(self._has_base(i)) :]  # the first op of a member takes it from its base
+        group = self._group(i)
+        from_base = 0 if group is None else 1 if group.differentiated else 2  # how many ops take a member from its base
+        return () if found is None else found._chain[from_base:]
 
-    def _has_base(self, i: int) -> bool:
-        return any(i in group.members for group in self.groups if not group.identical)
+    def _group(self, i: int) -> Group | None:
+        """The group with a base of which argument ``i`` is a member."""
+        return next((group for group in self.groups if i in group.members and not group.identical), None)
 
     def edge(self, v: Any) -> Any:
         return edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
@@ -319,7 +376,7 @@ class _Program:
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
-        if self._has_base(i):  # its base is written, not this view of it
+        if self._group(i) is not None:  # its base is written, not this view of it
             return Input(flag, reshaped=reshaped)
         edge = self.edge(v)
         if flag and edge is None:
@@ -420,6 +477,11 @@ class _Computed:
             if found is not None and not found._chain:
                 return base
         return None
+
+
+def _length(size: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements of memory lie between the first and the last one of a tensor, both included."""
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 def _repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:

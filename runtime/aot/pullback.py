@@ -18,6 +18,10 @@ from torch import fx
 from ..rules.ops import DIFFERENTIABLE, op_of
 from .boundary import Boundary
 
+DERIVATIVE = "derivative"
+"""The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
+NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
+
 
 @dataclass(frozen=True)
 class Pullback:
@@ -39,12 +43,16 @@ class Pullback:
         for n in joint.graph.nodes:
             if n in self.nodes and n not in env:
                 env[n] = graph.node_copy(n, lambda x: env[x])
+                if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
+                    env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
         return fx.GraphModule(joint, graph, "Pullback")
 
 
 def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None]) -> Pullback:
     """``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in it."""
+    if boundary.once:
+        return Pullback(refused=boundary.once)
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
     primals = {n: i for i, n in enumerate(placeholders[: len(boundary.inputs)])}
     varying = _varying(joint.graph, primals)
@@ -59,6 +67,8 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
         found.add(n)
         if n in given:
             continue
+        if n.meta.get(DERIVATIVE) == OWN and n in varying:
+            return Pullback(refused="its derivative uses what a custom Function returned")
         if _draws(n):
             return Pullback(refused=f"it draws random numbers ({n.target}), and what was saved does not tell them")
         stack.extend(n.all_input_nodes)
@@ -72,6 +82,8 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     for n in graph.nodes:
         value = n.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE:
+            continue
+        if n.meta.get(DERIVATIVE) == NONE and n not in primals:
             continue
         if n in primals or n.op == "placeholder" or (any(u in found for u in n.all_input_nodes) and not _without_derivative(n)):
             found.add(n)

@@ -118,7 +118,7 @@ class FunctionalLevel(Level):
     """One running functionalization. ``views``: whether views are replaced by copies, too. ``whole``: composite ops, without writes or
     results that are views, which are not decomposed."""
 
-    __slots__ = ("closed_over", "held", "mode", "views", "whole")
+    __slots__ = ("closed_over", "held", "mode", "overtaken", "views", "whole")
     what = "functionalize"
 
     def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
@@ -128,6 +128,7 @@ class FunctionalLevel(Level):
         self.mode = LevelMode(self)
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
+        self.overtaken = False  # whether a store that had a value took that of another store of its memory
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
         """The value at ``place``. None: the base of a new store."""
@@ -144,6 +145,7 @@ class FunctionalLevel(Level):
         if old is not None and store.seen == memory.generation:
             return old
         value: torch.Tensor
+        self.overtaken = self.overtaken or old is not None
         if old is None or not _has_history(old):
             value = self._view_op(aten.detach.default)(memory.value)
         else:
@@ -268,7 +270,7 @@ class FunctionalLevel(Level):
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
             )
-        if name.startswith("_foreach_") and self._meet(args[0]):
+        if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
         schema = op.func._schema
@@ -294,10 +296,12 @@ class FunctionalLevel(Level):
         returned = self.valued(own) if own else targets[: len(schema.returns)]
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
 
-    def _meet(self, targets: Sequence[torch.Tensor]) -> bool:
-        """Whether two of ``targets`` may share memory, so that they must be written one after the other."""
+    def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
+        """Whether two of ``targets`` may share memory, or one with a tensor in a list of ``others``, so that they must be written one after
+        the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
-        return len(memories) < len(targets)
+        read = [t for other in others if isinstance(other, (list, tuple)) for t in other if isinstance(t, torch.Tensor)]
+        return len(memories) < len(targets) or any(id(self.own(t)._store.memory) in memories for t in read)
 
     def _detach(self, v: FunctionalValue) -> FunctionalValue:
         if v._chain:

@@ -88,3 +88,25 @@ def test_a_write_leaves_the_strides_of_what_it_writes_to() -> None:
         torch.manual_seed(0)
         y, z = wrapped(torch.ones(2, 3))
         assert y.stride() == z.stride() == (3, 1)
+
+
+def test_a_list_that_is_written_and_read_is_written_one_after_the_other() -> None:
+    def f(x: Any, y: Any) -> Any:
+        torch._foreach_add_([x, y], [y, x])
+        return x * y
+
+    for wrapped in (f, aot_function(f, nop)):
+        x, y = torch.ones(2), torch.full((2,), 2.0)
+        assert wrapped(x, y).tolist() == [15.0, 15.0] and y.tolist() == [5.0, 5.0]
+
+
+def test_arguments_that_share_memory_may_lie_anywhere_in_their_storage() -> None:
+    def f(a: Any, b: Any) -> Any:
+        v = a.unsqueeze(0)
+        a.mul_(10)
+        return v, b + 1
+
+    for wrapped in (f, aot_function(f, nop)):
+        x = torch.arange(6.0)
+        v, c = wrapped(x[3:5], x[2:])
+        assert v.tolist() == [[30.0, 40.0]] and c.tolist() == [3.0, 31.0, 41.0, 6.0] and x.tolist() == [0.0, 1.0, 2.0, 30.0, 40.0, 5.0]

@@ -118,6 +118,67 @@ def test_a_program_may_write_to_what_its_derivative_needs() -> None:
     torch.testing.assert_close(second(aot_function(f, nop)), second(f))
 
 
+def without_grad(x: Any) -> Any:
+    with torch.no_grad():
+        scale = x.sin()
+    return scale * x.exp()
+
+
+def buffer_without_grad(x: Any) -> Any:
+    buffer = torch.zeros(2)
+    with torch.no_grad():
+        buffer.copy_(x.sin())
+    return buffer * x.exp()
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("f", [without_grad, buffer_without_grad, lambda x: x.detach().sin() * x.exp()])
+def test_what_was_computed_without_grad_is_a_constant_of_every_derivative(f: Any, partition: Any) -> None:
+    def make() -> list[Any]:
+        return [tensor([0.3, 0.7], requires_grad=True)]
+
+    for a, b in zip(derivatives(aot_function(f, nop, partition_fn=partition), make, 3), derivatives(f, make, 3), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 3
+
+
+def custom(x: Any) -> Any:
+    y: Any = Twice.apply(x)  # type: ignore[no-untyped-call]
+    return y.sin()
+
+
+def hooked(x: Any) -> Any:
+    y = x.sin()
+    y.register_hook(lambda g: g * 2)
+    return y.exp()
+
+
+def written(x: Any) -> Any:
+    y = x * 1
+    with torch.no_grad():
+        y.sin_()
+    return y.exp()
+
+
+@pytest.mark.parametrize(
+    ("f", "why"), [(custom, "custom Function"), (hooked, "hook"), (written, "under no_grad")], ids=["custom Function", "hook", "no_grad"]
+)
+def test_what_only_the_tape_of_the_trace_knew_is_refused(f: Any, why: str) -> None:
+    x = tensor([0.3, 0.7], requires_grad=True)
+    y = aot_function(f, nop)(x)
+    with pytest.raises(RuntimeError, match=f"no second derivative here: .*{why}"):
+        runtime.autograd.grad(y.sum(), x, create_graph=True)
+
+
 def test_without_keep_primals_an_argument_that_is_not_saved_is_free() -> None:
     def after(keep: bool) -> tuple[bool, Any]:
         x = tensor([0.3, 0.7], requires_grad=True)
