@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from ..session.tensor import Tensor, wrap
+
 
 @dataclass(frozen=True)
 class ViewStep:
@@ -98,7 +100,8 @@ class Made(Enum):
 class Output:
     """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
 
-    ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor.
+    ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor. ``leaf``: the program has called
+    ``requires_grad_()`` of it.
     """
 
     made: Made
@@ -106,9 +109,16 @@ class Output:
     steps: tuple[ViewStep, ...] = ()
     recorded: bool = True
     constant: Any = None
+    leaf: bool = False
 
     def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         """The result, given the caller's arguments after all writes and the tensors of the graph with their history."""
+        t = self._of(arguments, results)
+        if not self.leaf:
+            return t
+        return t.requires_grad_() if isinstance(t, Tensor) else wrap(t, requires_grad=True)
+
+    def _of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         if self.made is Made.CONSTANT:
             return self.constant
         t = arguments[self.number] if self.made is Made.INPUT else results[self.number]

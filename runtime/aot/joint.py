@@ -15,24 +15,22 @@ from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..autograd.function_node import FunctionNode
 from ..func.functionalize import Chain, FunctionalLevel, FunctionalValue
 from ..func.symbols import SYMBOLIC, Abstraction
 from ..func.trace import Trace
 from ..func.tracing import module_of, trace_flat
-from ..rules.ops import DIFFERENTIABLE, INPLACE, op_of
+from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value
 from ..session.tensor import unwrap
 from ..tape.engine import execute
-from ..tape.grad_level import GradLevel
-from ..tape.metas import meta_of
-from ..tape.nodes import Node
+from ..tape.nodes import Input as Leaf
 from ..tape.saved import HOOKS
 from ..tape.values import edge_of
 from .aliasing import Group
 from .boundary import Boundary, Input, Made, Output, ViewStep
 from .closed_over import ClosedOver
-from .pullback import DERIVATIVE, NONE, OF_THE_OP, OWN
+from .joint_level import JointLevel
+from .pullback import DERIVATIVE
 from .surroundings import without_autocast
 from .tangents import mark
 
@@ -96,55 +94,6 @@ def joint_graph(
     (program,) = programs
     module = module_of(graph, attributes, "Joint")
     return Joint(module, program.boundary, program.out_spec, level.abstraction, tuple(program.outside), tuple(groups))
-
-
-class Argument(Node):
-    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf, so that the program may write to it."""
-
-    __slots__ = ()
-
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        return ()
-
-
-class JointLevel(GradLevel):
-    """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
-
-    __slots__ = ("derivatives", "trace", "writes_unseen")
-    runs_ctx_forward = packs = True
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self.trace = trace
-        self.derivatives: dict[fx.Node, str] = {}  # of calls whose derivative is not that of the op, see `.pullback`
-        self.writes_unseen = False  # whether numbers of a tensor with a history have changed, and its history has not
-
-    def wrap(self, inner: Any, edge: Any = None, /) -> Any:
-        v = super().wrap(inner, edge)
-        node = getattr(getattr(inner, "_inner", None), "_node", None)
-        if node is None:  # a constant of the program
-            return v
-        if edge is None:
-            self.derivatives.setdefault(node, NONE)
-        else:
-            self.derivatives[node] = OWN if isinstance(edge[0], FunctionNode) else OF_THE_OP
-        return v
-
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            return super().call(func, args, kwargs)
-        if op_of(func).kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1]):
-            self.writes_unseen = True
-        last = next(iter(reversed(self.trace.graph.nodes)), None)
-        result = super().call(func, args, kwargs)
-        for n in reversed(self.trace.graph.nodes):
-            if n is last:
-                break
-            self.derivatives.setdefault(n, NONE)
-        return result
-
-    def input(self, outer: torch.Tensor) -> Any:
-        return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
 
 
 class _Program:
@@ -289,8 +238,9 @@ class _Program:
         """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
+        why = ""
         if self.tape.writes_unseen or self.functional.overtaken:
-            return "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
+            why = "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
         seen: set[Any] = set()
         stack = [edge[0] for edge, _ in roots]
         while stack:
@@ -298,10 +248,12 @@ class _Program:
             if node in seen:
                 continue
             seen.add(node)
+            if isinstance(node, Leaf):
+                raise RuntimeError("the program calls requires_grad_() on a tensor that a result depends on. Do that before the call.")
             if node.tensor_hooks or node.pre_hooks or node.post_hooks:
-                return "it registers a hook on a tensor"
+                why = "it registers a hook on a tensor"
             stack.extend(edge[0] for edge in node.edges if edge is not None)
-        return ""
+        return why
 
     # what is known of a value
 
@@ -328,7 +280,13 @@ class _Program:
         return next((group for group in self.groups if i in group.members and not group.identical), None)
 
     def edge(self, v: Any) -> Any:
-        return edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
+        """The history of ``v``, None for a leaf that the program has made."""
+        edge = edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
+        return None if edge is None or isinstance(edge[0], Leaf) else edge
+
+    def is_leaf(self, v: Any) -> bool:
+        """Whether the program has called ``requires_grad_()`` of ``v``."""
+        return isinstance(v, Value) and v._level is self.tape and isinstance((edge_of(v) or (None,))[0], Leaf)
 
     # results
 
@@ -379,6 +337,10 @@ class _Program:
         if self._group(i) is not None:  # its base is written, not this view of it
             return Input(flag, reshaped=reshaped)
         edge = self.edge(v)
+        if self.is_leaf(v):
+            raise RuntimeError(
+                "the program calls requires_grad_() on an argument or a tensor that it closes over. Do that before the call."
+            )
         if flag and edge is None:
             raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
         store = found._store
@@ -413,6 +375,10 @@ class _Computed:
                     shared.append(o)
 
     def output(self, o: Any) -> Output:
+        output = self._output(o)
+        return dataclasses.replace(output, leaf=True) if self.program.is_leaf(o) else output
+
+    def _output(self, o: Any) -> Output:
         program = self.program
         if program.whole:
             return Output(Made.RESULT, self._number(o))

@@ -110,3 +110,20 @@ def test_arguments_that_share_memory_may_lie_anywhere_in_their_storage() -> None
         x = torch.arange(6.0)
         v, c = wrapped(x[3:5], x[2:])
         assert v.tolist() == [[30.0, 40.0]] and c.tolist() == [3.0, 31.0, 41.0, 6.0] and x.tolist() == [0.0, 1.0, 2.0, 30.0, 40.0, 5.0]
+
+
+def test_a_leaf_that_the_program_makes_is_a_leaf() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        return y.detach().requires_grad_(), y
+
+    leaf, y = aot_function(f, nop)(tensor([1.0, 2.0], requires_grad=True))
+    assert leaf.is_leaf and leaf.requires_grad and not y.is_leaf
+    (leaf * leaf).sum().backward()
+    assert leaf.grad.tolist() == [4.0, 8.0]
+
+
+@pytest.mark.parametrize("f", [lambda x: x.requires_grad_(), lambda x: x.detach().requires_grad_() * 2])
+def test_a_leaf_that_the_caller_could_not_reach_is_refused(f: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"calls requires_grad_\(\) on .*\. Do that before the call"):
+        aot_function(f, nop)(tensor([1.0, 2.0]))

@@ -122,6 +122,13 @@ def written_parameter(w: torch.Tensor, x: torch.Tensor) -> Any:
     return ((w * x).sum(),)
 
 
+def test_a_parameter_that_the_loss_does_not_use_is_named() -> None:
+    model = Calls(lambda w, x: ((w * x).sum(),))
+    model.unused = nn.Parameter(torch.ones(2))
+    with pytest.raises(RuntimeError, match="does not depend on parameter or buffer 'unused'"):
+        aot_export_module(model, (torch.ones(2),), trace_joint=True, output_loss_index=0)
+
+
 @pytest.mark.parametrize(
     ("f", "index", "says"),
     [
@@ -131,7 +138,7 @@ def written_parameter(w: torch.Tensor, x: torch.Tensor) -> Any:
         (lambda w, x: ((w * x).sum(),), 2, "output_loss_index is 2, and the program returns 1 results"),
         (lambda w, x: {"loss": (w * x).sum()}, 0, "not dict"),
         (lambda w, x: ((w * x).sum(),), None, "needs output_loss_index"),
-        (lambda w, x: (x.requires_grad_().sum(),), 0, "does not depend on parameter or buffer 'w'"),
+        (lambda w, x: (x.requires_grad_().sum(),), 0, r"calls requires_grad_\(\) on an argument"),
         (written_parameter, 0, "requires gradients, and received a mutation: parameter or buffer 'w'"),
     ],
 )
