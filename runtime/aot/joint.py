@@ -149,7 +149,7 @@ class _Program:
                 grads = self._gradients(roots)
             self._refuse_writes_outside()
             changed = self._written_since(before, returned)
-            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=self._why_once(roots))
+            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=self._why_once(outs))
             return [*results, *(None if g is None else self._read(g) for g in grads), *(self._read(self.entered[i]) for i in changed)]
         finally:
             tape.close()
@@ -234,7 +234,7 @@ class _Program:
             raise RuntimeError("the backward pass writes to a result of the program; let it write to a copy")
         return changed
 
-    def _why_once(self, roots: Sequence[Any]) -> str:
+    def _why_once(self, outs: Sequence[Any]) -> str:
         """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
@@ -242,7 +242,7 @@ class _Program:
         if self.tape.writes_unseen or self.functional.overtaken:
             why = "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
         seen: set[Any] = set()
-        stack = [edge[0] for edge, _ in roots]
+        stack = [edge[0] for edge in map(self.edge, (*outs, *self.values)) if edge is not None]
         while stack:
             node = stack.pop()
             if node in seen:

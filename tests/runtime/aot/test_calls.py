@@ -123,7 +123,9 @@ def test_a_leaf_that_the_program_makes_is_a_leaf() -> None:
     assert leaf.grad.tolist() == [4.0, 8.0]
 
 
-@pytest.mark.parametrize("f", [lambda x: x.requires_grad_(), lambda x: x.detach().requires_grad_() * 2])
+@pytest.mark.parametrize(
+    "f", [lambda x: x.requires_grad_(), lambda x: x.detach().requires_grad_() * 2, lambda x: x[1:].requires_grad_()[0]]
+)
 def test_a_leaf_that_the_caller_could_not_reach_is_refused(f: Any) -> None:
     with pytest.raises(RuntimeError, match=r"calls requires_grad_\(\) on .*\. Do that before the call"):
         aot_function(f, nop)(tensor([1.0, 2.0]))
