@@ -22,6 +22,7 @@ from .arguments import Call, Kind, enter, flatten, of_leaves
 from .backward import Backward, CompiledBackward
 from .closed_over import Place, modules_of, places_of
 from .compilers import Boxed, Compiler, as_boxed, examples
+from .graph_names import named_compilers
 from .guards import Take, guard
 from .joint import Joint, joint_graph
 from .partition import Partition, default_partition
@@ -172,7 +173,7 @@ def aot_function(
     callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by the values of
     tensors, and for sizes that depend on values.
     """
-    compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
+    compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
     recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
     compiled = wraps(fn)(_function_of(recipe))
     compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`

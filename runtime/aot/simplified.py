@@ -23,6 +23,7 @@ from ..session.tensor import unwrap
 from .arguments import Call, enter
 from .closed_over import modules_of
 from .compilers import Compiler
+from .graph_names import named_compilers
 from .partition import Partition, default_partition
 from .runtime_wrappers import Recipe
 from .surroundings import autocast_enabled, surroundings, without_autocast
@@ -101,11 +102,11 @@ def aot_module_simplified(
     params, buffers = state_of(mod)
     state = {**params, **buffers}
     refuse_fake_state(state, args)
-    compilers = fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
+    compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
     recipe = Recipe(
         _tuple_of(of_state(mod, list(state))), *compilers, partition_fn, decompositions, len(state), False, modules_of(mod), True
     )
-    run = _OneProgram(recipe, list(state), list(state.values()), args, mod)
+    run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 
     def forward(*given: Any) -> Any:
         return run(given)
@@ -129,7 +130,7 @@ def _tuple_of(f: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-class _OneProgram:
+class OneProgram:
     """A module and the one program that was compiled of it."""
 
     def __init__(self, recipe: Recipe, names: Sequence[str], state: Sequence[Any], args: Sequence[Any], mod: torch.nn.Module) -> None:

@@ -42,7 +42,7 @@ def install() -> None:
         raise RuntimeError("the drop-in is installed already; leave it with runtime.dropin.uninstall() first")
     from .capturing import captures
     from .classes import patch_classes
-    from .compiling import compiler
+    from .compiling import compiler, patch_fake_tensors
     from .distributed import patch_distributed
     from .factories import forget_tables, wrapped_factories
     from .modules import patch_modules
@@ -51,6 +51,7 @@ def install() -> None:
     patches, lasting = Patches(), Patches()
     forget_tables()
     try:
+        patch_fake_tensors(patches, lasting)
         lasting.replace_everywhere(captures(patches, lasting) | compiler(patches))
         patches.replace_everywhere(replacements() | wrapped_factories())
         for owner, name, value in switches():

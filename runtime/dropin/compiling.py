@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from ..aot import simplified
 from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
-from .stepping_aside import Exchange, aside, ours_unless_aside, standing_aside
+from .stepping_aside import Exchange, aside, ours_unless_aside
 
 _compile = torch.compile
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -139,20 +140,15 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     convert_frame: Any = importlib.import_module("torch._dynamo.convert_frame")
     builder: Any = importlib.import_module("torch._dynamo.variables.builder")
     output_graph: Any = importlib.import_module("torch._dynamo.output_graph")
-    fake_tensor: Any = importlib.import_module("torch._subclasses.fake_tensor")
 
     for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
         dynamo.set(converter, "__call__", _aside_for(converter.__call__, patches))
     original_wrap = builder.VariableBuilder._wrap
     original_class = builder.infer_subclass_type
-    original_fake = fake_tensor.FakeTensorMode.from_tensor
     original_backend = output_graph.OutputGraph._call_user_compiler
 
     def wrap_variable(variable: Any, value: Any) -> Any:
         return variable.wrap_tensor(value) if type(value) is Tensor else original_wrap(variable, value)
-
-    def from_tensor(mode: Any, t: Any, **options: Any) -> Any:
-        return original_fake(mode, _exchange(mode).plain(t) if type(t) is Tensor and standing_aside() else t, **options)
 
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         exchange = _exchange(graph.fake_mode)
@@ -163,9 +159,21 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
         dynamo.set(guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches))
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
     dynamo.set(builder, "infer_subclass_type", lambda value: None if type(value) is Tensor else original_class(value))
-    dynamo.set(fake_tensor.FakeTensorMode, "from_tensor", from_tensor)
     dynamo.set(output_graph.OutputGraph, "_call_user_compiler", call_backend)
     dynamo.enter(_own_frames_not_captured())
+
+
+def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
+    """A fake tensor is made of the plain tensor for one of the session."""
+    original = FakeTensorMode.from_tensor
+
+    def from_tensor(mode: Any, t: Any, **options: Any) -> Any:
+        if type(t) is not Tensor:
+            return original(mode, t, **options)
+        with aside(patches):
+            return original(mode, _exchange(mode).plain(t), **options)
+
+    lasting.set(FakeTensorMode, "from_tensor", from_tensor)
 
 
 def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
@@ -187,6 +195,16 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
     return guarded
 
 
+def _refused(name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"runtime.dropin: {name} describes a graph of torch's own AOTAutograd. Use aot_export_module(trace_joint=True), or call it "
+            "outside of the drop-in."
+        )
+
+    return call
+
+
 def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
     """``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its backends call. Dynamo is imported, and changed,
     when it is first asked for."""
@@ -203,5 +221,9 @@ def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
         with aside(patches):
             return _compile(*args, **kwargs)
 
-    theirs = importlib.import_module("torch._functorch.aot_autograd").aot_module_simplified
-    return {id(_compile): (_compile, ours_unless_aside(_compile, compile)), id(theirs): (theirs, _simplified(theirs, patches))}
+    entries: Any = importlib.import_module("torch._functorch.aot_autograd")
+    theirs = entries.aot_module_simplified
+    pairs = [(_compile, ours_unless_aside(_compile, compile)), (theirs, _simplified(theirs, patches))]
+    for name in ("aot_export_joint_with_descriptors", "aot_compile_joint_with_descriptors"):
+        pairs.append((getattr(entries, name), ours_unless_aside(getattr(entries, name), _refused(name))))
+    return {id(old): (old, new) for old, new in pairs}

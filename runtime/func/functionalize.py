@@ -219,6 +219,8 @@ class FunctionalLevel(Level):
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         if op.composite and func not in self.whole:
+            if func is aten.dropout.default and _drops_nothing(*args, **kwargs):
+                return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
             with self.mode:
                 return func.decompose(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it
@@ -471,3 +473,7 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         return pytree.tree_unflatten(results, out_spec)
 
     return transformed
+
+
+def _drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
+    return not train or p == 0

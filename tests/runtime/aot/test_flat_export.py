@@ -230,3 +230,16 @@ def test_a_graph_before_dispatch_has_no_gradients_of_its_own() -> None:
         aot_export_module(Loss(), (torch.ones(2, 3),), trace_joint=True, output_loss_index=1, pre_dispatch=True)
     with pytest.raises(RuntimeError, match=r"received a metadata mutation: argument 0 .*aten::t_"):
         aot_export_module(Calls(lambda w, a: (a.t_() * 1,)), (torch.ones(2, 3),), trace_joint=False, pre_dispatch=True)
+
+
+@pytest.mark.parametrize(("pre_dispatch", "dynamic"), [(False, False), (True, False), (True, True)])
+def test_dropout_that_drops_nothing_is_its_argument(pre_dispatch: bool, dynamic: bool) -> None:
+    def f(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor]:
+        y = torch.dropout(x, 0.5, train=False)
+        y.add_(1)
+        return (x * 2,)
+
+    module = Calls(f)
+    graph, s = aot_export_module(module, (torch.zeros(2),), trace_joint=False, pre_dispatch=pre_dispatch, dynamic_shapes=dynamic)
+    new, out = graph(module.w, torch.zeros(3) if dynamic else torch.zeros(2))
+    assert list(s.user_inputs_to_mutate.values()) == s.user_inputs and set(new.tolist()) == {1.0} and set(out.tolist()) == {2.0}

@@ -12,6 +12,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin, unwrap
+from runtime.aot import simplified
 from runtime.seam import levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -216,3 +217,70 @@ def test_a_program_that_dynamo_captures_without_the_drop_in_is_torchs_again() ->
     y = torch.compile(lambda x: (x * torch.ones(2)).sum(), backend=backend, fullgraph=True)(x)
     y.backward()
     assert type(y) is torch.Tensor and graphs == [1] and x.grad is not None and x.grad.tolist() == [1.0, 1.0]
+
+
+def compiled_by_ours(backend: Any, dynamic: bool = False) -> tuple[int, list[Any]]:
+    """How many graphs ``runtime.aot`` compiles of a function with a write and a view, and what its calls show."""
+    made: list[int] = []
+    original = simplified.OneProgram.__init__
+
+    def counting(self: Any, *args: Any) -> None:
+        made.append(1)
+        original(self, *args)
+
+    def f(x: Any, y: Any) -> Any:
+        y.mul_(2)
+        return (x * y).sin().sum(), x.view(-1)
+
+    torch._dynamo.reset()
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simplified.OneProgram, "__init__", counting)
+        run = f if backend is None else torch.compile(f, backend=backend, fullgraph=True, dynamic=dynamic)
+        for n in (3, 5, 3):
+            x = torch.arange(2.0 * n).reshape(n, 2).clone().requires_grad_()
+            y = torch.ones(n, 2)
+            out, view = run(x, y)
+            out.backward()
+            assert view._base is x
+            seen += [out.detach(), x.grad, y]
+    return len(made), [unwrap(t) for t in seen]
+
+
+def users_backend(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+    from functorch.compile import aot_module_simplified, min_cut_rematerialization_partition, nop
+
+    return aot_module_simplified(module, examples, fw_compiler=nop, partition_fn=min_cut_rematerialization_partition)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition", users_backend])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_backends_hand_to_aot_module_simplified_is_compiled_by_ours(backend: Any, dynamic: bool) -> None:
+    _, expected = compiled_by_ours(None)
+    with dropin.installed():
+        made, found = compiled_by_ours(backend, dynamic)
+    assert made == (1 if dynamic else 2)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("routed")
+def test_graphs_with_a_transform_are_compiled_by_torch() -> None:
+    f = torch.compile(lambda x: torch.func.vmap(lambda row: row.sin().sum())(x), backend="aot_eager", fullgraph=True)
+    x = torch.arange(6.0).reshape(2, 3)
+    torch.testing.assert_close(unwrap(f(x)), unwrap(x).sin().sum(1))
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_fake_tensor_of_a_tensor_with_a_history_has_one() -> None:
+    mode = torch._subclasses.fake_tensor.FakeTensorMode()
+    leaf: Any = torch.ones(2, 3, requires_grad=True)
+    result = mode.from_tensor(leaf * 2)
+    assert result.requires_grad and not result.is_leaf and result.shape == (2, 3)
+    assert mode.from_tensor(leaf).is_leaf and mode.from_tensor(leaf) is mode.from_tensor(leaf)
+
+
+@pytest.mark.usefixtures("routed")
+def test_joint_graphs_with_descriptors_are_refused_with_what_to_do() -> None:
+    entries: Any = importlib.import_module("torch._functorch.aot_autograd")
+    with pytest.raises(RuntimeError, match="Use aot_export_module"):
+        entries.aot_export_joint_with_descriptors(None, nn.Linear(2, 1), (torch.ones(2),))
