@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from .memory import Memory
-from .network import Network, price_of
-from .recompute import is_size, is_view, n_bytes, work
+from .network import Network
+from .recompute import is_item, is_size, is_view, n_bytes
 
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _MOST_CUTS = 12
@@ -46,7 +46,7 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
 
     def measured(cut: list[fx.Node]) -> Choice:
         saved = network.parts.saved(cut)
-        again = sum(work(n) for n in network.recomputed(cut))
+        again = sum(network.work(n) for n in network.recomputed(cut) if not is_item(n))
         return Choice(tuple(cut), memory.saved(saved), memory.peak(saved), again)
 
     first = network.cut()
@@ -90,7 +90,7 @@ Line = tuple[int, int]
 
 def _line(network: Network, memory: Memory, cut: list[fx.Node]) -> Line:
     saved = sum(n_bytes(n.meta["val"]) for n in cut if n not in network.static)
-    return saved, sum(price_of(n) for n in network.recomputed(cut) if not network.allowed[n])
+    return saved, sum(network.price_of(n) for n in network.recomputed(cut) if not network.allowed[n])
 
 
 def _between(network: Network, memory: Memory, dear: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
@@ -99,7 +99,7 @@ def _between(network: Network, memory: Memory, dear: Line, cheap: Line, left: li
         return
     left[0] -= 1
     factor = (dear[0] - cheap[0]) / (cheap[1] - dear[1])
-    cut = network.cut(price=partial(_scaled, factor))
+    cut = network.cut(price=partial(_scaled, network, factor))
     line = _line(network, memory, cut)
     if line[0] + factor * line[1] < (dear[0] + factor * dear[1]) * (1 - 1e-6) and line not in (dear, cheap):
         yield cut
@@ -107,8 +107,8 @@ def _between(network: Network, memory: Memory, dear: Line, cheap: Line, left: li
         yield from _between(network, memory, line, cheap, left)
 
 
-def _scaled(factor: float, n: fx.Node) -> int:
-    return max(1, round(factor * price_of(n)))
+def _scaled(network: Network, factor: float, n: fx.Node) -> int:
+    return max(1, round(factor * network.price_of(n)))
 
 
 def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:

@@ -17,7 +17,7 @@ from torch import fx
 from ..checkpoint.selective import CheckpointPolicy
 from .min_cut import INFINITE, min_cut
 from .parts import Parts
-from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, viewed, work
+from .recompute import Again, again, call_of, is_item, is_size, n_bytes, policy_of, viewed, work
 
 AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
@@ -34,6 +34,7 @@ class Network:
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1
         self.edges = self._edges()
+        self.works: dict[fx.Node, int] = {}
 
     def _fixed(self, n: fx.Node) -> bool:
         """Whether the forward alone may compute ``n``."""
@@ -79,19 +80,23 @@ class Network:
         _, behind = min_cut(self.sink + 1, edges, self.source, self.sink)
         return [n for n, i in self.vertex.items() if not behind[i] and behind[i + 1] and n.op != "get_attr"]
 
+    def work(self, n: fx.Node) -> int:
+        """The cost of a call in bytes moved; of an item that of its call."""
+        n = call_of(n)
+        known = self.works.get(n)
+        if known is None:
+            known = self.works[n] = work(n)
+        return known
+
+    def price_of(self, n: fx.Node) -> int:
+        """What it costs at the least price to compute a call again."""
+        return max(1, self.work(n))
+
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
         """The calls of the forward that the backward runs again if ``saved`` is saved."""
         return [n for n in self.parts.backward_order(self.parts.saved(saved)) if n in self.parts.forward_set]
 
 
 def _allowed(n: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
-    reason = again(n)
-    if reason is Again.HIGH and policy_of(n) in AGAIN:
-        return True
-    call = call_of(n)
-    return allowed(call)
-
-
-def price_of(n: fx.Node) -> int:
-    """The price of computing a call again, in bytes moved."""
-    return max(1, work(call_of(n)))
+    """An item costs nothing once its call has run."""
+    return is_item(n) or (again(n) is Again.HIGH and policy_of(n) in AGAIN) or allowed(n)

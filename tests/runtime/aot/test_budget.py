@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 import runtime
 from runtime import aot
 from runtime.aot.budget import choices
-from runtime.aot.network import Network, price_of
+from runtime.aot.network import Network
 from runtime.aot.parts import Parts
 from runtime.aot.recompute import Again, again, recomputable
 
@@ -80,7 +80,7 @@ def test_the_cheapest_cuts_at_rising_prices_are_nested(seed: int) -> None:
     net = network(seed)
     before: set[Any] | None = None
     for factor in (0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0):
-        again = set(net.recomputed(net.cut(price=lambda n, factor=factor: math.ceil(factor * price_of(n)))))  # type: ignore[misc]
+        again = set(net.recomputed(net.cut(price=lambda n, factor=factor: math.ceil(factor * net.price_of(n)))))  # type: ignore[misc]
         dear = {n for n in again if not net.allowed[n]}
         assert before is None or dear <= before
         before = dear
