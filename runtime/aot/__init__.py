@@ -2,6 +2,7 @@
 
 from ..func.make_fx import make_fx
 from .compilers import make_boxed_compiler, make_boxed_func, nop
+from .control_flow import cond, map, scan
 from .explain import Explanation, explain
 from .export import export
 from .flat_export import aot_export_joint_simple, aot_export_module
@@ -21,12 +22,15 @@ __all__ = [
     "aot_module_simplified",
     "compiled_function",
     "compiled_module",
+    "cond",
     "default_partition",
     "explain",
     "export",
     "make_boxed_compiler",
     "make_boxed_func",
     "make_fx",
+    "map",
     "min_cut_rematerialization_partition",
     "nop",
+    "scan",
 ]

@@ -17,6 +17,7 @@ from torch import fx
 
 from ..rules.ops import DIFFERENTIABLE, op_of
 from .boundary import Boundary
+from .control_flow import transformable
 
 DERIVATIVE = "derivative"
 """The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
@@ -46,7 +47,7 @@ class Pullback:
                 if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
                     env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
-        return fx.GraphModule(joint, graph, "Pullback")
+        return transformable(fx.GraphModule(joint, graph, "Pullback"))
 
 
 def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None]) -> Pullback:

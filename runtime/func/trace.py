@@ -293,6 +293,14 @@ class Trace(Level):
             self.abstraction.bind_results(node, out)
         return self._results(func, node, out, args, kwargs)
 
+    def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
+        """A call of ``func`` on ``given``, nodes and values of the graph, whose results ``out`` are known."""
+        node = self.graph.create_node("call_function", func, given)
+        if self.provenance is not None:
+            self.provenance.note(node)
+        abstract = self.abstract.describe(node, out)
+        return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
+
     def _decomposed(self, func: Any, table: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The call by ``table``, its decomposition. The dispatcher marks the result of a view op as a view when the call returns to it.
         The ops of the decomposition must not have marked it before, and it must not be an argument itself."""

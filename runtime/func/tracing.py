@@ -89,6 +89,8 @@ def module_of(graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Trace
             root.register_parameter(key, value)
         elif isinstance(value, torch.Tensor) and not isinstance(value, Value):
             root.register_buffer(key, value)
+        elif isinstance(value, torch.nn.Module):
+            root.add_module(key, value)
         else:
             root.__dict__[key] = value
     graph.eliminate_dead_code(_has_effect)
