@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from itertools import pairwise
@@ -134,7 +135,7 @@ class _Drawing:
     def svg(self, title: str) -> str:
         for side in (self.forward, self.backward):
             side.arrange()
-        depth = max(self.forward.plan.depth, self.backward.plan.depth, len(self.saved))
+        depth = max(self.forward.plan.depth, self.backward.plan.depth, math.ceil(len(self.saved) * (HEIGHT + 6) / STEP))
         pill = max((self._pill_width(v) for v in self.saved), default=60.0)
         self.forward.left = MARGIN
         middle = MARGIN + max(self.forward.plan.width, 120) + 70 + pill / 2

@@ -80,3 +80,16 @@ def test_a_compiled_program_runs_an_op_as_often_as_its_cost_allows(library: Any,
     compiled(t).backward()
     assert runs == [name] * times
     torch.testing.assert_close(runtime.unwrap(t.grad), -(2 * x.sin()).sin() * 2 * x.cos())
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.0])
+def test_a_recurrent_layer_is_expensive_and_its_gradients_are_eager_s(budget: float) -> None:
+    torch.manual_seed(0)
+    layer, x = torch.nn.LSTM(4, 4, batch_first=True), torch.randn(2, 3, 4)
+    layer(x)[0].square().sum().backward()
+    expected = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    cut = partial(min_cut_rematerialization_partition, memory_budget=budget)
+    aot_function(lambda x: layer(x)[0].square().sum(), nop, partition_fn=cut)(x).backward()
+    torch.testing.assert_close([p.grad for p in layer.parameters()], expected)
+    assert not again(aten.mkldnn_rnn_layer.default)
