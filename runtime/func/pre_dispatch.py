@@ -10,6 +10,7 @@ becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. T
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..seam.level_mode import LevelMode
+from ..seam.levels import innermost
 from .trace import Trace
 
 Autocast = tuple[bool, torch.dtype]  # enabled, dtype
@@ -41,10 +43,18 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         self.around: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As :meth:`LevelMode.__torch_dispatch__`, but the mode of an inner level sees the call first. It sees ordinary calls only, so it
-        would see this one after the trace."""
-        inner = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
-        if isinstance(inner, LevelMode) and inner.level.number > self.level.number:
+        """As :meth:`LevelMode.__torch_dispatch__`, with two differences for calls of an inner level. They are decomposed as the dispatcher
+        would do it before the inner level sees them: it might draw in another way. And the mode of the inner level sees them first. It sees
+        ordinary calls only, so it would see this one after the trace."""
+        mode = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
+        inner = mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
+        found = innermost(args, kwargs)
+        if (inner is not None or (found is not None and found.number > self.level.number)) and _is_composite(func):
+            with self:
+                out = func.decompose(*args, **kwargs or {})
+            if out is not NotImplemented:
+                return out
+        if inner is not None:
             with _pop_mode_temporarily() as mode, self:
                 return mode.__torch_dispatch__(func, types, args, kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -117,6 +127,12 @@ class PreDispatchTrace(Trace):
         if self.provenance is not None:
             self.provenance.note(node)
         return node
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    """Whether the dispatcher decomposes ``func`` before a level sees it."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 
 def _autocast(device: str) -> Autocast:

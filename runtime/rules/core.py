@@ -91,7 +91,18 @@ random(
 flat("poisson", "self", batch=None, draws="values")
 register("multinomial", nondiff=True, draws="values", family="random")
 register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, draws="values")
-register("_sample_dirichlet binomial native_dropout rrelu_with_noise_functional", draws="values", family="random")
+register("_sample_dirichlet binomial rrelu_with_noise_functional", draws="values", family="random")
+
+
+def _dropout_and_mask(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the kernel draws. Torch's decomposition compares with a uniform draw, which is another mask under the same seed."""
+    if train is False:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(1 - p)
+    return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+register("native_dropout", decomposition=_dropout_and_mask, draws="values", family="random")
 
 
 def _zero_derivatives(*names: str) -> dict[str, Any]:

@@ -108,3 +108,20 @@ def test_traces_before_dispatch_nest() -> None:
 
     x = torch.randn(3, 3)
     close(make_fx(f, pre_dispatch=True)(x)(x), f(x))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: lambda x: jvp(f, (x,), (x,))[1], lambda f: vmap(f, randomness="same"), functionalize],
+    ids=["jvp", "vmap", "functionalize"],
+)
+def test_dropout_inside_a_transform_draws_as_without_a_trace(transform: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.3)
+
+    x = torch.randn(4, 30)
+    module = make_fx(transform(f), pre_dispatch=True)(x)
+    torch.manual_seed(3)
+    expected = transform(f)(x)
+    torch.manual_seed(3)
+    close(module(x), expected)
