@@ -6,12 +6,15 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
+from torch._C import _len_torch_dispatch_stack
 from torch._dynamo.source import ConstantSource
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP,
@@ -24,9 +27,11 @@ from torch.fx.experimental.symbolic_shapes import (
     compute_unbacked_bindings,
 )
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from ..seam.levels import Value, constant_of
 from .provenance import here
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -113,14 +118,21 @@ class Abstraction:
             return Given(next(iter(modes.values())))
         return cls(dynamic=dynamic) if dynamic or fake else None
 
+    def running(self) -> Any:
+        """The context in which calls on fake tensors run: the fake mode alone. Levels around the trace have nothing to do with them."""
+        alone = not _len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch()
+        return self.mode if alone else _without_modes_around(self.mode)
+
     def abstract(self, t: torch.Tensor) -> FakeTensor:
         """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic."""
         source = ConstantSource(f"input_{len(self.inputs)}")
-        if not self.dynamic:
-            fake = self.mode.from_tensor(t, static_shapes=True, source=source)
-        else:
-            context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim())
-            fake = self.mode.from_tensor(t, symbolic_context=context, source=source)
+        t = _plain_like(t)
+        with _disable_current_modes():
+            if not self.dynamic:
+                fake = self.mode.from_tensor(t, static_shapes=True, source=source)
+            else:
+                context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim())
+                fake = self.mode.from_tensor(t, symbolic_context=context, source=source)
         self.inputs.append(fake)
         return fake
 
@@ -144,7 +156,8 @@ class Abstraction:
                 "the program closes over a real tensor, and its arguments are fake. Please convert all Tensors to FakeTensors first: pass "
                 f"it as an argument. With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
             )
-        return self.mode.from_tensor(t, static_shapes=True)
+        with _disable_current_modes():
+            return self.mode.from_tensor(_plain_like(t), static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
         """Know where to read the sizes and strides of a placeholder, for the symbols that it is the first to have."""
@@ -243,6 +256,24 @@ class Given(Abstraction):
 
     def guards(self) -> str:
         return ""
+
+
+@contextmanager
+def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
+    with _disable_current_modes(), mode:
+        yield
+
+
+def _plain_like(t: torch.Tensor) -> torch.Tensor:
+    """``t``, or for a value of a level around the trace, which has no elements to show, a tensor of its shape. Symbols of an outer trace
+    count as the sizes that they have there."""
+    if isinstance(t, Value) and not t._level.number:
+        t = constant_of(t.detach())  # of the eager session
+    if not isinstance(t, Value) or t.layout is not torch.strided:
+        return t
+    shape, stride = ([int(n if isinstance(n, int) else n.node.hint) for n in numbers] for numbers in (t.shape, t.stride()))
+    with _disable_current_modes():
+        return torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
 
 
 def _compiled_guards(code: str, n: int) -> Callable[..., bool]:

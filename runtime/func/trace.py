@@ -273,6 +273,11 @@ class Trace(Level):
         if facts.may_write and self.outside.tensors:
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
+            if func is not aten.detach_.default and any(args[0] is known for known in self.constants.values()):
+                raise RuntimeError(
+                    f"Can't call metadata mutating ops on a tensor that the program closes over: {func} changes its sizes or strides in "
+                    f"place. Pass it as an argument, or use the op that returns a view.{here()}"
+                )
             if self.abstraction is not None:
                 self.abstraction.read_sizes_of(args[0]._node)
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
@@ -280,7 +285,7 @@ class Trace(Level):
             out = func(*inner, **options)
         else:
             try:
-                with self.abstraction.mode:
+                with self.abstraction.running():
                     out = func(*inner, **options)
             except DynamicOutputShapeException:
                 self._refuse_size(func)

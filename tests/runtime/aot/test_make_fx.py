@@ -255,6 +255,15 @@ def test_a_generator_is_an_attribute_and_its_draws_are_replayed() -> None:
     close(module(torch.zeros(3)), expected)
 
 
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+@pytest.mark.parametrize("change", [lambda t: t.t_(), lambda t: t.add_(1).resize_(2), lambda t: t.unsqueeze_(0)])
+def test_a_change_of_the_geometry_of_a_closed_over_tensor_is_refused(change: Any, mode: str) -> None:
+    table = torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match=r"sizes or strides in place.*test_make_fx\.py"):
+        make_fx(lambda x: x + change(table).sum(), tracing_mode=mode, _allow_non_fake_inputs=True)(torch.ones(3))
+    assert table.equal(torch.ones(2, 3))
+
+
 # decompositions
 
 
@@ -401,6 +410,49 @@ def test_a_size_is_read_before_it_changes_in_place() -> None:
 
     module = make_fx(f, tracing_mode="symbolic")(torch.randn(4, 5))
     assert module(torch.randn(6, 7)).shape == (6, 7)
+
+
+# nesting
+
+
+@pytest.mark.parametrize("inner", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("outer", ["real", "fake", "symbolic"])
+def test_a_trace_runs_inside_a_trace_and_leaves_no_trace_of_its_own(outer: str, inner: str) -> None:
+    def f(y: torch.Tensor) -> torch.Tensor:
+        return y.sin() * y.shape[0]
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = make_fx(f, tracing_mode=inner)(x)(x)
+        return out
+
+    x = torch.randn(4, 3)
+    module = make_fx(traced, tracing_mode=outer)(x)
+    assert [t for t in targets(module) if t is not aten.sym_size.int] == [aten.sin.default, aten.mul.Tensor]
+    close(module(x), f(x))
+    close(grad(lambda x: traced(x).sum())(x), grad(lambda x: f(x).sum())(x))
+
+
+def test_a_tensor_of_the_session_is_traced_as_a_plain_one() -> None:
+    import runtime
+
+    x = runtime.wrap(torch.tensor([1.0, 2.0]), requires_grad=True)
+    for mode in ("real", "fake", "symbolic"):
+        module = make_fx(lambda y: y * 2, tracing_mode=mode)(x)
+        close(module(torch.tensor([3.0, 4.0])), torch.tensor([6.0, 8.0]))
+
+
+# draws
+
+
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_dropout_in_a_gradient_draws_as_without_a_trace(mode: str) -> None:
+    f = grad(lambda x: (nn.functional.dropout(x, 0.3) * x).sum())
+    x = torch.randn(4, 30)
+    module = make_fx(f, tracing_mode=mode)(x)
+    torch.manual_seed(3)
+    expected = f(x)
+    torch.manual_seed(3)
+    close(module(x), expected)
 
 
 # further kinds of inputs and results
