@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -42,7 +45,20 @@ class _CompiledProgram:
     ``places``: where the program finds the tensors that it closes over, as far as they have names.
     """
 
-    __slots__ = ("backward", "computed", "exposed", "forward", "joint", "n_forward", "outside", "places", "reread", "sharing", "written")
+    __slots__ = (
+        "backward",
+        "computed",
+        "exposed",
+        "forward",
+        "joint",
+        "n_forward",
+        "outside",
+        "places",
+        "reread",
+        "sharing",
+        "ways",
+        "written",
+    )
 
     def __init__(
         self,
@@ -65,6 +81,7 @@ class _CompiledProgram:
         self.reread = backward.reread if backward is not None else ()
         self.outside = outside
         self.sharing = shared
+        self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
 
     def takes(self, call: Call, recording: bool, dynamic: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
@@ -86,13 +103,17 @@ class _CompiledProgram:
             return None
         return every
 
-    def guard(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
-        """What finds this program for calls like the present one without asking :meth:`takes`."""
-        joint = self.joint
-        if any(not group.identical for group in joint.groups):
-            return None
-        holds = joint.abstraction.holds if joint.abstraction is not None else None
-        return guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, recording)
+    def way(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
+        """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
+        classes = tuple(map(type, given))
+        if classes not in self.ways:
+            joint = self.joint
+            if any(not group.identical for group in joint.groups):
+                self.ways[classes] = None
+            else:
+                holds = joint.abstraction.holds if joint.abstraction is not None else None
+                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, recording)
+        return self.ways[classes]
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
@@ -250,24 +271,65 @@ class Recipe:
         return _function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
 
 
+class _Programs:
+    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked up for longest makes room.
+
+    ``recent``: by the state around a call, the last programs with their guards.
+    """
+
+    LIMIT = 64
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.recent: dict[Kind, tuple[tuple[Take, _CompiledProgram], ...]] = {}
+        self._by_key: OrderedDict[Kind, list[_CompiledProgram]] = OrderedDict()
+        self._lock = threading.RLock()  # a thread that needs a program waits for another one that makes it
+        self._warned = False
+
+    def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[_CompiledProgram, Call]:
+        """The program for a call, made if there is none, and what it takes."""
+        recording, dynamic = _grad_enabled(), self.recipe.dynamic
+        key = (*around, *entered.kinds)
+        with self._lock:
+            known = self._by_key.setdefault(key, [])
+            self._by_key.move_to_end(key)
+            for program in known:
+                call = program.takes(entered, recording, dynamic)
+                if call is not None:
+                    break
+            else:
+                program = self.recipe.program(spec, entered)
+                known.append(program)
+                call = program.takes(entered, recording, dynamic)
+                assert call is not None, "a program takes the call that it was made for"
+                self._make_room()
+            way = program.way(given, entered.kinds, recording)
+            if way is not None:
+                others = [w for w in self.recent.get(around, ()) if w[0] is not way]
+                self.recent[around] = ((way, program), *others[: _WAYS - 1])
+        return program, call
+
+    def _make_room(self) -> None:
+        if sum(map(len, self._by_key.values())) <= self.LIMIT:
+            return
+        if not self._warned:
+            self._warned = True
+            name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
+            warnings.warn(
+                f"{name} has been compiled for more than {self.LIMIT} kinds of arguments, so programs are dropped and compiled again. "
+                "Every shape is a kind, and so is every value of an argument that is no tensor. Compile with dynamic=True, or pass numbers "
+                "as tensors.",
+                UserWarning,
+                stacklevel=5,
+            )
+        _, dropped = self._by_key.popitem(last=False)
+        self.recent = {a: kept for a, ways in self.recent.items() if (kept := tuple(w for w in ways if w[1] not in dropped))}
+
+
 def _function_of(recipe: Recipe) -> Callable[..., Any]:
     """The function that makes and runs the programs of ``recipe``."""
     fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
-    programs: dict[Kind, list[_CompiledProgram]] = {}
-    ways: dict[Kind, tuple[tuple[Take, _CompiledProgram], ...]] = {}  # by state around a call: the last programs, with their guards
-
-    def found(around: Kind, spec: pytree.TreeSpec | None, entered: Call, recording: bool) -> tuple[_CompiledProgram, Call]:
-        """The program for a call, made if there is none, and what it takes."""
-        known = programs.setdefault((*around, *entered.kinds), [])
-        for program in known:
-            call = program.takes(entered, recording, dynamic)
-            if call is not None:
-                return program, call
-        program = recipe.program(spec, entered)
-        known.append(program)
-        call = program.takes(entered, recording, dynamic)
-        assert call is not None, "a program takes the call that it was made for"
-        return program, call
+    programs = _Programs(recipe)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
@@ -275,8 +337,7 @@ def _function_of(recipe: Recipe) -> Callable[..., Any]:
         if SCOPE.levels or _dispatch_modes():
             return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
         around = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None)
-        recent = ways.get(around)
-        for take, known in recent or ():
+        for take, known in programs.recent.get(around, ()):
             call = take(given)
             if call is not None:
                 program = known
@@ -285,10 +346,7 @@ def _function_of(recipe: Recipe) -> Callable[..., Any]:
             entered = enter(given, recording, dynamic)
             if entered is None:
                 return fn(*args, **kwargs)
-            program, call = found(around, spec, entered, recording)
-            way = program.guard(given, entered.kinds, recording)
-            if way is not None:
-                ways[around] = ((way, program), *(recent or ())[: _WAYS - 1])
+            program, call = programs.find(around, spec, given, entered)
         if not autocast:
             return program(call)
         with without_autocast():

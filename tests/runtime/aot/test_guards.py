@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -117,3 +118,40 @@ def test_a_change_of_what_the_program_closes_over_is_noticed(change: str, of_the
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(runtime.unwrap(a), b)
+
+
+def test_a_function_holds_a_bounded_number_of_programs() -> None:
+    graphs = 0
+
+    def compiler(module: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return nop(module, inputs)
+
+    f = aot_function(lambda x, n: x * n, compiler)
+    x = torch.ones(2)
+    with pytest.warns(UserWarning, match="compiled for more than 64 kinds of arguments"):
+        for n in range(80):
+            assert f(x, float(n)).tolist() == [n, n]
+    assert graphs == 80
+    for n in (79, 78, 17):
+        f(x, float(n))
+    assert graphs == 80, "the last 64 programs are there"
+    assert f(x, 0.0).tolist() == [0.0, 0.0] and graphs == 81
+
+
+def test_threads_wait_for_one_capture() -> None:
+    graphs: list[int] = []
+
+    def compiler(module: Any, inputs: Any) -> Any:
+        graphs.append(threading.get_ident())
+        return nop(module, inputs)
+
+    f = aot_function(lambda x: x.sin().exp(), compiler)
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda: results.append(f(torch.ones(3)))) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(graphs) == 1 and len(results) == 8
