@@ -80,11 +80,14 @@ class Input:
 
 
 def _copy_into(target: Any, new: torch.Tensor) -> None:
-    """Copy ``new`` into ``target``, of an expanded dimension once. The program gave all elements of it one value, else it had raised."""
+    """Copy ``new`` into ``target``, of an expanded dimension once. ``RuntimeError`` if its elements along that dimension differ."""
     if target.layout is torch.strided and 0 in target.stride():
         for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
             if size > 1 and stride == 0:
-                target, new = target.narrow(d, 0, 1), new.narrow(d, 0, 1)
+                first = new.narrow(d, 0, 1)
+                if not torch.equal(first.expand(new.shape), new):
+                    raise RuntimeError("the program writes to a part of an expanded argument. Let it write to a clone of it.")
+                target, new = target.narrow(d, 0, 1), first
     target.copy_(new)
 
 

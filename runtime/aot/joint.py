@@ -343,6 +343,9 @@ class _Program:
             )
         if flag and edge is None:
             raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
+        node = self.edges[i][0] if flag else None
+        if node is not None and (node.tensor_hooks or node.pre_hooks or node.post_hooks):
+            raise RuntimeError("the program registers a hook on an argument or a tensor that it closes over. Do that before the call.")
         store = found._store
         if not store.memory.generation:
             return Input(flag, reshaped=reshaped)

@@ -224,7 +224,7 @@ class FunctionalLevel(Level):
             with self.mode:
                 return func.decompose(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it
-            return self.valued(aten.lift_fresh_copy.default(*args))
+            return self.valued(func(*args))
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
         if op.kind is INPLACE or op.fills_argument:

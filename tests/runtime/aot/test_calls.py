@@ -129,3 +129,17 @@ def test_a_leaf_that_the_program_makes_is_a_leaf() -> None:
 def test_a_leaf_that_the_caller_could_not_reach_is_refused(f: Any) -> None:
     with pytest.raises(RuntimeError, match=r"calls requires_grad_\(\) on .*\. Do that before the call"):
         aot_function(f, nop)(tensor([1.0, 2.0]))
+
+
+def test_a_write_to_a_part_of_an_expanded_argument_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="writes to a part of an expanded argument"):
+        aot_function(lambda y: y[0].add_(1), nop)(torch.zeros(1, 2).expand(2, 2))
+
+
+def test_a_hook_on_an_argument_is_refused() -> None:
+    def f(x: Any) -> Any:
+        x.register_hook(lambda g: g * 2)
+        return x * 2
+
+    with pytest.raises(RuntimeError, match="registers a hook on an argument"):
+        aot_function(f, nop)(tensor([1.0], requires_grad=True))

@@ -1,0 +1,84 @@
+"""What becomes of a random case: the same as in torch, different, refused, or an error.
+
+outcome(random_case(7))     # Outcome("same")
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
+
+from .observations import SESSION, TORCH, difference, observed
+from .programs import ERRORS, Case
+
+REFUSALS = {
+    "memory shared behind autograd": r"share memory, the program writes to it, and one of them requires grad",
+    "memory shared by dtypes": r"share memory and have different dtypes",
+    "memory shared with a closed-over tensor": r"a tensor that the program closes over share memory",
+    "older view of a changed geometry": r"is older than a change of the argument's sizes or strides",
+    "geometry without an in-place op": r"which the caller's tensor cannot follow",
+    "written between forward and backward": r"modified by an inplace operation",
+    "second derivative": r"has no second derivative",
+    "view made under no_grad": r"A view was created in no_grad mode",
+    "out= of another shape": r"out= has shape",
+    "write to an expanded tensor": r"more than one element of the writ|part of an expanded argument",
+    "hook on an argument": r"registers a hook on an argument",
+    "requires_grad_()": r"requires_grad_\(\)",
+    "control flow by values": r"asks for the elements of a tensor",
+}
+LOW = ("float16", "bfloat16", "half()", "autocast")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``what``: "same", "different", "refused", "error", "session" (the runtime differs without the compiler, too), or "nothing" (no call
+    of it runs in torch). ``kind`` of refusal, or the difference."""
+
+    what: str
+    kind: str = ""
+
+
+def compiled(case: Case) -> Callable[..., Any]:
+    partition = min_cut_rematerialization_partition if case.min_cut else default_partition
+    return lambda f: aot_function(f, nop, partition_fn=partition, dynamic=case.dynamic)
+
+
+def outcome(case: Case) -> Outcome:
+    if not case.calls:
+        return Outcome("nothing")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = observed(TORCH, case, lambda f: f)
+        except ERRORS:
+            return Outcome("nothing")
+        found = _compared(case, expected, compiled(case))
+        if found.what in ("same", "refused"):
+            return found
+        plain = _compared(case, expected, lambda f: f)
+        if plain.what == "different" and found.what == "different":  # then the graph must at least do what the session does
+            found = _compared(case, observed(SESSION, case, lambda f: f), compiled(case))
+            return found if found.what == "different" else Outcome("session", plain.kind)
+        return found if plain.what == "same" else Outcome("session", f"{plain.what}: {plain.kind}")
+
+
+def _compared(case: Case, expected: Any, wrapped: Callable[..., Any]) -> Outcome:
+    try:
+        different = difference(expected, observed(SESSION, case, wrapped), _tolerance(case))
+    except Exception as error:
+        text = str(error)
+        for kind, pattern in REFUSALS.items():
+            if isinstance(error, RuntimeError) and re.search(pattern, text):
+                return Outcome("refused", kind)
+        return Outcome("error", f"{type(error).__name__}: {text}")
+    return Outcome("different", different) if different else Outcome("same")
+
+
+def _tolerance(case: Case) -> float:
+    source = str(case)
+    return 0.05 if any(word in source for word in LOW) else 2e-4

@@ -1,0 +1,307 @@
+"""Random programs and calls of them, as Python text that follows from a seed.
+
+    case = random_case(7)
+    print(case)             # the program, the arguments of its calls, and what is done with the results
+    case.shrunk(differs)    # without the statements that ``differs`` does not need
+
+A statement is tried on torch's tensors as it is drawn. One that raises is left out, so most of a program runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .observations import TORCH, Surroundings, arguments_of, observed
+from .statements import KINDS, REGIONS
+
+SHAPES = ((2, 3), (2, 3), (2, 3), (3, 3), (2, 2), (3,), (2,), (), (1, 3), (2, 2, 3), (4, 3))
+EMPTY = ((0, 3), (2, 0), (0,))
+DTYPES = ("float32",) * 12 + ("float64", "float64", "float16", "bfloat16", "int64", "bool", "complex64")
+LAYOUTS = ("plain",) * 6 + ("transposed", "strided", "expanded", "row")
+ERRORS = (RuntimeError, TypeError, IndexError, ValueError, NameError)
+"""What torch raises for a program or an argument that makes no sense."""
+FLOATING = ("float32", "float64", "float16", "bfloat16", "complex64")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement, and the block that it stands in, if any."""
+
+    text: str
+    region: str = ""
+
+    def __str__(self) -> str:
+        lines = self.text.split("\n")
+        return "\n".join([self.region, *(f"    {line}" for line in lines)]) if self.region else self.text
+
+
+@dataclass(frozen=True)
+class CallText:
+    """One call: statements that make the arguments, the arguments, and what surrounds the call and follows it.
+
+    ``grad``: the grad mode of the call. ``training``: of the modules. ``hooks``: on saved tensors. ``after``: what is done with the
+    results, see :mod:`.observations`. ``picks``: which tensors that concerns.
+    """
+
+    lines: tuple[str, ...]
+    args: str
+    grad: bool
+    training: bool
+    hooks: bool
+    after: tuple[str, ...]
+    picks: tuple[float, ...]
+
+    def __str__(self) -> str:
+        around = f"with torch.set_grad_enabled({self.grad})" + (", saved_tensors_hooks" if self.hooks else "")
+        return "\n".join(
+            ["", *self.lines, f"{around}:  # training={self.training}", f"    f({self.args})", f"# then {self.after} {self.picks}"]
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with its calls. ``str(case)`` is its source."""
+
+    seed: int
+    parameters: str
+    steps: tuple[Step, ...]
+    results: tuple[str, ...]
+    form: str
+    calls: tuple[CallText, ...]
+    dynamic: bool = False
+    min_cut: bool = False
+
+    @property
+    def program(self) -> str:
+        body = [line for step in self.steps for line in str(step).split("\n")]
+        return "\n".join([f"def f({self.parameters}):", *(f"    {line}" for line in (*body, f"return {self.returned}"))])
+
+    @property
+    def returned(self) -> str:
+        inside = ", ".join(self.results)
+        if self.form == "single":
+            return self.results[0]
+        if self.form == "dict":
+            return "{" + ", ".join(f"'k{i}': {r}" for i, r in enumerate(self.results)) + "}"
+        if self.form == "nested":
+            return f"({self.results[0]}, [{', '.join(self.results[1:])}], {{'none': None, 'number': 2}})"
+        return f"({inside},)" if self.form == "tuple" else f"[{inside}, None]"
+
+    def __str__(self) -> str:
+        how = f"# seed {self.seed}, dynamic={self.dynamic}, {'min cut' if self.min_cut else 'default'} partition"
+        return "\n".join([how, self.program, *map(str, self.calls)])
+
+    def shrunk(self, fails: Callable[[Case], bool]) -> Case:
+        """A part of the case for which ``fails`` still holds: no call, statement or result of it can be left out."""
+        case, again = self, True
+        while again:
+            again = False
+            for field in ("calls", "steps", "results"):
+                i = len(getattr(case, field)) - 1
+                while i >= 0:
+                    items = getattr(case, field)
+                    if len(items) > (field != "steps"):
+                        changes: dict[str, Any] = {field: (*items[:i], *items[i + 1 :])}
+                        smaller = dataclasses.replace(case, **changes)
+                        if fails(smaller):
+                            case, again = smaller, True
+                    i -= 1
+        return case
+
+
+@dataclass(frozen=True)
+class _Given:
+    """How one tensor among the arguments of a call is made."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    requires: bool
+    leaf: bool
+    alias: str = ""  # a view of the tensor before instead
+
+    def lines(self, i: int, shift: int) -> list[str]:
+        if self.alias:
+            return [f"x{i} = " + self.alias.replace("$", f"h{i - 1}"), f"h{i} = h{i - 1}"]
+        shape, view = self.shape, ""
+        if self.layout == "transposed" and len(shape) == 2:
+            shape, view = shape[::-1], ".t()"
+        elif self.layout == "strided" and shape:
+            shape, view = (*shape[:-1], 2 * shape[-1]), "[..., ::2]"
+        elif self.layout == "expanded" and shape:
+            shape, view = (1, *shape[1:]), f".expand({', '.join(map(str, self.shape))})"
+        elif self.layout == "row":
+            shape, view = (2, *shape), "[1]"
+        dtype = f"torch.{self.dtype}"
+        made = f"leaf({i + shift}, {shape}, {dtype}{', requires_grad=True' if self.requires else ''})"
+        return [
+            f"b{i} = {made}",
+            f"h{i} = b{i}" + ("" if self.leaf else " * 1" if self.dtype != "bool" else ".clone()"),
+            f"x{i} = h{i}{view}",
+        ]
+
+
+ALIASES = ("$", "$", "$[:1]", "$[..., 1:]", "$.detach()", "$.view(-1)", "$.t()", "$[-1]", "$.view_as($)", "$.data", "$[::2]")
+AFTER = (("gradients",), ("gradients", "write"), ("second",), ("write",), ("recorded write", "gradients"), ("gradients", "write", "write"))
+
+
+class _Calls:
+    """The calls of one program: the first one, and others that differ from it in some respect."""
+
+    def __init__(self, rnd: random.Random) -> None:
+        self.rnd = rnd
+        self.number = rnd.choice((1, 2, 2, 3))
+        self.extra = rnd.choice(("", "", "none", "dict", "list"))
+        shape, dtype = rnd.choice(SHAPES), rnd.choice(DTYPES)
+        self.given = [self._given(shape, dtype, i) for i in range(self.number)]
+        self.scalar: float | int | bool = rnd.choice((2.5, 0.5, 3, 1, True, -0.5))
+        self.grad, self.training = rnd.random() < 0.9, rnd.random() < 0.7
+
+    def _given(self, shape: tuple[int, ...], dtype: str, i: int) -> _Given:
+        rnd = self.rnd
+        if rnd.random() < 0.2:
+            dtype = rnd.choice(DTYPES)
+        if rnd.random() < 0.3:
+            shape = rnd.choice(SHAPES + EMPTY)
+        requires = rnd.random() < 0.6 and dtype in FLOATING
+        alias = rnd.choice(ALIASES) if i and rnd.random() < 0.25 else ""
+        return _Given(shape, dtype, rnd.choice(LAYOUTS), requires, rnd.random() < 0.3, alias)
+
+    @property
+    def parameters(self) -> list[str]:
+        return [*(f"x{i}" for i in range(self.number)), "s", *(["extra"] if self.extra else [])]
+
+    @property
+    def tensors(self) -> list[str]:
+        """What the program can call its tensors."""
+        names = [f"x{i}" for i in range(self.number)]
+        return names + {"dict": ["extra['a']"], "list": ["extra[0]", "extra[1]"]}.get(self.extra, [])
+
+    def changed(self) -> None:
+        """Another kind of call."""
+        rnd = self.rnd
+        what = rnd.choice(("values", "values", "values", "shape", "shape", "layout", "flags", "number", "grad", "training", "alias"))
+        i = rnd.randrange(self.number)
+        if what == "shape":
+            old = self.given[i].shape
+            size = rnd.choice((0, 1, 2, 3, 4))
+            for j, g in enumerate(self.given):  # arguments of one shape keep having one
+                if g.shape == old:
+                    at = 0 if old else None
+                    shape = g.shape if at is None else (size, *g.shape[1:])
+                    self.given[j] = dataclasses.replace(g, shape=shape)
+        elif what == "layout":
+            self.given[i] = dataclasses.replace(self.given[i], layout=rnd.choice(LAYOUTS))
+        elif what == "flags":
+            requires = not self.given[i].requires and self.given[i].dtype in FLOATING
+            self.given[i] = dataclasses.replace(self.given[i], requires=requires, leaf=rnd.random() < 0.3)
+        elif what == "number":
+            self.scalar = rnd.choice((2.5, 0.5, 3, 1, True, -0.5))
+        elif what == "grad":
+            self.grad = not self.grad
+        elif what == "training":
+            self.training = not self.training
+        elif what == "alias" and i:
+            self.given[i] = dataclasses.replace(self.given[i], alias="" if self.given[i].alias else rnd.choice(ALIASES))
+
+    def call(self, number: int) -> CallText:
+        rnd = self.rnd
+        lines = [line for i, g in enumerate(self.given) for line in g.lines(i, 10 * number)]
+        args = [*(f"x{i}" for i in range(self.number)), repr(self.scalar)]
+        if self.extra == "none":
+            args.append("None")
+        elif self.extra == "dict":
+            lines.append(f"c = leaf({number}, (3,), torch.float32, requires_grad=True)")
+            args.append("{'a': c, 'b': 'word'}")
+        elif self.extra == "list":
+            lines.append(f"c = leaf({number}, (3,), torch.float32)")
+            args.append("[c, c[1:]]")
+        picks = tuple(round(rnd.random(), 2) for _ in range(4))
+        return CallText(tuple(lines), ", ".join(args), self.grad, self.training, rnd.random() < 0.08, rnd.choice(AFTER), picks)
+
+
+class _Writer:
+    """Draws statements, tries each on the arguments of the first call, and keeps those that run."""
+
+    def __init__(self, rnd: random.Random, names: Sequence[str], scope: dict[str, Any]) -> None:
+        self.rnd = rnd
+        self.names = list(names)
+        self.scope = scope
+        self.steps: list[Step] = []
+
+    def _drawn(self) -> tuple[str, str]:
+        """A statement, and its kind."""
+        rnd = self.rnd
+        (kind,) = rnd.choices(list(KINDS), [weight for _, weight in KINDS.values()])
+        newer = self.names[-3:] if rnd.random() < 0.5 else self.names
+        n = len(self.scope)
+        return kind, rnd.choice(KINDS[kind][0]).format(t=rnd.choice(newer), o=rnd.choice(self.names), s="s", v=f"v{n}", w=f"w{n}")
+
+    def add(self, number: int) -> None:
+        region = ""
+        for _ in range(3 * number):
+            if len(self.steps) >= number:
+                return
+            region = self.rnd.choice(REGIONS) if self.rnd.random() < 0.1 else region if self.rnd.random() < 0.4 else ""
+            kind, text = self._drawn()
+            if kind == "view" and region == REGIONS[0] and "detach" not in text:
+                continue  # whether what is derived from a view made under no_grad requires grad may differ
+            step = Step(text, region)
+            before = set(self.scope)
+            try:
+                exec(str(step), self.scope)
+            except ERRORS:
+                for name in set(self.scope) - before:  # made before the error
+                    del self.scope[name]
+                continue
+            self.steps.append(step)
+            self.names += sorted(name for name in set(self.scope) - before if isinstance(self.scope[name], torch.Tensor))
+
+
+def random_case(seed: int) -> Case:
+    """The case of ``seed``. A call that raises in torch is left out."""
+    rnd = random.Random(seed)
+    while True:
+        calls = _Calls(rnd)
+        texts = [calls.call(0)]
+        try:
+            given = arguments_of(TORCH, texts[0])[1]
+            break
+        except ERRORS:  # such as a view that a shape does not have
+            continue
+    parameters, names = ", ".join(calls.parameters), calls.tensors
+    torch.manual_seed(0)
+    surroundings = Surroundings(TORCH)
+    scope = surroundings.scope()
+    scope.update(zip(calls.parameters, given, strict=True))
+    writer = _Writer(rnd, names, scope)
+    with torch.set_grad_enabled(texts[0].grad):
+        writer.add(rnd.randint(1, 8))
+    form = rnd.choice(("tuple", "tuple", "tuple", "single", "list", "dict", "nested"))
+    results = tuple(rnd.choice(writer.names[-4:] if rnd.random() < 0.6 else writer.names) for _ in range(rnd.randint(1, 4)))
+    for number in range(1, rnd.choice((2, 3, 3, 4))):
+        if rnd.random() < 0.3:
+            texts.append(dataclasses.replace(texts[0], picks=texts[-1].picks))
+            continue
+        calls.changed()
+        texts.append(calls.call(number))
+    # in a trace of any size torch's Python dispatcher takes these two apart into other draws and writes than the kernels do
+    dynamic = rnd.random() < 0.4 and not any(word in str(step) for step in writer.steps for word in ("dropout(", "norm("))
+    case = Case(seed, parameters, tuple(writer.steps), results, form, tuple(texts), dynamic, rnd.random() < 0.5)
+    runs = tuple(text for text in texts if _runs(case, text))
+    return dataclasses.replace(case, calls=runs)
+
+
+def _runs(case: Case, text: CallText) -> bool:
+    """Whether torch runs the call, and its backward pass: a trace runs both."""
+    try:
+        (seen,) = observed(TORCH, dataclasses.replace(case, calls=(dataclasses.replace(text, after=("gradients",)),)), lambda f: f)
+    except ERRORS:
+        return False
+    return seen[-1][0] != "error"

@@ -1,0 +1,123 @@
+"""Graphs of nested transforms of random programs give what the same transforms of torch give, on other values and other sizes."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runtime import func as ours
+from runtime.aot import make_fx
+
+from .observations import same, values
+from .programs import ERRORS
+from .statements import KINDS, LOCAL, PURE
+
+NUMBER = int(os.environ.get("PROGRAMS", "200")) // 2
+Program = Callable[[Any, Any], Any]
+REFUSED = (
+    "while the program is being traced",  # a mask that is written through: its number of elements depends on values
+    "custom autograd.Function",  # a Function without setup_context
+)
+
+
+def scalar(f: Program) -> Program:
+    return lambda x, y: f(x, y).sin().sum()
+
+
+TRANSFORMS: dict[str, Callable[[Any, Program], Program]] = {
+    "grad": lambda api, f: lambda x, y: api.grad(scalar(f))(x, y),
+    "vmap": lambda api, f: lambda x, y: api.vmap(f, (0, None))(torch.stack([x, x + 1]), y),
+    "vmap of both": lambda api, f: lambda x, y: api.vmap(f, (0, 0), 1)(torch.stack([x, x + 1]), torch.stack([y, y - 1])),
+    "jvp": lambda api, f: lambda x, y: api.jvp(lambda x: f(x, y), (x,), (torch.ones_like(x),))[1],
+    "jacrev": lambda api, f: lambda x, y: api.jacrev(f)(x, y),
+    "functionalize": lambda api, f: lambda x, y: api.functionalize(f)(x, y),
+}
+
+
+class Random:
+    """A program of two matrices, and transforms around it, innermost first."""
+
+    def __init__(self, seed: int) -> None:
+        rnd = random.Random(seed)
+        self.transforms = [rnd.choice(list(TRANSFORMS)) for _ in range(rnd.randint(1, 3))]
+        self.symbolic = rnd.random() < 0.5
+        self.lines = self._lines(rnd)
+        self.result = rnd.choice([line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"])
+
+    def _lines(self, rnd: random.Random) -> list[str]:
+        scope: dict[str, Any] = {"torch": torch, "x": values(0, (2, 3), torch.float32), "y": values(1, (2, 3), torch.float32), "s": 2.5}
+        names, lines = ["x", "y"], ["x = x * 1"]
+        for _ in range(rnd.randint(2, 12)):
+            kind = rnd.choice((*PURE, "local", "local"))
+            name = f"v{len(scope)}"
+            template = rnd.choice(LOCAL if kind == "local" else KINDS[kind][0])
+            text = template.format(t=rnd.choice(names), o=rnd.choice(names), s="2.5", v=name, w=f"w{len(scope)}")
+            trial = dict(scope)
+            try:
+                exec(text, trial)
+            except ERRORS:
+                continue
+            if "Twice" not in text and isinstance(trial.get(name), torch.Tensor) and trial[name].is_floating_point():
+                scope = trial
+                names.append(name)
+                lines += text.split("\n")
+        return lines
+
+    def __str__(self) -> str:
+        body = "\n".join(f"    {line}" for line in [*self.lines, f"return ({self.result}) + 0 * x.sum()"])
+        return f"# {'symbolic' if self.symbolic else 'real'}, {self.transforms}, innermost first\ndef f(x, y):\n{body}"
+
+    def transformed(self, api: Any) -> Program:
+        scope: dict[str, Any] = {"torch": torch}
+        exec(str(self), scope)
+        f: Program = scope["f"]
+        for name in self.transforms:
+            f = TRANSFORMS[name](api, f)
+        return f
+
+    def arguments(self, call: int) -> tuple[Any, Any]:
+        # the number of results of an unbind is a part of the graph, and the basis of jacrev has the size of the trace
+        fixed = "jacrev" in self.transforms or any(word in line for line in self.lines for word in ("unbind", "split", "chunk"))
+        shape = (4, 3) if self.symbolic and call and not fixed else (2, 3)
+        return values(2 * call, shape, torch.float32), values(2 * call + 1, shape, torch.float32)
+
+
+def outcome(seed: int) -> tuple[str, str]:
+    """What becomes of the graph of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
+    program = Random(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program.transformed(torch.func)(*program.arguments(0))
+            expected = program.transformed(torch.func)(*program.arguments(1))
+        except ERRORS:
+            return "nothing", ""
+        try:
+            graph = make_fx(program.transformed(ours), tracing_mode="symbolic" if program.symbolic else "real")(*program.arguments(0))
+            found = graph(*program.arguments(1))
+        except Exception as error:
+            what = "refused" if any(text in str(error) for text in REFUSED) else "error"
+            return what, f"{program}\n--> {type(error).__name__}: {error}"
+    close = same(expected, found, 1e-3)
+    return ("same", "") if close else ("different", f"{program}\n--> {expected}\nbut {found}")
+
+
+def test_graphs_of_transforms_do_what_the_transforms_do_in_torch() -> None:
+    found = {seed: outcome(seed) for seed in range(NUMBER)}
+    counts = Counter(what for what, _ in found.values())
+    print(counts)
+    wrong = [f"# seed {seed}\n{text}" for seed, (what, text) in found.items() if what in ("different", "error")]
+    assert not wrong, "\n\n".join(wrong)
+    assert counts["same"] > NUMBER / 2 and counts["refused"] <= 0.03 * NUMBER, counts
+
+
+def test_a_difference_would_be_seen() -> None:
+    program = Random(next(seed for seed in range(100) if outcome(seed)[0] == "same"))
+    expected = program.transformed(torch.func)(*program.arguments(1))
+    assert same(expected, expected, 1e-3) and not same(expected, expected + 1, 1e-3)
