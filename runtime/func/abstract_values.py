@@ -6,6 +6,7 @@ device without memory. It is made at once, so that a tensor of the trace is free
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -20,19 +21,26 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
+class _Thread(threading.local):
+    """What the traces on real values of one thread share, because it takes as long as twenty abstract values."""
+
+    def __init__(self) -> None:
+        self.mode: FakeTensorMode | None = None
+        self.first: dict[torch.device, dict[str, Any]] = {}  # by device, the attributes of a fake tensor
+
+
+_THREAD = _Thread()
+
+
 class AbstractValues:
-    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of a mode of their own."""
+    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the mode of this thread."""
 
     def __init__(self, mode: FakeTensorMode | None) -> None:
-        self._mode = mode
-        self._first: dict[torch.device, dict[str, Any]] = {}  # by device, the attributes of a fake tensor
-
-    @property
-    def mode(self) -> FakeTensorMode:
-        if self._mode is None:
+        if mode is None and _THREAD.mode is None:
             with _without_dispatch():
-                self._mode = FakeTensorMode(allow_fallback_kernels=True, allow_non_fake_inputs=True)
-        return self._mode
+                _THREAD.mode = FakeTensorMode(allow_fallback_kernels=True, allow_non_fake_inputs=True)
+        self.mode: FakeTensorMode = mode or _THREAD.mode  # type: ignore[assignment]
+        self._first: dict[torch.device, dict[str, Any]] = {} if mode is not None else _THREAD.first
 
     def describe(self, node: fx.Node, value: Any) -> Any:
         """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value."""
