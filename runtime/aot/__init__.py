@@ -6,6 +6,7 @@ from .control_flow import cond, map, scan
 from .explain import Explanation, explain
 from .export import export
 from .flat_export import aot_export_joint_simple, aot_export_module
+from .graph_names import get_aot_compilation_context, get_aot_graph_name, get_graph_being_compiled
 from .module import aot_module
 from .partition import default_partition, min_cut_rematerialization_partition
 from .runtime_wrappers import aot_function
@@ -26,6 +27,9 @@ __all__ = [
     "default_partition",
     "explain",
     "export",
+    "get_aot_compilation_context",
+    "get_aot_graph_name",
+    "get_graph_being_compiled",
     "make_boxed_compiler",
     "make_boxed_func",
     "make_fx",
