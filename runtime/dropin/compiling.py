@@ -72,12 +72,22 @@ def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., A
     @functools.wraps(theirs)
     def call(mod: Any, args: Any, *rest: Any, **options: Any) -> Any:
         if _BACKEND.exchange is None or _needs_torchs(mod, (*rest, *options.values())):
-            return theirs(mod, args, *rest, **options)
+            if options.get("bw_compiler") is not None:
+                options["bw_compiler"] = _aside_later(options["bw_compiler"], patches)
+            return theirs(mod, args if _BACKEND.exchange is None else _examples(mod, args), *rest, **options)
         rest, options = tuple(map(patches.replacement, rest)), {k: patches.replacement(v) for k, v in options.items()}
         made = simplified.aot_module_simplified(mod, [_BACKEND.exchange.known(t) for t in _examples(mod, args)], *rest, **options)
         return _boxed(made) if type(mod).__name__ == "GmWrapper" else made
 
     return call
+
+
+def _aside_later(compiler: Any, patches: Patches) -> Any:
+    """A compiler of torch's for the backward graph. It runs in the first backward pass, when nobody stands aside any more."""
+    if not hasattr(compiler, "compiler_fn"):
+        return _aside_for(compiler, patches)
+    compiler.compiler_fn = _aside_for(compiler.compiler_fn, patches)
+    return compiler
 
 
 def _examples(mod: Any, args: Any) -> list[Any]:
