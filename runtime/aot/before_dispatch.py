@@ -13,10 +13,11 @@ from ..func.make_fx import make_fx
 from .boundary import Boundary, Input, Made, Output, ViewStep
 from .joint import Joint
 
-# Composite ops that never write to an argument or return one, nor a view of one. The others are decomposed.
+# Composite ops that never write to an argument or return one. FunctionalLevel sees to a dropout that drops nothing. The others are
+# decomposed.
 _NAMES = (
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul layer_norm group_norm "
-    "scaled_dot_product_attention"
+    "scaled_dot_product_attention dropout"
 )
 WHOLE = frozenset(
     getattr(getattr(torch.ops.aten, name), overload) for name in _NAMES.split() for overload in getattr(torch.ops.aten, name).overloads()

@@ -218,9 +218,9 @@ class FunctionalLevel(Level):
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
+        if func is aten.dropout.default and _drops_nothing(*args, **kwargs):
+            return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
         if op.composite and func not in self.whole:
-            if func is aten.dropout.default and _drops_nothing(*args, **kwargs):
-                return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
             with self.mode:
                 return func.decompose(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it

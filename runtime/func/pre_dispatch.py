@@ -49,7 +49,9 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         mode = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
         inner = mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
         found = innermost(args, kwargs)
-        if (inner is not None or (found is not None and found.number > self.level.number)) and _is_composite(func):
+        level = inner.level if inner is not None else found
+        decomposed = level is not None and level.number > self.level.number and func not in getattr(level, "whole", ())
+        if decomposed and _is_composite(func):
             with self:
                 out = func.decompose(*args, **kwargs or {})
             if out is not NotImplemented:
