@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,16 +43,32 @@ def fresh(n: fx.Node) -> bool:
 def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     """Which of the tensors that ``forward`` gives after its ``n_results`` results the caller can write to: those that may share memory
     with what it was given or with a result."""
-    behind: dict[fx.Node, frozenset[fx.Node]] = {}  # the values of whose memory a value may be
-    for n in forward.nodes:
-        own = frozenset((n,))
-        behind[n] = own.union(*(behind[u] for u in n.all_input_nodes)) if n.op == "call_function" and may_alias(n) else own
+    behind = _behind(forward)
     given = [n for n in forward.nodes if n.op in ("placeholder", "get_attr")]
     (returned,) = forward.output_node().args
     results: Any = returned
     seen = frozenset(given).union(*(behind[n] for n in results[:n_results] if isinstance(n, fx.Node)))
     kept = results[n_results:]
     return tuple(i for i, n in enumerate(kept) if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor))
+
+
+def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
+    """Which of the values that ``forward`` gives after its ``n_results`` results may share memory with the inputs of these numbers."""
+    behind = _behind(forward)
+    placeholders = [n for n in forward.nodes if n.op == "placeholder"]
+    wanted = {placeholders[i] for i in inputs}
+    (returned,) = forward.output_node().args
+    results: Any = returned
+    return tuple(i for i, n in enumerate(results[n_results:]) if behind[n] & wanted)
+
+
+def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
+    """For each value, the values of whose memory it may be."""
+    behind: dict[fx.Node, frozenset[fx.Node]] = {}
+    for n in graph.nodes:
+        own = frozenset((n,))
+        behind[n] = own.union(*(behind[u] for u in n.all_input_nodes)) if n.op == "call_function" and may_alias(n) else own
+    return behind
 
 
 Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset

@@ -18,7 +18,7 @@ from ..tape.nodes import Edge, Node
 from ..tape.running import RUNNING
 from ..tape.saved import FREED, HOOKS, Packed, modified, pack, restore
 from ..tape.values import accumulator_of, edge_of
-from .aliasing import within_reach
+from .aliasing import saved_of, within_reach
 from .arguments import Target
 from .compilers import Boxed, Compiler, as_boxed, examples
 from .joint import Joint
@@ -33,7 +33,8 @@ class Backward:
     """The backward of one program. It is compiled when it first runs.
 
     ``reread``: the numbers of the primals that only a second derivative needs; a call stores them after what the forward graph saves.
-    ``exposed``: which of what is stored the caller can write to. ``devices`` and ``metas``: of the cotangents.
+    ``exposed``: which of what is stored the caller can write to. ``at_risk``: which of it the program itself may write over. ``devices``
+    and ``metas``: of the cotangents.
     """
 
     def __init__(
@@ -58,6 +59,9 @@ class Backward:
         kept = range(self.n_saved, self.n_saved + len(self.reread))
         exposed = within_reach(forward.graph, joint.n_forward)
         self.n_exposed = len(exposed)
+        written = joint.boundary.written
+        risky = saved_of(forward.graph, joint.n_forward, written)
+        self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
         self.exposed = (*exposed, *kept)
         self._run: Boxed | None = None
         self._differentiable: Callable[..., Any] | None = None

@@ -46,6 +46,7 @@ class _CompiledProgram:
     """
 
     __slots__ = (
+        "at_risk",
         "backward",
         "computed",
         "exposed",
@@ -55,6 +56,7 @@ class _CompiledProgram:
         "outside",
         "places",
         "reread",
+        "reshaped",
         "sharing",
         "ways",
         "written",
@@ -77,7 +79,9 @@ class _CompiledProgram:
         self.n_forward = boundary.n_forward
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
+        self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped]
         self.exposed = backward.exposed if backward is not None else ()
+        self.at_risk = backward.at_risk if backward is not None else ()
         self.reread = backward.reread if backward is not None else ()
         self.outside = outside
         self.sharing = shared
@@ -118,7 +122,7 @@ class _CompiledProgram:
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
         targets = [leaves[i]._inner if type(leaves[i]) in VALUES else leaves[i] for i, _ in self.written]
-        for i in self.exposed:
+        for i in self.at_risk:
             if any(torch._C._is_alias_of(saved[i], t) for t in targets):  # type: ignore[attr-defined]
                 saved[i] = saved[i].clone()
 
@@ -128,10 +132,9 @@ class _CompiledProgram:
         results = self.forward(plain)  # empties the list
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
         saved = [*results[n_forward:], *reread]
-        for leaf, record in zip(leaves, boundary.inputs, strict=True):
-            if record.reshaped:  # advances the version, so before the versions of what is saved are noted
-                record.reshape(leaf)
-        if self.written:
+        for i, record in self.reshaped:  # advances the version, so before the versions of what is saved are noted
+            record.reshape(leaves[i])
+        if self.at_risk:
             self._keep(saved, leaves)
         try:
             versions = [saved[i]._version for i in self.exposed]
