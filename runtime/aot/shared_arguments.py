@@ -65,7 +65,8 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
                     bases[-1] = base.view_as(base)
             plain.append(base._inner)
         else:
-            with torch.no_grad():
+            # a view that may be written with grad, if what is written gives all members a history
+            with torch.set_grad_enabled(torch.is_grad_enabled() and _common_base(group, call) is not None):
                 bases.append(group.base(call.leaves))
                 plain.append(group.base(call.plain))
     through_base = {i for g in groups if g.differentiated for i in g.members}
@@ -78,6 +79,12 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
 
 
 def _autograd_base(group: Group, call: Call) -> Tensor | None:
+    """The common base of the members, if it requires grad."""
+    base = _common_base(group, call)
+    return base if base is not None and edge_of(base) is not None else None
+
+
+def _common_base(group: Group, call: Call) -> Tensor | None:
     """The tensor of which all members are views for autograd, or which they are, if writes to them may be recorded."""
     found: Tensor | None = None
     for i in group.members:
@@ -91,4 +98,4 @@ def _autograd_base(group: Group, call: Call) -> Tensor | None:
         if found is not None and base is not found:
             return None
         found = base
-    return found if found is not None and edge_of(found) is not None else None
+    return found

@@ -153,6 +153,21 @@ class TestSharedMemory:
 
         assert equal(*both(f, program))
 
+    def test_a_write_that_brings_a_history_gives_it_to_all_views_of_the_base(self) -> None:
+        def program(f: Callable[..., Any]) -> Any:
+            w = tensor([2.0, 3.0], requires_grad=True)
+            x = tensor([[1.0, 2.0], [3.0, 4.0]])
+            args = x[0], x.view(-1)[:2]
+            result = f(*args, w)
+            (result.sum() + x.sum()).backward()
+            return result, x, x.requires_grad, [a.requires_grad for a in args], w.grad
+
+        def f(a: Any, b: Any, w: Any) -> Any:
+            a.mul_(w)
+            return a + b
+
+        assert equal(*both(f, program))
+
     def test_one_of_several_views_may_change_its_geometry(self) -> None:
         def f(a: Any, b: Any) -> Any:
             a.mul_(2)
