@@ -11,6 +11,7 @@ import torch
 from runtime import dropin
 
 from . import scenarios, view_scenarios
+from .aot.boundary_helpers import equal
 from .autograd import duals, functions
 from .dropin import compare
 from .rules import agreement
@@ -160,3 +161,8 @@ class TestCompare:
     def test_a_program_runs_under_the_drop_in_first_of_the_two(self) -> None:
         (ours, _), (theirs, _) = compare.both(dropin.is_installed)
         assert (ours, theirs) == (True, False)
+
+
+def test_equal_of_the_boundary_tests_sees_values_and_numbers_of_results() -> None:
+    assert equal((torch.ones(2), [1, None]), (torch.ones(2), [1, None]))
+    assert not equal(torch.ones(2), torch.zeros(2)) and not equal((1,), (1, 2)) and not equal([True], [False])

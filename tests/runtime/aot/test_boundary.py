@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import runtime
-from runtime import dropin, tensor
-from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
+from runtime import tensor
+from runtime.aot import default_partition, min_cut_rematerialization_partition
+from tests.runtime.aot.boundary_helpers import both, compiled, equal
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
-
-
-def compiled(f: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    return aot_function(f, fw_compiler=nop, bw_compiler=nop, **options)
-
-
-def both(f: Callable[..., Any], program: Callable[[Callable[..., Any]], Any]) -> tuple[Any, Any]:
-    """What ``program`` gives with ``f``, and with ``f`` compiled."""
-    return program(f), program(compiled(f))
-
-
-def equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a.detach(), b.detach())
-    if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return bool(a == b)
 
 
 def add_one(x: Any, y: Any) -> Any:
@@ -246,90 +228,6 @@ class TestSharedMemory:
         assert equal(*both(f, gradient))
 
 
-class TestClosedOver:
-    def test_a_parameter_gets_its_gradient_in_every_call(self) -> None:
-        w, x = tensor([2.0, 3.0], requires_grad=True), tensor([1.0, 1.0], requires_grad=True)
-        f = compiled(lambda x: (x * w).sum())
-        f(x).backward()
-        f(x).backward()
-        assert w.grad.tolist() == [2.0, 2.0] and x.grad.tolist() == [4.0, 6.0]
-
-    def test_a_buffer_is_written_once_per_call(self) -> None:
-        c = torch.zeros(())
-
-        def f(x: Any) -> Any:
-            c.add_(1)
-            return x * c
-
-        g = compiled(f)
-        assert [g(tensor([1.0])).tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]] and c.item() == 3
-
-    def test_a_module_trains_as_without_the_compiler(self) -> None:
-        def train(wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Any]:
-            torch.manual_seed(0)
-            with dropin.installed():
-                model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
-                optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-                f = wrapped(model)
-                for _ in range(3):
-                    optimizer.zero_grad()
-                    f(torch.randn(5, 3)).square().sum().backward()
-                    optimizer.step()
-                return [*model.parameters(), *model.buffers()]
-
-        for a, b in zip(train(lambda f: f), train(compiled), strict=True):
-            assert torch.allclose(a.detach(), b.detach())
-
-    def test_a_compiled_module_has_the_parameters_and_buffers_of_the_module(self) -> None:
-        torch.manual_seed(0)
-        with dropin.installed():
-            plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-            module = aot_module(copy.deepcopy(plain), nop)
-            x = torch.randn(5, 3)
-            for m in (plain, module):
-                m(x).square().sum().backward()
-        names = [name.removeprefix("orig_module.") for name in module.state_dict()]
-        assert names == list(plain.state_dict()) and dict(module.named_buffers())["orig_module.1.num_batches_tracked"] == 1
-        for a, b in zip(plain.parameters(), module.parameters(), strict=True):
-            assert a.grad is not None and b.grad is not None and torch.allclose(a.grad, b.grad)
-
-    def test_only_a_module_is_compiled_as_one(self) -> None:
-        with pytest.raises(TypeError, match="takes a module, not function; for a function use aot_function"):
-            aot_module(lambda x: x, nop)  # type: ignore[arg-type]
-
-    def test_a_module_switched_to_eval_is_another_program(self) -> None:
-        m = nn.Dropout(0.5)
-        f = compiled(lambda x: m(x))
-        f(torch.ones(8))
-        m.eval()
-        assert f(torch.ones(8)).tolist() == [1.0] * 8
-
-    def test_a_name_that_is_bound_to_another_tensor_is_looked_up_again(self) -> None:
-        scale, layer = torch.ones(2), nn.Linear(2, 2, bias=False)
-        f = compiled(lambda x: layer(x) * scale)
-        f(torch.ones(2))
-        scale = torch.full((2,), 3.0)
-        layer.weight = nn.Parameter(torch.eye(2))
-        assert f(torch.ones(2)).tolist() == [3.0, 3.0]
-
-    def test_a_change_between_forward_and_backward_is_an_error(self) -> None:
-        w, x = tensor([1.0, 2.0]), tensor([1.0, 1.0], requires_grad=True)
-        y = compiled(lambda x: x * w)(x)
-        w.zero_()
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            y.sum().backward()
-
-    def test_memory_that_an_argument_shares_with_a_closed_over_tensor_cannot_be_written_to(self) -> None:
-        x = torch.zeros(3)
-
-        def f(y: Any) -> Any:
-            y.add_(1)
-            return x * 2
-
-        with pytest.raises(RuntimeError, match="argument 0 and a tensor that the program closes over share memory"):
-            compiled(f)(x)
-
-
 class TestRandomNumbers:
     def test_the_first_call_draws_what_the_program_draws(self) -> None:
         def drawn(f: Callable[..., Any]) -> Any:
@@ -417,87 +315,3 @@ def test_a_transform_differentiates_and_batches_a_compiled_function() -> None:
     f = compiled(lambda x: (x * x).sum())
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert runtime.func.vmap(runtime.func.grad(f))(x).equal(2 * x)
-
-
-class TestBackwardWrites:
-    """A backward pass may write, too: a custom Function that counts, or a hook."""
-
-    def test_a_write_to_an_argument_is_carried_out_by_every_backward_pass(self) -> None:
-        class Counts(runtime.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Any, count: Any) -> Any:
-                ctx.count = count
-                return x * count
-
-            @staticmethod
-            def backward(ctx: Any, g: Any) -> Any:
-                with torch.no_grad():
-                    ctx.count.add_(1)
-                return g * ctx.count, None
-
-        def program(f: Callable[..., Any]) -> Any:
-            x, count = tensor([1.0, 2.0], requires_grad=True), tensor([3.0, 3.0])
-            for _ in range(2):
-                f(x, count).sum().backward()
-            return x.grad, count
-
-        assert equal(*both(Counts.apply, program))
-
-    def test_a_write_to_a_result_is_refused(self) -> None:
-        class Clears(runtime.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Any) -> Any:
-                ctx.result = x * 2
-                return ctx.result
-
-            @staticmethod
-            def backward(ctx: Any, g: Any) -> Any:
-                ctx.result.detach().zero_()
-                return g * 2
-
-        with pytest.raises(RuntimeError, match="the backward pass writes to a result of the program"):
-            compiled(Clears.apply)(tensor([1.0], requires_grad=True))
-
-
-class TestHooks:
-    def test_a_hook_on_a_tensor_of_the_program_is_in_the_graph(self) -> None:
-        def f(x: Any) -> Any:
-            y = x.sin()
-            y.register_hook(lambda g: g * 10)
-            return y * x
-
-        def program(f: Callable[..., Any]) -> Any:
-            x = tensor([1.0, 2.0], requires_grad=True)
-            f(x).sum().backward()
-            return x.grad
-
-        assert equal(*both(f, program))
-
-    def test_hooks_on_saved_tensors_inside_are_in_the_graph(self) -> None:
-        def f(x: Any) -> Any:
-            with runtime.autograd.graph.saved_tensors_hooks(lambda t: (t.half(),), lambda packed: packed[0].float()):
-                y = x.exp() * x
-            return y * x
-
-        def program(f: Callable[..., Any]) -> Any:
-            x = tensor([0.1, 0.2], requires_grad=True)
-            f(x).sum().backward()
-            return x.grad
-
-        plain, graph = both(f, program)
-        exact = program(lambda x: x.exp() * x * x)
-        assert equal(plain, graph) and not equal(plain, exact), "the gradient shows the rounding of the saved tensors"
-
-    def test_hooks_around_a_call_see_what_the_program_saves(self) -> None:
-        packed: list[Any] = []
-
-        def pack(t: Any) -> Any:
-            packed.append(t)
-            return t * 2
-
-        x = tensor([1.0, 2.0], requires_grad=True)
-        with runtime.autograd.graph.saved_tensors_hooks(pack, lambda t: t / 2):
-            y = compiled(lambda x: x.sin() * x)(x)
-        y.sum().backward()
-        torch.testing.assert_close(x.grad, x.detach().cos() * x.detach() + x.detach().sin())
-        assert any(t is x for t in packed), "a leaf comes as it is"
