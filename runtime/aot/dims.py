@@ -65,8 +65,10 @@ class ExportedSizes(Abstraction):
         self.places: list[_Named] = []
         self.known: dict[str, Any] = {}  # sizes by name of a Dim
 
-    def abstract(self, t: torch.Tensor) -> FakeTensor:
-        name = next(self.names, "a tensor that the program closes over")
+    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        if fixed:
+            return super().abstract(t, fixed=True)
+        name = next(self.names)
         spec = self.specs.get(name) or {}
         for dim in spec:
             if not 0 <= dim < t.dim():

@@ -67,7 +67,7 @@ def guard(
     """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
     ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if that matters. ``holds``: for a program of
-    any size, whether these plain tensors have sizes that it is for. None if the arguments are such that only the general way can tell.
+    any size, whether these plain arguments have sizes that it is for. None if the arguments are such that only the general way can tell.
     """
     source = _Source()
     names = [f"x{i}" for i in range(len(given))]
@@ -84,13 +84,12 @@ def guard(
         if target:
             targets.append(target)
     for t, kind in zip(closed_over, outside, strict=True):
-        found = _outside(source, t, kind, holds is not None, recording)
+        found = _outside(source, t, kind, recording)
         if found is None:
             return None
         leaf, inner, target = found
         leaves.append(leaf)
         plain.append(inner)
-        tensors.append(inner)
         if target:
             targets.append(target)
     for place in places:
@@ -148,7 +147,7 @@ def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dyna
     source.require(*conditions)
 
 
-def _outside(source: _Source, t: torch.Tensor, kind: Kind, dynamic: bool, recording: bool) -> tuple[str, str, str] | None:
+def _outside(source: _Source, t: torch.Tensor, kind: Kind, recording: bool) -> tuple[str, str, str] | None:
     """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor ``t``, which is always the same."""
     wanted = bool(kind[0])
     name = source.constant(t, "c")
@@ -160,7 +159,7 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, dynamic: bool, record
             source.require(f"{name}._req is {wanted} and {name}._edge is None and {name}._view is None")
         inner = source.constant(v._inner, "i")
         source.require(f"{name}._inner is {inner}")
-        _geometry(source, v._inner, inner, kind, dynamic)
+        _geometry(source, v._inner, inner, kind, False)
         return name, inner, name if wanted else ""
     if wanted:
         leaf: Tensor = as_leaf(t)  # type: ignore[assignment]
@@ -170,5 +169,5 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, dynamic: bool, record
         return known, inner, known
     if recording:
         source.require(f"not {name}.requires_grad")
-    _geometry(source, t, name, kind, dynamic)
+    _geometry(source, t, name, kind, False)
     return name, name, ""

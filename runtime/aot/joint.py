@@ -192,10 +192,10 @@ class _Program:
                     else:  # an offset counts from the start of a storage, and that of the base starts elsewhere after a write
                         given[i] = self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
 
-    def _primal(self, plain: torch.Tensor, flag: bool) -> Any:
-        """A further primal, after those that there are."""
+    def _primal(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
+        """A further primal, after those that there are. ``fixed``: its sizes are constants of the graph."""
         self.flags.append(flag)
-        return self._enter(self.trace.input(plain, f"primals_{len(self.values) + 1}"), flag)
+        return self._enter(self.trace.input(plain, f"primals_{len(self.values) + 1}", fixed), flag)
 
     def _from_outside(self, t: torch.Tensor) -> Any:
         if not t.is_inference():
@@ -204,7 +204,7 @@ class _Program:
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
             flag = self.recording and t.requires_grad
             self.outside.append(t)
-            return self._primal(plain, flag)
+            return self._primal(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
 
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
         if not self.lift:

@@ -87,25 +87,24 @@ class _CompiledProgram:
         self.sharing = shared
         self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
 
-    def takes(self, call: Call, recording: bool, dynamic: bool) -> Call | None:
+    def takes(self, call: Call, recording: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
         joint = self.joint
         if any(place.current() is not place.tensor for place in self.places):  # the name is bound to another tensor now
             return None
-        outside = enter(joint.closed_over, recording, dynamic) if joint.closed_over else None
+        outside = enter(joint.closed_over, recording, False) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None
-        every = call if outside is None else call.followed_by(outside)
-        if self.sharing is not None and sharing(every.plain) != self.sharing:
+        if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
             return None
         if any(not group.identical for group in joint.groups):
             based = with_bases(call, joint.groups)
             if based is None:
                 return None
-            every = based if outside is None else based.followed_by(outside)
-        if joint.abstraction is not None and not joint.abstraction.holds(*(p for p in every.plain if isinstance(p, torch.Tensor))):
+            call = based
+        if joint.abstraction is not None and not joint.abstraction.holds(*(p for p in call.plain if isinstance(p, torch.Tensor))):
             return None
-        return every
+        return call if outside is None else call.followed_by(outside)
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
         """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
@@ -222,7 +221,7 @@ class Recipe:
     def program(self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None) -> _CompiledProgram:
         """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace."""
         joint = self._joint(spec, call, abstraction)
-        outside = enter(joint.closed_over, _grad_enabled(), self.dynamic or abstraction is not None)
+        outside = enter(joint.closed_over, _grad_enabled(), False)
         assert outside is not None
         shared = None
         if joint.boundary.changes_inputs:
@@ -291,19 +290,19 @@ class _Programs:
 
     def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[_CompiledProgram, Call]:
         """The program for a call, made if there is none, and what it takes."""
-        recording, dynamic = _grad_enabled(), self.recipe.dynamic
+        recording = _grad_enabled()
         key = (*around, *entered.kinds)
         with self._lock:
             known = self._by_key.setdefault(key, [])
             self._by_key.move_to_end(key)
             for program in known:
-                call = program.takes(entered, recording, dynamic)
+                call = program.takes(entered, recording)
                 if call is not None:
                     break
             else:
                 program = self.recipe.program(spec, entered)
                 known.append(program)
-                call = program.takes(entered, recording, dynamic)
+                call = program.takes(entered, recording)
                 assert call is not None, "a program takes the call that it was made for"
                 self._make_room()
             way = program.way(given, entered.kinds, recording)

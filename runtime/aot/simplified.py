@@ -159,7 +159,7 @@ class OneProgram:
         if entered is None:
             return self.mod(*given)  # a transform, or a mode, sees the calls of the program
         self._check(entered, autocast)
-        call = self.program.takes(self._aligned(entered), recording, self.dynamic)
+        call = self.program.takes(self._aligned(entered), recording)
         if call is None:
             raise AssertionError(
                 "at compilation time the arguments and the tensors that the module closes over shared memory in another way, or the module "

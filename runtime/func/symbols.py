@@ -123,17 +123,19 @@ class Abstraction:
         alone = not _len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch()
         return self.mode if alone else _without_modes_around(self.mode)
 
-    def abstract(self, t: torch.Tensor) -> FakeTensor:
-        """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic."""
+    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic and the input is not ``fixed``. A fixed input
+        is not among those that :meth:`holds` takes."""
         source = ConstantSource(f"input_{len(self.inputs)}")
         t = _plain_like(t)
         with _disable_current_modes():
-            if not self.dynamic:
+            if fixed or not self.dynamic:
                 fake = self.mode.from_tensor(t, static_shapes=True, source=source)
             else:
                 context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim())
                 fake = self.mode.from_tensor(t, symbolic_context=context, source=source)
-        self.inputs.append(fake)
+        if not fixed:
+            self.inputs.append(fake)
         return fake
 
     def integer(self, n: int, node: fx.Node) -> Any:
@@ -240,10 +242,11 @@ class Given(Abstraction):
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__(dynamic=False, mode=mode)
 
-    def abstract(self, t: torch.Tensor) -> FakeTensor:
+    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         # an alias of its own, whose geometry the program may change
         fake: Any = t if isinstance(t, FakeTensor) else self.mode.from_tensor(t, static_shapes=True)
-        self.inputs.append(fake)
+        if not fixed:
+            self.inputs.append(fake)
         with self.mode, torch.no_grad():
             return fake.detach()  # type: ignore[no-any-return]
 

@@ -177,12 +177,12 @@ class Trace(Level):
         with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(next(iter(self.graph.nodes), None)):
             return self.graph.placeholder(name)
 
-    def input(self, t: torch.Tensor, name: str) -> TracedValue:
-        """A placeholder of the shape and dtype of ``t``."""
+    def input(self, t: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
+        """A placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants, whatever those of other inputs are."""
         node = self.placeholder(name)
         if self.abstraction is None:
             return self.wrap(private_copy(t), node)
-        fake = self.abstraction.abstract(t)
+        fake = self.abstraction.abstract(t, fixed)
         self.abstraction.bind(fake, node)
         return self.wrap(fake, node)
 
