@@ -27,6 +27,7 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry
 from ..tape.inplace import METADATA
 from ..tape.values import GradValue, edge_of
+from .memory_order import filled, in_order_of_memory
 from .scatter import copying_form, put_back
 
 aten = torch.ops.aten
@@ -281,7 +282,8 @@ class FunctionalLevel(Level):
         n_own = len(schema.returns) if op.fills_argument else 0  # results that are not written arguments
         functional = functional_of(op.func)
         if functional is not None:
-            results = functional(*self.lowered_args(args), **_defaults(op, functional, args), **self.lowered_kwargs(kwargs))
+            run = in_order_of_memory(functional)
+            results = run(*self.lowered_args(args), **_defaults(op, functional, args), **self.lowered_kwargs(kwargs))
             results = list(results) if isinstance(results, tuple) else [results]
             own, news = results[:n_own], results[n_own:]
         else:
@@ -332,7 +334,8 @@ class FunctionalLevel(Level):
         functional = functional_of(op.func)
         if functional is None:
             raise InplaceError(f"{op.func} has no functional form; use the form of the op that returns its result")
-        results = functional(*self.lowered_args(args), **self.lowered_kwargs(rest))
+        given, options = self.lowered_args(args), self.lowered_kwargs(rest)
+        results = filled(op.func, self.lowered_args(targets), given, options) or functional(*given, **options)
         results = [results] if isinstance(results, torch.Tensor) else list(results)
         for target, new in zip(targets, results, strict=True):
             if target.shape != new.shape:

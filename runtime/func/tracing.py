@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..seam.levels import Value
 from . import provenance
+from . import python_kernels as python_kernels
 from .provenance import Provenance, line_in
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace import Trace

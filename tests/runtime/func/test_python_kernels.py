@@ -1,0 +1,76 @@
+"""Composite ops that return their argument, or a view of it, do so in traces of any size as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx as torch_make_fx
+from torch.nn import functional as F
+
+from runtime.aot import aot_export_module, aot_function, nop
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "dropout in eval": lambda x: F.dropout(x, 0.5, training=False),
+    "dropout of nothing": lambda x: F.dropout(x, 0.0),
+    "dropout in eval of a view": lambda x: F.dropout(x.flatten(), 0.5, training=False).view(4, 6),
+    "alpha_dropout in eval": lambda x: F.alpha_dropout(x, 0.5, training=False),
+    "contiguous": lambda x: x.contiguous(),
+    "contiguous of a transpose": lambda x: x.t().contiguous(),
+    "to": lambda x: x.to(torch.float32),
+    "type_as": lambda x: x.type_as(torch.ones(1)),
+    "reshape": lambda x: x.reshape(-1),
+    "reshape of a transpose": lambda x: x.t().reshape(-1),
+    "flatten": lambda x: x.flatten(),
+    "chunk": lambda x: x.chunk(2)[0],
+    "tensor_split": lambda x: x.tensor_split(3)[1],
+    "atleast_3d": torch.atleast_3d,
+    "expand_as": lambda x: x.expand_as(torch.ones(4, 6)),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x, torch.ones(4, 6))[0],
+    "einsum": lambda x: torch.einsum("ij->ji", x),
+    "movedim": lambda x: x.movedim(0, 1),
+    "resolve_conj": lambda x: x.resolve_conj(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_write_to_the_result_of_a_composite_op_reaches_what_it_reaches_in_torch(name: str, dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = PROGRAMS[name](x)
+        y.mul_(2)
+        return y + 1
+
+    x, y = (torch.arange(24.0).reshape(4, 6) for _ in range(2))
+    assert torch.equal(aot_function(f, nop, dynamic=dynamic)(x), f(y))
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dropout_in_eval_returns_its_argument(dynamic: bool) -> None:
+    x = torch.ones(4, 6)
+    assert aot_function(PROGRAMS["dropout in eval"], nop, dynamic=dynamic)(x) is x
+
+
+def test_an_exported_write_to_the_result_of_dropout_in_eval_is_a_new_value_of_the_buffer() -> None:
+    class Doubled(torch.nn.Module):
+        seen: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            F.dropout(self.seen, 0.5, training=False).mul_(2)
+            return x + 1
+
+    graph, signature = aot_export_module(Doubled(), (torch.zeros(4),), trace_joint=False, dynamic_shapes=True)
+    assert list(signature.buffers_to_mutate.values()) == ["seen"]
+    assert torch.equal(graph(torch.ones(3), torch.zeros(5))[0], torch.full((3,), 2.0))
+
+
+def test_traces_of_torch_keep_its_own_decomposition() -> None:
+    graph = torch_make_fx(PROGRAMS["dropout in eval"], tracing_mode="symbolic")(torch.ones(4, 6)).graph
+    assert [n.target for n in graph.nodes if n.op == "call_function"] == [torch.ops.aten.clone.default]
