@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -21,7 +22,7 @@ from ..func.trace import Trace
 from ..func.tracing import module_of, trace_flat
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value
-from ..session.tensor import unwrap
+from ..session.tensor import dispatches, unwrap
 from ..tape.engine import execute
 from ..tape.nodes import Input as Leaf
 from ..tape.saved import HOOKS
@@ -78,6 +79,7 @@ def joint_graph(
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents.
     """
+    _refuse_subclasses([*inputs, *bases])
     programs: list[_Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
@@ -94,6 +96,15 @@ def joint_graph(
     (program,) = programs
     module = module_of(graph, attributes, "Joint")
     return Joint(module, program.boundary, program.out_spec, level.abstraction, tuple(program.outside), tuple(groups))
+
+
+def _refuse_subclasses(tensors: Sequence[Any]) -> None:
+    for t in tensors:
+        if isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) and dispatches(type(t)):
+            raise RuntimeError(
+                f"a {type(t).__name__} is among the arguments or closed-over tensors: a subclass of torch.Tensor that handles its own ATen "
+                "calls. This is not supported today. Compile a function of the tensors that it consists of."
+            )
 
 
 class _Program:
@@ -202,6 +213,7 @@ class _Program:
             self.versions.append((t, t._version))
         with _disable_current_modes():
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
+            _refuse_subclasses([plain])
             flag = self.recording and t.requires_grad
             self.outside.append(t)
             return self._primal(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
