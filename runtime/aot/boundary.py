@@ -10,19 +10,28 @@ The first result is ``x.view(-1)`` of the caller's own ``x``, so it shares memor
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..session.tensor import Tensor, wrap
 
 
 @dataclass(frozen=True)
+class Size:
+    """A number that depends on the sizes of the arguments: result ``number`` of the graph."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class ViewStep:
-    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it."""
+    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number."""
 
     func: torch._ops.OpOverload
     rest: tuple[Any, ...]
@@ -32,6 +41,11 @@ class ViewStep:
     def __call__(self, t: Any) -> Any:
         result = self.func(t, *self.rest, **self.kwargs)
         return result if self.which is None else result[self.which]
+
+    def sized(self, results: Sequence[Any]) -> ViewStep:
+        """The same view op, with the numbers that the graph has given among ``results``."""
+        rest, kwargs = pytree.tree_map_only(Size, lambda size: results[size.number], (self.rest, self.kwargs))
+        return dataclasses.replace(self, rest=rest, kwargs=kwargs)
 
     def in_place(self) -> torch._ops.OpOverload | None:
         """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
@@ -104,7 +118,7 @@ class Output:
     """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
 
     ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor. ``leaf``: the program has called
-    ``requires_grad_()`` of it.
+    ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view ops.
     """
 
     made: Made
@@ -113,6 +127,7 @@ class Output:
     recorded: bool = True
     constant: Any = None
     leaf: bool = False
+    sized: bool = False
 
     def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         """The result, given the caller's arguments after all writes and the tensors of the graph with their history."""
@@ -127,12 +142,13 @@ class Output:
         t = arguments[self.number] if self.made is Made.INPUT else results[self.number]
         if not self.steps:
             return t
+        steps = [step.sized(results) for step in self.steps] if self.sized else self.steps
         if self.recorded:
-            for step in self.steps:
+            for step in steps:
                 t = step(t)
             return t
         with torch.no_grad():
-            for step in self.steps:
+            for step in steps:
                 t = step(t)
         return t
 

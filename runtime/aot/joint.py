@@ -28,7 +28,7 @@ from ..tape.nodes import Input as Leaf
 from ..tape.saved import HOOKS
 from ..tape.values import edge_of
 from .aliasing import Group
-from .boundary import Boundary, Input, Made, Output, ViewStep
+from .boundary import Boundary, Input, Made, Output, Size, ViewStep
 from .closed_over import ClosedOver
 from .joint_level import JointLevel
 from .pullback import DERIVATIVE
@@ -411,14 +411,25 @@ class _Computed:
         if i >= 0:
             steps = self._steps(found, program.values[i])
             if self._is_view(o, program.values[i], steps):
-                return Output(Made.INPUT, i, steps, recorded)
+                return self._viewed(Made.INPUT, i, steps, recorded)
         elif len(self._sharing[memory]) > 1:
             base = self._base(self._sharing[memory])
             if o is base:
                 return Output(Made.RESULT, self._number(base))
             if base is not None and self._is_view(o, base, steps := self._steps(found, base)):
-                return Output(Made.RESULT, self._number(base), steps, recorded)
+                return self._viewed(Made.RESULT, self._number(base), steps, recorded)
         return Output(Made.RESULT, self._number(o))
+
+    def _viewed(self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool) -> Output:
+        """A view. The graph gives the numbers of its steps that depend on sizes."""
+
+        def bound(step: ViewStep) -> ViewStep:
+            rest, kwargs = pytree.tree_map_only(SYMBOLIC, lambda size: Size(self._number(size)), (step.rest, step.kwargs))
+            return dataclasses.replace(step, rest=rest, kwargs=kwargs)
+
+        known = len(self.values)
+        found = tuple(map(bound, steps))
+        return Output(made, number, found, recorded, sized=len(self.values) > known)
 
     def _steps(self, v: FunctionalValue, base: Any) -> tuple[ViewStep, ...]:
         """The view ops that lead from ``base``, which has this memory, to ``v``."""
@@ -442,8 +453,6 @@ class _Computed:
 
     def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
         """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may come from a user's Function as well."""
-        if any(isinstance(a, SYMBOLIC) for step in steps for a in pytree.tree_leaves((step.rest, step.kwargs))):
-            return False
         if self.program.edge(o) is None:
             return True
         view = getattr(o, "_view", None)

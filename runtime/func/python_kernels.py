@@ -20,7 +20,7 @@ _DROPOUT = torch.ops.aten.dropout.default
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """As the C++ kernel where a level of ours sees the call. Other calls go on to torch's decomposition."""
     ours = isinstance(input, Value) or isinstance(_get_current_dispatch_mode(), LevelMode)
-    if ours and (not train or p == 0):
+    if ours and (not train or p == 0 or any(type(n) is int and n == 0 for n in input.shape)):
         return input
     out: torch.Tensor = _DROPOUT.py_kernels[DispatchKey.Autograd](input, p, train)
     return out

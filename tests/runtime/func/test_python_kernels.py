@@ -49,9 +49,9 @@ def test_a_write_to_the_result_of_a_composite_op_reaches_what_it_reaches_in_torc
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_dropout_in_eval_returns_its_argument(dynamic: bool) -> None:
-    x = torch.ones(4, 6)
-    assert aot_function(PROGRAMS["dropout in eval"], nop, dynamic=dynamic)(x) is x
+def test_dropout_that_drops_nothing_returns_its_argument(dynamic: bool) -> None:
+    for program, x in (("dropout in eval", torch.ones(4, 6)), ("dropout of nothing", torch.ones(4, 6)), ("dropout", torch.ones(0, 3))):
+        assert aot_function(PROGRAMS.get(program, F.dropout), nop, dynamic=dynamic)(x) is x
 
 
 def test_an_exported_write_to_the_result_of_dropout_in_eval_is_a_new_value_of_the_buffer() -> None:
