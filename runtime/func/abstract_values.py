@@ -6,7 +6,6 @@ device without memory. It is made at once, so that a tensor of the trace is free
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -15,13 +14,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..seam.ambient import Ambient
+
 _META = torch.device("meta")
 _without_dispatch = torch._C._DisableTorchDispatch
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
-class _Thread(threading.local):
+class _Thread(Ambient):
     """What the traces on real values of one thread share, because it takes as long as twenty abstract values."""
 
     def __init__(self) -> None:
