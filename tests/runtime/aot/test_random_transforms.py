@@ -51,7 +51,7 @@ class Random:
         self.result = rnd.choice([line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"])
 
     def _lines(self, rnd: random.Random) -> list[str]:
-        scope: dict[str, Any] = {"torch": torch, "x": values(0, (2, 3), torch.float32), "y": values(1, (2, 3), torch.float32), "s": 2.5}
+        scope: dict[str, Any] = {"torch": torch, "x": values(0, (4, 3), torch.float32), "y": values(1, (4, 3), torch.float32), "s": 2.5}
         names, lines = ["x", "y"], ["x = x * 1"]
         for _ in range(rnd.randint(2, 12)):
             kind = rnd.choice((*PURE, "local", "local"))
@@ -82,9 +82,9 @@ class Random:
         return f
 
     def arguments(self, call: int) -> tuple[Any, Any]:
-        # the number of results of an unbind is a part of the graph, and the basis of jacrev has the size of the trace
-        fixed = "jacrev" in self.transforms or any(word in line for line in self.lines for word in ("unbind", "split", "chunk"))
-        shape = (4, 3) if self.symbolic and call and not fixed else (2, 3)
+        # The number of results of an unbind is a part of the graph. So is a size of 1, which a slice of a smaller matrix would have.
+        fixed = any(word in line for line in self.lines for word in ("unbind", "split", "chunk"))
+        shape = (6, 3) if self.symbolic and call and not fixed else (4, 3)
         return values(2 * call, shape, torch.float32), values(2 * call + 1, shape, torch.float32)
 
 

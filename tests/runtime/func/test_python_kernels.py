@@ -74,3 +74,17 @@ def test_an_exported_write_to_the_result_of_dropout_in_eval_is_a_new_value_of_th
 def test_traces_of_torch_keep_its_own_decomposition() -> None:
     graph = torch_make_fx(PROGRAMS["dropout in eval"], tracing_mode="symbolic")(torch.ones(4, 6)).graph
     assert [n.target for n in graph.nodes if n.op == "call_function"] == [torch.ops.aten.clone.default]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_batch_norm_counts_no_writes_to_running_statistics(dtype: torch.dtype, grad: bool, dynamic: bool) -> None:
+    norm, reference = (torch.nn.BatchNorm1d(3, affine=False) for _ in range(2))
+    x = torch.arange(15.0).sin().reshape(5, 3).to(dtype)
+    with torch.set_grad_enabled(grad):
+        expected, found = reference(x), aot_function(lambda x: norm(x), nop, dynamic=dynamic)(x)
+    assert torch.allclose(expected, found, atol=1e-3)
+    for old, new in zip(reference.buffers(), norm.buffers(), strict=True):
+        assert torch.allclose(old, new, atol=1e-5)
+        assert old._version == new._version
