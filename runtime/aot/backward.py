@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..seam import factories
 from ..session.tensor import SESSION, Tensor
 from ..tape.nodes import Edge, Node
 from ..tape.running import RUNNING
@@ -204,7 +205,7 @@ class CompiledBackward(Node):
 
     def _zeros(self, i: int) -> torch.Tensor:
         shape, dtype = self.metas[i]
-        return torch.zeros(shape, dtype=dtype, device=self.backward.devices[i])
+        return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
 
     def _write(self, news: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():

@@ -23,6 +23,7 @@ from ..func.symbols import Given
 from ..func.trace import Trace
 from ..func.tracing import module_of, run_trace
 from ..rules.ops import INPLACE, op_of
+from ..seam import factories
 from ..seam.level_mode import EnteringMode
 from ..seam.levels import Value, bottom
 
@@ -159,6 +160,6 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None) -> torch.Tensor:
         return detached
     with _disable_current_modes(), mode or nullcontext():
         if mode is not None:
-            return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         extent = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1 if t.numel() else 0
-        return torch.ones(extent, dtype=t.dtype, device=t.device).as_strided(t.shape, t.stride())
+        return factories.ones(extent, dtype=t.dtype, device=t.device).as_strided(t.shape, t.stride())

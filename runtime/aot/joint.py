@@ -21,6 +21,7 @@ from ..func.symbols import SYMBOLIC, Abstraction
 from ..func.trace import Trace
 from ..func.tracing import module_of, trace_flat
 from ..rules.ops import DIFFERENTIABLE
+from ..seam import factories
 from ..seam.levels import Value
 from ..session.tensor import dispatches, unwrap
 from ..tape.engine import execute
@@ -335,7 +336,7 @@ class _Program:
         value = self.functional_value(v)
         assert value is not None, "a result with a history is a value"
         with self.functional.mode, torch.no_grad():
-            return torch.ones_like(value)
+            return factories.ones_like(value)
 
     def _input(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
         v, flag = self.values[i], self.flags[i]
@@ -361,6 +362,11 @@ class _Program:
         store = found._store
         if not store.memory.generation:
             return Input(flag, reshaped=reshaped)
+        if store.recorded and not self.recording and v.dtype in DIFFERENTIABLE:
+            raise RuntimeError(
+                "the program is called under no_grad, and writes to an argument or a tensor that it closes over inside enable_grad(). Call "
+                "it with grad mode, so that the write can have a history, or write outside of enable_grad()."
+            )
         entered = self.edges[i]
         seen = edge is not None and (entered is None or edge[0] is not entered[0])
         return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from ..rules.ops import op_of
+from ..seam import factories
 from .aliasing import LINEAR, fresh, functional_pointwise, may_alias
 from .witness import Witness, example
 
@@ -93,7 +94,7 @@ def numbers(graph: fx.Graph) -> None:
         if dtype not in _WIDE or x.meta["val"].dtype is not dtype:  # type: ignore[union-attr]
             continue  # of narrower types the kernels read numbers in a wider one
         if type(number) is float or (type(number) is int and abs(number) <= _EXACT):
-            n.args = (x, torch.tensor(number, dtype=dtype, device="cpu"))
+            n.args = (x, factories.tensor(number, dtype=dtype, device="cpu"))
 
 
 def overwrites(graph: fx.Graph) -> None:

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..seam import factories
 from ..seam.ambient import Ambient
 
 _META = torch.device("meta")
@@ -70,7 +71,7 @@ class AbstractValues:
             return self._other_layout(t)
         mode, device = self.mode, t.device
         with _without_dispatch():
-            like = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
+            like = factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
             if offset := t.storage_offset():
                 like = _shifted(like, offset)
             first = self._first.get(device)
@@ -114,4 +115,4 @@ def _shifted(t: torch.Tensor, offset: Any) -> torch.Tensor:
     """``t`` with that storage offset."""
     shape, stride = t.shape, t.stride()
     size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))
-    return torch.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)
+    return factories.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)

@@ -12,6 +12,7 @@ import torch
 
 from ..rules.ops import Op
 from ..rules.record import parameters
+from ..seam import factories
 from ..seam.levels import Value, constant_of
 
 
@@ -78,6 +79,6 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
     if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested:
         return t.clone()
     t = t.resolve_conj().resolve_neg()
-    fresh = torch.empty(0, dtype=t.dtype, device=t.device)
+    fresh = factories.empty(0, dtype=t.dtype, device=t.device)
     storage: Any = t.untyped_storage()
     return fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())

@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from ..seam import factories
 from ..seam.levels import Value, constant_of
 from .provenance import here
 
@@ -276,7 +277,7 @@ def _plain_like(t: torch.Tensor) -> torch.Tensor:
         return t
     shape, stride = ([int(n if isinstance(n, int) else n.node.hint) for n in numbers] for numbers in (t.shape, t.stride()))
     with _disable_current_modes():
-        return torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
+        return factories.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
 
 
 def _compiled_guards(code: str, n: int) -> Callable[..., bool]:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.core import QUESTIONS
 from ..rules.ops import VIEW, op_of
+from ..seam import factories
 from ..seam.keys import VIEWS, set_excluded
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, constant_of, rewrapped
@@ -198,7 +199,7 @@ class Trace(Level):
         """A placeholder of the shape and dtype of ``like``, whose sizes introduce no symbols of their own."""
         node = self.placeholder(name)
         with _disable_current_modes(), self.mode_of_inner():  # else the transforms within would take the example for a value of theirs
-            inner = torch.ones_like(like._inner, memory_format=torch.contiguous_format)
+            inner = factories.ones_like(like._inner, memory_format=torch.contiguous_format)
         return self.wrap(inner, node)
 
     def mode_of_inner(self) -> Any:

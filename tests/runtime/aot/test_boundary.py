@@ -323,3 +323,14 @@ def test_a_subclass_that_handles_its_own_calls_is_refused_by_name() -> None:
     for f, args in ((compiled(torch.sin), (x,)), (compiled(lambda: x.sin()), ())):
         with pytest.raises(RuntimeError, match="a TwoTensor is among the arguments or closed-over tensors"):
             f(*args)
+
+
+def test_a_write_with_grad_in_a_call_without_is_refused() -> None:
+    def f(x: Any) -> Any:
+        with torch.enable_grad():
+            x.mul_(2)
+        return x.sum()
+
+    x = tensor([1.0, 2.0], requires_grad=True) * 1
+    with torch.no_grad(), pytest.raises(RuntimeError, match="writes to an argument or a tensor that it closes over inside enable_grad"):
+        compiled(f)(x)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import runtime
-from runtime import aot
+from runtime import aot, dropin
+from runtime.seam.levels import Value
 
 
 @contextmanager
@@ -94,3 +96,22 @@ def test_gradients_of_a_program_under_autocast_are_those_of_torch(f: Callable[[A
     with _cast() if backward_within else nullcontext():
         runtime.autograd.backward(found.sum())
     torch.testing.assert_close(runtime.unwrap(mine.grad), leaf.grad)
+
+
+def test_a_graph_that_is_captured_under_the_drop_in_holds_no_tensor_of_the_session() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(module: Any, inputs: Any) -> Any:
+        graphs.append(module)
+        assert not any(isinstance(t, Value) for t in inputs)
+        return aot.nop(module, inputs)
+
+    with dropin.installed():
+        layer = torch.nn.EmbeddingBag(10, 4, sparse=True)
+        x, offsets = torch.arange(3), torch.arange(3)
+        for dynamic in (False, True):
+            f = aot.aot_function(lambda x, y: layer(x, y).view(-1) * 0.5, compiler, dynamic=dynamic)
+            f(x, offsets).sum().backward()
+    assert len(graphs) == 4 and layer.weight.grad is not None and layer.weight.grad.is_sparse
+    values = [n.meta["val"] for module in graphs for n in module.graph.nodes if "val" in n.meta]
+    assert values and not any(isinstance(t, Value) for t in pytree.tree_leaves(values))
