@@ -93,17 +93,17 @@ def _line(network: Network, memory: Memory, cut: list[fx.Node]) -> Line:
     return saved, sum(network.price_of(n) for n in network.recomputed(cut) if not network.allowed[n])
 
 
-def _between(network: Network, memory: Memory, dear: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
+def _between(network: Network, memory: Memory, costly: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
     """The cheapest cuts at the prices between that of two: the one where both cost the same has the next one, if there is any."""
-    if not left[0] or dear[0] <= cheap[0] or dear[1] >= cheap[1]:
+    if not left[0] or costly[0] <= cheap[0] or costly[1] >= cheap[1]:
         return
     left[0] -= 1
-    factor = (dear[0] - cheap[0]) / (cheap[1] - dear[1])
+    factor = (costly[0] - cheap[0]) / (cheap[1] - costly[1])
     cut = network.cut(price=partial(_scaled, network, factor))
     line = _line(network, memory, cut)
-    if line[0] + factor * line[1] < (dear[0] + factor * dear[1]) * (1 - 1e-6) and line not in (dear, cheap):
+    if line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6) and line not in (costly, cheap):
         yield cut
-        yield from _between(network, memory, dear, line, left)
+        yield from _between(network, memory, costly, line, left)
         yield from _between(network, memory, line, cheap, left)
 
 

@@ -97,12 +97,12 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     if type(func) is not torch._ops.OpOverload:
         return func, n.args  # type: ignore[return-value]
     if func.namespace == "aten" and isinstance(n.meta.get("val"), (torch.Tensor, list, tuple)):
-        bare = tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in n.args)
+        shortened = tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in n.args)
         kwargs = example(n.kwargs)
         name = func._schema.name.split("::")[1]
         for namespace in _NAMESPACES:
             found: Any = getattr(namespace, name, None)
-            for given in (bare, n.args) if callable(found) else ():
+            for given in (shortened, n.args) if callable(found) else ():
                 if Witness(n.meta["val"]).sees_only(found, func, example(given), kwargs):
                     return found, given
     return func._op, n.args
