@@ -53,7 +53,7 @@ class Network:
     def _bytes(self, n: fx.Node) -> int:
         """What it costs to save ``n``. A call with several results is saved by its items, and no value inside of a region is saved."""
         value = n.meta.get("val")
-        if n.op == "placeholder" and not n.users:  # such as an argument that is no tensor
+        if not n.users:  # an argument that is no tensor, a call for its effect
             return 0
         if value is None and n.op != "get_attr":
             raise ValueError(f"the size of {n.name} is not known: it has no meta['val']. Make the joint graph with make_fx")

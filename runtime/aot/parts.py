@@ -11,6 +11,7 @@ from torch import fx
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ..func.regions import region_of
+from ..func.tracing import has_effect
 from .recompute import call_of, is_item, is_size
 from .tangents import primals_and_tangents
 
@@ -19,7 +20,8 @@ class Parts:
     """A joint graph taken apart.
 
     ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent; ``backward``: what the gradients need and
-    the forward does not give, so that it must run in the backward. ``effects``: draws, which run in the forward even if nothing uses them.
+    the forward does not give, so that it must run in the backward. ``effects``: draws and checks, which run in the forward even if nothing
+    uses them.
     """
 
     def __init__(self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None) -> None:
@@ -42,7 +44,7 @@ class Parts:
                 "tangents_1, tangents_2, …"
             )
         self.after_tangents = _closure(self.tangents, lambda n: n.users)
-        self.effects = [n for n in self.nodes if n.op == "call_function" and n.is_impure() and n not in self.after_tangents]
+        self.effects = [n for n in self.nodes if n.op == "call_function" and has_effect(n) and n not in self.after_tangents]
         start = [*(n for n in self.results if isinstance(n, fx.Node)), *self.effects]
         needed_forward = _closure(start, lambda n: n.all_input_nodes)
         leaking = needed_forward & self.after_tangents

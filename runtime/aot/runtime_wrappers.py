@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from ..func.symbols import Abstraction
+from ..func.tracing import has_effect
 from ..seam.levels import SCOPE
 from ..seam.shells import VALUES
 from ..session.tensor import SESSION
@@ -251,7 +252,7 @@ class Recipe:
         output = graph.output_node()
         results: Any = output.args[0]
         output.args = (list(results)[: joint.n_forward],)
-        graph.eliminate_dead_code()
+        graph.eliminate_dead_code(has_effect)
         joint.module.recompile()
         return as_boxed(self.inference_compiler(joint.module, examples(joint.module))), None
 

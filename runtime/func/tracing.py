@@ -94,11 +94,11 @@ def module_of(graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Trace
             root.add_module(key, value)
         else:
             root.__dict__[key] = value
-    graph.eliminate_dead_code(_has_effect)
+    graph.eliminate_dead_code(has_effect)
     graph.lint()
     return fx.GraphModule(root, graph, name)
 
 
-def _has_effect(node: fx.Node) -> bool:
+def has_effect(node: fx.Node) -> bool:
     """Whether an unused call stays: it writes, draws, or returns nothing, so that it was made for an effect."""
     return node.is_impure() or (isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)

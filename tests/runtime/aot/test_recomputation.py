@@ -10,7 +10,7 @@ from torch import fx
 from torch.library import Library
 
 import runtime
-from runtime.aot import aot_function, min_cut_rematerialization_partition, nop
+from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
 from runtime.aot.recompute import recomputable
 from runtime.rules.derive import pointwise, random
 from runtime.rules.record import RECORDS, register
@@ -93,3 +93,14 @@ def test_a_recurrent_layer_is_expensive_and_its_gradients_are_eager_s(budget: fl
     aot_function(lambda x: layer(x)[0].square().sum(), nop, partition_fn=cut)(x).backward()
     torch.testing.assert_close([p.grad for p in layer.parameters()], expected)
     assert not again(aten.mkldnn_rnn_layer.default)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("partition", [default_partition, min_cut_rematerialization_partition])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("op", [torch.linalg.inv, torch.linalg.cholesky, lambda a: torch.linalg.tensorsolve(a, a[0])])
+def test_a_check_of_the_program_runs_in_every_call(op: Any, requires_grad: bool, partition: Any, dynamic: bool) -> None:
+    f = aot_function(op, nop, partition_fn=partition, dynamic=dynamic)
+    f(runtime.wrap(torch.eye(3), requires_grad))
+    with pytest.raises(RuntimeError, match="singular|positive-definite"):
+        f(runtime.wrap(-torch.ones(3, 3), requires_grad))
