@@ -102,5 +102,5 @@ def test_a_recurrent_layer_is_expensive_and_its_gradients_are_eager_s(budget: fl
 def test_a_check_of_the_program_runs_in_every_call(op: Any, requires_grad: bool, partition: Any, dynamic: bool) -> None:
     f = aot_function(op, nop, partition_fn=partition, dynamic=dynamic)
     f(runtime.wrap(torch.eye(3), requires_grad))
-    with pytest.raises(RuntimeError, match="singular|positive-definite"):
+    with pytest.raises(RuntimeError, match=r"singular|positive-definite"):
         f(runtime.wrap(-torch.ones(3, 3), requires_grad))
