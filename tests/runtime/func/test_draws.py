@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 import runtime
+from runtime.aot import make_fx
 from runtime.errors import BatchingError
-from runtime.func import grad, jvp, vmap
+from runtime.func import grad, jvp, vjp, vmap
 
 X = torch.ones(2, 200)
 SHARED = torch.full((200,), 0.5)
@@ -164,3 +165,17 @@ def test_questions_about_elements_name_the_op_and_the_users_line(ask: Any, messa
 def test_requires_grad_has_no_meaning_under_vmap() -> None:
     with pytest.raises(RuntimeError, match=r"attempting to call Tensor.requires_grad_\(\) inside of a function being transformed"):
         vmap(lambda x: x.requires_grad_())(X)
+
+
+def gradient_of_dropout(x: Any) -> Any:
+    out, pull, mask = vjp(lambda x: torch.native_dropout(x, 0.25, True), x, has_aux=True)
+    return pull(torch.ones_like(x))[0], out, mask
+
+
+@pytest.mark.parametrize("run", [gradient_of_dropout, lambda x: make_fx(gradient_of_dropout, tracing_mode="symbolic")(x)(x)])
+def test_native_dropout_scales_what_its_mask_leaves(run: Callable[[Any], Any]) -> None:
+    x = torch.rand(50, dtype=torch.float64) + 1
+    gradient, out, mask = run(x)
+    assert 0 < mask.sum() < 50
+    torch.testing.assert_close(gradient, mask.double() / 0.75)
+    torch.testing.assert_close(out, x * mask.double() / 0.75)
