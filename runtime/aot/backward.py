@@ -59,7 +59,7 @@ class Backward:
         self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
         kept = range(self.n_saved, self.n_saved + len(self.reread))
         exposed = within_reach(forward.graph, joint.n_forward)
-        self.n_exposed = len(exposed)
+        self.first_exposed = exposed  # of what the first derivative needs
         written = joint.boundary.written
         risky = saved_of(forward.graph, joint.n_forward, written)
         self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
@@ -172,7 +172,8 @@ class CompiledBackward(Node):
             return self._differentiably(saved, grads)
         n = backward.n_saved
         values = [*saved[:n], *grads]
-        if RUNNING.task is not None and not RUNNING.task.keep_graph:
+        task = RUNNING.task
+        if task is not None and not task.keep_graph:
             del saved
             self.saved = None  # so that each tensor is freed after its last use
         for i, g in enumerate(grads, n):
@@ -197,8 +198,9 @@ class CompiledBackward(Node):
             raise RuntimeError(FREED)
         if self.versions is None:  # hooks have packed it
             return [restore(SESSION, s, None) if type(s) is Packed else s for s in saved]
-        needed = None if create_graph else self.backward.n_exposed  # all, or those of the first derivative, which come first
-        for i, version in zip(self.backward.exposed[:needed], self.versions, strict=False):
+        backward = self.backward
+        exposed = backward.exposed if create_graph else backward.first_exposed
+        for i, version in zip(exposed, self.versions, strict=False):
             if saved[i]._version != version:
                 raise modified(saved[i], version)
         return saved
