@@ -24,6 +24,7 @@ from ..func.trace import Trace
 from ..func.vmap import vmap
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, innermost
+from ..seam.shells import VALUES
 from .branches import Branch, ControlFlow, captured, example
 
 __all__ = ["cond", "map", "scan"]
@@ -124,6 +125,15 @@ def chosen(pred: torch.Tensor, on_true: fx.GraphModule, on_false: fx.GraphModule
     if not _unreadable(pred):
         return (on_true if bool(pred) else on_false)(*operands)
     return _Cond.apply(pred, Branch(on_true), Branch(on_false), *operands)
+
+
+def _of_values(pred: Any, on_true: Any, on_false: Any, operands: Sequence[Any]) -> Any:
+    """What torch's operator does where an argument is a value of ours, as in a graph that is called with tensors of the session."""
+    return chosen(pred, on_true, on_false, tuple(operands))
+
+
+for _class in [c for c in VALUES if issubclass(c, Value)]:
+    torch.ops.higher_order.cond.py_impl(_class)(_of_values)
 
 
 def transformable(module: fx.GraphModule) -> fx.GraphModule:

@@ -182,3 +182,12 @@ def test_scan_and_map_are_loops_also_in_a_graph(reverse: bool) -> None:
     torch.testing.assert_close(make_fx(f)(BATCH, X)(BATCH, X), expected(BATCH, X))
     with pytest.raises(RuntimeError, match="length of at least 1"):
         f(BATCH[:0], X)
+
+
+def test_a_graph_with_a_condition_takes_tensors_of_the_session() -> None:
+    with dropin.installed():
+        graph = make_fx(program, tracing_mode="symbolic")(X)
+        for x in (X, -X):
+            found = graph(torch.tensor(x.tolist()))
+            assert isinstance(found, runtime.Tensor)
+            torch.testing.assert_close(runtime.unwrap(found), plain(x))
