@@ -56,7 +56,7 @@ def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[Any], None]:
     def deliver(leaf: Tensor) -> None:
         t, g = source(), leaf._grad
         leaf._grad = None
-        if t is None or g is None:
+        if t is None or g is None or not t.requires_grad:  # as torch, where it was frozen after the forward pass
             return
         plain, old = g._inner, t.grad
         if old is None:

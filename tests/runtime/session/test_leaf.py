@@ -73,3 +73,13 @@ def test_the_leaf_goes_with_the_plain_tensor() -> None:
     del out
     gc.collect()
     assert held() is None
+
+
+def test_a_tensor_that_is_frozen_before_the_backward_pass_gets_no_gradient() -> None:
+    t = plain()
+    out = Square.apply(t).sum()
+    t.requires_grad_(False)
+    out.backward()
+    assert t.grad is None
+    Square.apply(t.requires_grad_()).sum().backward()
+    assert t.grad is not None and t.grad.tolist() == [2.0, 4.0]
