@@ -8,31 +8,9 @@ from torch import nn
 
 from runtime.aot import make_fx
 from runtime.func import functionalize, grad, hessian, jacrev, jvp, linearize, vmap
+from tests.runtime.func.graphs import Net, close, names, targets
 
 aten = torch.ops.aten
-
-
-def names(module: torch.fx.GraphModule) -> list[str]:
-    return [n.name for n in module.graph.nodes]
-
-
-def targets(module: torch.fx.GraphModule) -> list[Any]:
-    return [n.target for n in module.graph.nodes if n.op == "call_function"]
-
-
-def close(a: object, b: object) -> None:
-    torch.testing.assert_close(a, b)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 3)
-        self.rest = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.rest(self.first(x)) + self.first(x)
-        return y
 
 
 def test_composite_ops_stay_whole_before_dispatch() -> None:

@@ -8,23 +8,7 @@ from torch import nn
 from runtime.aot import aot_function, make_fx, nop
 from runtime.func import grad
 from runtime.func.provenance import line_of
-
-
-def node(module: torch.fx.GraphModule, name: str) -> torch.fx.Node:
-    (found,) = (n for n in module.graph.nodes if n.name == name)
-    assert isinstance(found, torch.fx.Node)
-    return found
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 3)
-        self.rest = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.rest(self.first(x)) + self.first(x)
-        return y
+from tests.runtime.func.graphs import Net, node
 
 
 def test_every_call_knows_the_line_of_the_program() -> None:
@@ -84,7 +68,7 @@ def test_module_stacks_name_the_modules_that_run() -> None:
     net = Net().eval()
     module = make_fx(net, record_module_stack=True)(torch.randn(4, 3))
     stacks = {n.name: n.meta["nn_module_stack"] for n in module.graph.nodes if n.op == "call_function"}
-    prefix, root = "torch.nn.modules", ("", f"{__name__}.Net")
+    prefix, root = "torch.nn.modules", ("", f"{Net.__module__}.Net")
     assert stacks["addmm"] == {"": root, "first": ("first", f"{prefix}.linear.Linear")}
     assert list(stacks["relu"].items()) == [
         ("", root),

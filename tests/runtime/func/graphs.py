@@ -1,0 +1,37 @@
+"""What the tests of traces share: a small module, and readers of a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def names(module: torch.fx.GraphModule) -> list[str]:
+    return [n.name for n in module.graph.nodes]
+
+
+def targets(module: torch.fx.GraphModule) -> list[Any]:
+    return [n.target for n in module.graph.nodes if n.op == "call_function"]
+
+
+def node(module: torch.fx.GraphModule, name: str) -> torch.fx.Node:
+    (found,) = (n for n in module.graph.nodes if n.name == name)
+    assert isinstance(found, torch.fx.Node)
+    return found
+
+
+def close(a: object, b: object) -> None:
+    torch.testing.assert_close(a, b)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.rest = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.rest(self.first(x)) + self.first(x)
+        return y
