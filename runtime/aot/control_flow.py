@@ -23,7 +23,7 @@ from ..func.jvp import jvp
 from ..func.trace import Trace
 from ..func.vmap import vmap
 from ..rules.ops import DIFFERENTIABLE
-from ..seam.levels import Value, innermost
+from ..seam.levels import Value, innermost, levels_of
 from ..seam.shells import VALUES
 from .branches import Branch, ControlFlow, captured, example
 
@@ -103,11 +103,7 @@ def _length(xs: Sequence[Any]) -> int:
 
 def _unreadable(t: torch.Tensor) -> bool:
     """Whether the element of ``t`` is traced or differs within a batch."""
-    while isinstance(t, Value):
-        if isinstance(t._level, Trace) or t._level.hidden:
-            return True
-        t = t._inner
-    return False
+    return any(isinstance(level, Trace) or level.hidden for level in levels_of(t))
 
 
 def _require_same(a: Branch, b: Branch) -> None:

@@ -14,7 +14,7 @@ from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
 from ..func.functionalize import FunctionalLevel, FunctionalValue
 from ..func.pushforward import DualLevel, DualValue, tangent_of
-from ..seam.levels import Value
+from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
 from .function import (
@@ -86,12 +86,7 @@ class _Pushed(NamedTuple):
 
 def _batches(t: Any) -> set[BatchLevel]:
     """The levels at which ``t`` is a batch."""
-    found = set()
-    while isinstance(t, Value):
-        if isinstance(t._level, BatchLevel):
-            found.add(t._level)
-        t = t._inner
-    return found
+    return {level for level in levels_of(t) if isinstance(level, BatchLevel)}
 
 
 def _written(level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None) -> Any:
@@ -208,11 +203,7 @@ def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...
 
 def _transformed(t: object) -> bool:
     """Whether a level differentiates or batches ``t``. A trace does neither."""
-    while isinstance(t, Value):
-        if t._level.keeps_history or t._level.hidden:
-            return True
-        t = t._inner
-    return False
+    return any(level.keeps_history or level.hidden for level in levels_of(t))
 
 
 @contextmanager

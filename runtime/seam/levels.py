@@ -324,6 +324,13 @@ def bottom(t: Any) -> Any:
     return t
 
 
+def levels_of(t: Any) -> Iterator[Level]:
+    """The levels of the values that ``t`` consists of, the innermost first."""
+    while isinstance(t, Value):
+        yield t._level
+        t = t._inner
+
+
 def constant_of(t: Any) -> Any:
     """``t`` unwrapped as long as it is a value without a history. Anything else stays as it is."""
     while type(t) in VALUES and t._level.is_constant(t):

@@ -16,7 +16,7 @@ import torch
 
 from ..rules.ops import Op, op_of
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Value, innermost, lifted
+from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from .composite import BELOW, INTERCEPTED, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
@@ -229,11 +229,7 @@ def _owned(*args: Any) -> tuple[Any, ...]:
 
 def _is_batched(t: Any) -> bool:
     """Whether ``t`` is a value of a vmap at any level."""
-    while isinstance(t, Value):
-        if t._level.hidden:
-            return True
-        t = t._inner
-    return False
+    return any(level.hidden for level in levels_of(t))
 
 
 def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
