@@ -9,8 +9,8 @@ A per-sample     ``layer``, and ``need_batch``.
 rule
 """
 
-from .aot.compilers import Compiler, make_boxed_func
-from .aot.partition import Partition
+from .aot.compilers.boxed import Compiler, make_boxed_func
+from .aot.partition.partitions import Partition
 from .errors import BatchingError, EscapedValue, MissingRule
 from .expanded_weights.layer import layer, need_batch
 from .func.batch import fallback_policy

@@ -1,16 +1,16 @@
 """Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported. See ``docs/aot.md``."""
 
 from ..func.make_fx import make_fx
-from .compilers import make_boxed_compiler, make_boxed_func, nop
-from .control_flow import cond, map, scan
+from .calls.function import aot_function
+from .calls.module import aot_module
+from .calls.simplified import aot_module_simplified
+from .compilers.boxed import make_boxed_compiler, make_boxed_func, nop
+from .compilers.graph_names import get_aot_compilation_context, get_aot_graph_name, get_graph_being_compiled
+from .control_flow.operators import cond, map, scan
 from .explain import Explanation, explain
-from .export import export
-from .flat_export import aot_export_joint_simple, aot_export_module
-from .graph_names import get_aot_compilation_context, get_aot_graph_name, get_graph_being_compiled
-from .module import aot_module
-from .partition import default_partition, min_cut_rematerialization_partition
-from .runtime_wrappers import aot_function
-from .simplified import aot_module_simplified
+from .exporting.flat_export import aot_export_joint_simple, aot_export_module
+from .exporting.program import export
+from .partition.partitions import default_partition, min_cut_rematerialization_partition
 
 compiled_function, compiled_module = aot_function, aot_module
 

@@ -18,16 +18,16 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from ..func.provenance import line_of
-from .arguments import enter, flatten
-from .compilers import nop
-from .drawing import drawn
-from .memory import Memory, in_units
-from .module import AOTModule
-from .partition import min_cut_rematerialization_partition
-from .parts import Parts
-from .reasons import SavedValue, saved_values
-from .recompute import is_item, work
-from .runtime_wrappers import Recipe, aot_function
+from .calls.arguments import enter, flatten
+from .calls.function import Recipe, aot_function
+from .calls.module import AOTModule
+from .compilers.boxed import nop
+from .partition.drawing import drawn
+from .partition.memory import Memory, in_units
+from .partition.partitions import min_cut_rematerialization_partition
+from .partition.parts import Parts
+from .partition.reasons import SavedValue, saved_values
+from .partition.recompute import is_item, work
 
 
 @dataclass(frozen=True)

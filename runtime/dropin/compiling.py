@@ -20,7 +20,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from ..aot import simplified
+from ..aot.calls import simplified
 from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches

@@ -11,7 +11,7 @@ import torch
 from runtime import dropin
 
 from . import scenarios, view_scenarios
-from .aot.boundary_helpers import equal
+from .aot.capture.boundary_helpers import equal
 from .autograd import duals, functions
 from .dropin import compare
 from .rules import agreement

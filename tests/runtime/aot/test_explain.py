@@ -11,7 +11,7 @@ from torch.library import Library
 
 import runtime
 from runtime import aot
-from runtime.aot.reasons import SavedValue, Why
+from runtime.aot.partition.reasons import SavedValue, Why
 from runtime.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 CUT: Any = aot.min_cut_rematerialization_partition

@@ -12,7 +12,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin, unwrap
-from runtime.aot import simplified
+from runtime.aot.calls import simplified
 from runtime.seam import levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

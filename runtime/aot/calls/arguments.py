@@ -1,0 +1,129 @@
+"""How the arguments of a call enter a compiled program: their leaves, what these hold, and what of them the graph depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...errors import NestedTensor
+from ...seam.shells import VALUES
+from ...session.leaf import as_leaf
+from ...session.tensor import SESSION, Tensor
+from ...tape.nodes import Edge
+from ...tape.values import edge_of
+
+_Tensor, _STRIDED = torch.Tensor, torch.strided  # by one look-up each
+_COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
+_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
+
+R = TypeVar("R")
+Target = Edge | Tensor
+"""Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no ``AccumulateGrad`` node yet."""
+Kind = tuple[object, ...]
+"""Hashable. What a graph depends on of one argument. First of all: whether its gradient is wanted."""
+
+
+def flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequence[object], pytree.TreeSpec | None]:
+    """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
+    if not kwargs and (VALUES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
+        return args, None
+    return pytree.tree_flatten((args, kwargs))
+
+
+def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[..., R]:
+    """``f`` as a function of the leaves of its arguments, whose tree is ``spec``."""
+    if spec is None:
+        return f
+
+    def flat(*leaves: object) -> R:
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        return f(*args, **kwargs)
+
+    return flat
+
+
+@dataclass
+class Call:
+    """The arguments of one call of a compiled program.
+
+    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``targets``: for
+    each leaf whose gradient is wanted, where that goes, if it does. ``kinds``: the kind of each leaf.
+    """
+
+    leaves: list[Any]
+    plain: list[Any]
+    targets: list[Target | None]
+    kinds: list[Kind]
+
+    @property
+    def wanted(self) -> list[bool]:
+        """Of which leaves the gradient is wanted."""
+        return [bool(kind[0]) for kind in self.kinds]
+
+    def followed_by(self, more: Call) -> Call:
+        """A call with the leaves of ``more`` as further arguments."""
+        return Call([*self.leaves, *more.leaves], [*self.plain, *more.plain], [*self.targets, *more.targets], [*self.kinds, *more.kinds])
+
+
+def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | None:
+    """The call with the leaves ``given``, or None if one of them is a value of a transform.
+
+    ``recording``: whether gradients may be wanted. ``dynamic``: whether the program may be for any size.
+    """
+    leaves, plain = list(given), list(given)
+    targets: list[Target | None] = []
+    kinds: list[Kind] = []
+    for i, x in enumerate(given):
+        target = None
+        if type(x) in VALUES:
+            v: Tensor = x  # type: ignore[assignment]
+            if v._level is not SESSION:
+                return None
+            if recording:
+                target = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
+                if target is not None:
+                    targets.append(target)
+            x = plain[i] = v._inner
+        elif recording and isinstance(x, _Tensor) and x.requires_grad:
+            leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
+            target = leaves[i] = leaf
+            targets.append(leaf)
+            x = plain[i] = leaf._inner
+        if dynamic or not isinstance(x, _Tensor):
+            kinds.append(kind_of(x, target is not None, dynamic))
+        else:
+            kinds.append(_fixed_kind(x, target is not None))
+    return Call(leaves, plain, targets, kinds)
+
+
+def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
+    """The kind of an argument. ``dynamic``: a tensor may have any size."""
+    if not isinstance(x, _Tensor):
+        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
+        exact = x.__hash__ is not None and not isinstance(x, (float, complex))
+        return wanted, type(x), x if exact else repr(x)
+    if not dynamic:
+        return _fixed_kind(x, wanted)
+    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg(), _order(x)
+
+
+def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
+    layout, dtype = x.layout, x.dtype
+    try:
+        strides = x.stride() if layout is _STRIDED else None
+    except RuntimeError as error:
+        raise NestedTensor from error
+    conj = dtype in _COMPLEX and x.is_conj()
+    return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()  # the object of a device costs more
+
+
+def _order(x: torch.Tensor) -> tuple[object, ...] | None:
+    """The order of the dimensions in memory, and whether there are gaps. None for a contiguous tensor."""
+    if x.layout is not _STRIDED or x.is_contiguous():
+        return None
+    order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))
+    return tuple(order), torch.ops.aten.is_non_overlapping_and_dense(x)

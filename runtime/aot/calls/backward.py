@@ -1,0 +1,258 @@
+"""The backward of a compiled program: a node of the tape that runs the backward graph.
+
+With ``create_graph`` it runs the gradients of the joint graph as a compiled function of arguments and cotangents instead. So the result
+has a history of its own, to any order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...seam import factories
+from ...session.tensor import SESSION, Tensor
+from ...tape.nodes import Edge, Node
+from ...tape.running import RUNNING
+from ...tape.saved import FREED, HOOKS, Packed, modified, pack, restore
+from ...tape.values import accumulator_of, edge_of
+from ..capture.aliasing import saved_of, within_reach
+from ..capture.joint import Joint
+from ..capture.pullback import Pullback, pullback_of
+from ..capture.surroundings import autocast_enabled, without_autocast
+from ..compilers.boxed import Boxed, Compiler, as_boxed, examples
+from .arguments import Target
+
+Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
+Compile = Callable[[fx.GraphModule], Callable[..., Any]]
+
+
+class Backward:
+    """The backward of one program. It is compiled when it first runs.
+
+    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them after what the forward graph saves.
+    ``exposed``: which of what is stored the caller can write to. ``at_risk``: which of it the program itself may write over. ``devices``
+    and ``metas``: of the cotangents.
+    """
+
+    def __init__(
+        self, joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule, compiler: Compiler, again: Compile, keep_primals: bool
+    ) -> None:
+        self.joint = joint
+        self.module: fx.GraphModule | None = backward
+        self.compiler = compiler
+        self.again = again
+        placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"]
+        cotangents = [n.meta["val"] for n in placeholders[len(joint.boundary.inputs) :]]
+        self.devices = [t.device for t in cotangents]
+        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if joint.abstraction is None else None
+        saved = _in_joint(joint.module, forward, joint.n_forward)
+        self.saved_primals = {placeholders.index(n): i for i, n in enumerate(saved) if n is not None and n.op == "placeholder"}
+        self.n_saved = len(saved)
+        self.saved_nodes = saved
+        self.pullback = pullback_of(joint.module, joint.boundary, saved)
+        if not keep_primals and not self.pullback.refused and not self.saved_primals.keys() >= set(self.pullback.primals):
+            self.pullback = Pullback(refused="it was compiled with keep_primals=False")
+        self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
+        kept = range(self.n_saved, self.n_saved + len(self.reread))
+        exposed = within_reach(forward.graph, joint.n_forward)
+        self.first_exposed = exposed  # of what the first derivative needs
+        written = joint.boundary.written
+        risky = saved_of(forward.graph, joint.n_forward, written)
+        self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
+        self.exposed = (*exposed, *kept)
+        self._run: Boxed | None = None
+        self._differentiable: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    def run(self, values: list[Any]) -> Sequence[Any]:
+        run = self._run
+        if run is None:
+            with self._lock:
+                if self._run is None:
+                    assert self.module is not None
+                    with without_autocast():
+                        self._run = as_boxed(self.compiler(self.module, examples(self.module)))
+                    self.module = None  # the compiler may hold it, or not
+                run = self._run
+        results: Sequence[Any] = run(values)
+        return results
+
+    def differentiable(self) -> Callable[..., Any]:
+        """The pullback as a compiled function."""
+        if self.pullback.refused:
+            raise RuntimeError(
+                f"a compiled program has no second derivative here: {self.pullback.refused}. Differentiate inside the compiled function "
+                "instead, e.g. aot_function(runtime.func.grad(f), …), or leave that part out of what is compiled."
+            )
+        with self._lock:
+            if self._differentiable is None:
+                graph = self.joint.module.graph
+                placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+                n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
+                saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
+                inputs = [*(placeholders[i] for i in self.pullback.primals), *saved, *placeholders[n_primals:]]
+                results: Any = graph.output_node().args[0]
+                gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
+                self._differentiable = self.again(self.pullback.module(self.joint.module, inputs, gradients))
+        return self._differentiable
+
+
+def _in_joint(joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int) -> list[fx.Node | None]:
+    """The nodes of the joint graph that ``forward`` gives after its results. A partition keeps the names of nodes; if one did not, None."""
+    by_name = {n.name: n for n in joint.graph.nodes}
+    results: Any = forward.graph.output_node().args[0]
+    found = []
+    for n in results[n_forward:]:
+        same = by_name.get(n.name)
+        found.append(same if same is not None and same.op == n.op and (n.op == "placeholder" or same.target is n.target) else None)
+    return found
+
+
+class CompiledBackward(Node):
+    """The tape's record of one call of a compiled program.
+
+    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The ``AccumulateGrad`` nodes of leaves are made
+    when somebody asks for ``edges``. A backward pass that starts here and has no hooks does not ask. ``written``: the arguments that the
+    backward writes to.
+    """
+
+    __slots__ = ("backward", "known_edges", "saved", "targets", "versions", "written")
+    known_edges: tuple[Edge | None, ...] | None
+
+    def __init__(
+        self,
+        targets: Sequence[Target | None],
+        metas: Sequence[Meta],
+        backward: Backward,
+        saved: list[Any],
+        versions: list[int],
+        written: Sequence[Any],
+    ) -> None:
+        self.targets = targets
+        Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
+        self.backward = backward
+        self.saved: list[Any] | None = saved
+        self.versions: list[int] | None = versions  # of those that the caller can write to; None if hooks have packed what is saved
+        self.written = written
+        if HOOKS.stack:
+            self._pack()
+
+    @property
+    def edges(self) -> tuple[Edge | None, ...]:
+        if self.known_edges is None:
+            self.known_edges = tuple([e if e is None or type(e) is tuple else (accumulator_of(e), 0) for e in self.targets])
+        return self.known_edges
+
+    @edges.setter
+    def edges(self, edges: tuple[Edge | None, ...] | None) -> None:
+        self.known_edges = edges
+
+    def leaves(self) -> Sequence[Tensor] | None:
+        if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
+            return None
+        found: list[Tensor] = []
+        for target in self.targets:
+            if target is None:
+                return None
+            if isinstance(target, tuple) or target._edge is not None or not target._req or target._hooks or target._post_accumulate:
+                return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
+            node = target._accumulator() if target._accumulator is not None else None
+            if node is not None and not node.unwatched():
+                return None
+            found.append(target)
+        return found
+
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+        saved, backward = self._checked(create_graph), self.backward
+        if create_graph:
+            return self._differentiably(saved, grads)
+        n = backward.n_saved
+        values = [*saved[:n], *grads]
+        task = RUNNING.task
+        if task is not None and not task.keep_graph:
+            del saved
+            self.saved = None  # so that each tensor is freed after its last use
+        for i, g in enumerate(grads, n):
+            if g is None:
+                values[i] = self._zeros(i - n)
+            elif not g.is_contiguous():  # as in the trace: the strides of a cotangent decide what is a view
+                values[i] = g.contiguous()
+        if not autocast_enabled():
+            results = backward.run(values)
+        else:
+            with without_autocast():
+                results = backward.run(values)
+        if self.written:
+            self._write(results[-len(self.written) :])
+            results = results[: -len(self.written)]
+        return results
+
+    def _checked(self, create_graph: bool) -> list[Any]:
+        """What was saved. Raise if it was freed, or if a part that is needed was written to since."""
+        saved = self.saved
+        if saved is None:
+            raise RuntimeError(FREED)
+        if self.versions is None:  # hooks have packed it
+            return [restore(SESSION, s, None) if type(s) is Packed else s for s in saved]
+        backward = self.backward
+        exposed = backward.exposed if create_graph else backward.first_exposed
+        for i, version in zip(exposed, self.versions, strict=False):
+            if saved[i]._version != version:
+                raise modified(saved[i], version)
+        return saved
+
+    def _zeros(self, i: int) -> torch.Tensor:
+        shape, dtype = self.metas[i]
+        return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
+
+    def _write(self, news: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for t, new in zip(self.written, news, strict=True):
+                t.copy_(new)
+
+    def _differentiably(self, saved: list[Any], grads: list[Any]) -> Sequence[Any]:
+        backward = self.backward
+        if self.written:
+            raise RuntimeError("a compiled program whose backward writes to an argument has no second derivative")
+        again = backward.differentiable()
+        held = dict(zip(backward.reread, saved[backward.n_saved :], strict=True))
+        held.update({i: saved[at] for i, at in backward.saved_primals.items()})
+        targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
+        primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
+        given = [self._zeros(i) if g is None else g for i, g in enumerate(grads)]
+        with torch.enable_grad(), without_autocast():
+            results: Sequence[Any] = again(*primals, *(saved[i] for i in backward.pullback.saved), *given)
+        return results
+
+    def _pack(self) -> None:
+        """Give what is saved to the pack hooks of this thread."""
+        assert self.saved is not None
+        targets = dict(zip(self.backward.joint.boundary.differentiated, self.targets, strict=True))
+        of_saved: dict[int, Target | None] = {at: targets.get(i) for i, at in self.backward.saved_primals.items()}
+        of_saved |= {at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_saved)}
+        hooks = HOOKS.stack[-1]
+        self.saved = [
+            pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t for i, t in enumerate(self.saved)
+        ]
+        self.versions = None
+
+    def release(self) -> None:
+        self.saved = None
+
+
+def _edge(target: Target | None) -> Edge | None:
+    return edge_of(target) if isinstance(target, Tensor) else target
+
+
+def _with_history(t: torch.Tensor, target: Target | None) -> torch.Tensor:
+    """Plain argument ``t`` as the tensor of the session that it was at the call."""
+    if target is None:
+        return t
+    if isinstance(target, Tensor) and target._inner is t:
+        return target
+    made: torch.Tensor = SESSION.wrap(t, _edge(target))
+    return made

@@ -1,0 +1,358 @@
+"""Compiled programs as functions: replay the forward, hold what the backward needs as a node of the tape, restore mutated inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from ...func.symbols import Abstraction
+from ...func.tracing import has_effect
+from ...seam.levels import SCOPE
+from ...seam.shells import VALUES
+from ...session.tensor import SESSION
+from ...tape.saved import refuse_inference
+from ..capture.aliasing import Group, sharing
+from ..capture.closed_over import Place, modules_of, places_of
+from ..capture.joint import Joint, joint_graph
+from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
+from ..compilers.boxed import Boxed, Compiler, as_boxed, examples
+from ..compilers.graph_names import named_compilers
+from ..partition.partitions import Partition, default_partition
+from ..partition.simplify import without_round_trips
+from .arguments import Call, Kind, enter, flatten, of_leaves
+from .backward import Backward, CompiledBackward
+from .guards import Take, guard
+from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
+
+_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
+
+_WAYS = 4  # how many generated guards a call tries before it looks its program up
+
+
+class _CompiledProgram:
+    """One program for one kind of inputs.
+
+    ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
+    ``places``: where the program finds the tensors that it closes over, as far as they have names.
+    """
+
+    __slots__ = (
+        "at_risk",
+        "backward",
+        "computed",
+        "exposed",
+        "forward",
+        "joint",
+        "n_forward",
+        "outside",
+        "places",
+        "reread",
+        "reshaped",
+        "sharing",
+        "ways",
+        "written",
+    )
+
+    def __init__(
+        self,
+        joint: Joint,
+        forward: Boxed,
+        backward: Backward | None,
+        outside: Sequence[Kind],
+        shared: tuple[Group, ...] | None,
+        places: Sequence[Place],
+    ) -> None:
+        self.joint = joint
+        self.places = places
+        self.forward = forward
+        self.backward = backward
+        boundary = joint.boundary
+        self.n_forward = boundary.n_forward
+        self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
+        self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped]
+        self.exposed = backward.exposed if backward is not None else ()
+        self.at_risk = backward.at_risk if backward is not None else ()
+        self.reread = backward.reread if backward is not None else ()
+        self.outside = outside
+        self.sharing = shared
+        self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
+
+    def takes(self, call: Call, recording: bool) -> Call | None:
+        """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
+        joint = self.joint
+        if any(place.current() is not place.tensor for place in self.places):  # the name is bound to another tensor now
+            return None
+        outside = enter(joint.closed_over, recording, False) if joint.closed_over else None
+        if outside is not None and outside.kinds != self.outside:
+            return None
+        if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
+            return None
+        if any(not group.identical for group in joint.groups):
+            based = with_bases(call, joint.groups)
+            if based is None:
+                return None
+            call = based
+        if joint.abstraction is not None and not joint.abstraction.holds(*(p for p in call.plain if isinstance(p, torch.Tensor))):
+            return None
+        return call if outside is None else call.followed_by(outside)
+
+    def way(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
+        """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
+        classes = tuple(map(type, given))
+        if classes not in self.ways:
+            joint = self.joint
+            if any(not group.identical for group in joint.groups):
+                self.ways[classes] = None
+            else:
+                holds = joint.abstraction.holds if joint.abstraction is not None else None
+                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, recording)
+        return self.ways[classes]
+
+    def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
+        """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
+        targets = [leaves[i]._inner if type(leaves[i]) in VALUES else leaves[i] for i, _ in self.written]
+        for i in self.at_risk:
+            if any(torch._C._is_alias_of(saved[i], t) for t in targets):  # type: ignore[attr-defined]
+                saved[i] = saved[i].clone()
+
+    def __call__(self, call: Call) -> object:
+        plain = call.plain
+        reread = [plain[i] for i in self.reread] if self.reread else ()
+        results = self.forward(plain)  # empties the list
+        n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
+        saved = [*results[n_forward:], *reread]
+        for i, record in self.reshaped:  # advances the version, so before the versions of what is saved are noted
+            record.reshape(leaves[i])
+        if self.at_risk:
+            self._keep(saved, leaves)
+        try:
+            versions = [saved[i]._version for i in self.exposed]
+        except RuntimeError:
+            for i in self.exposed:
+                refuse_inference(saved[i])
+            raise
+        outs = list(results[:n_forward])
+        backward = self.backward if call.targets else None
+        if backward is not None:
+            tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
+            metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
+            changed = [leaves[i] for i in boundary.backward_written]
+            node = CompiledBackward(call.targets, metas, backward, saved, versions, changed)
+            for i, t in tangents:
+                outs[i] = SESSION.wrap(outs[i], (node, t))
+        for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry
+            record.write(leaves[i], new, backward is not None and record.tangent is not None)
+        made = outs[len(self.written) :]
+        returned = [o.of(leaves, made) for o in boundary.outputs]
+        for again, first in boundary.repeated:
+            returned[again] = returned[first]
+        return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
+
+
+def aot_function(
+    fn: Callable[..., Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Partition = default_partition,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
+    num_params_buffers: int = 0,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    *,
+    dynamic: bool = False,
+    enable_log: bool = True,
+    disable_functionalization: bool = False,
+    keep_primals: bool = True,
+) -> Callable[..., Any]:
+    """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
+
+    >>> f = aot_function(lambda x: (x * x).sum(), nop)
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> f(x).backward()
+    >>> x.grad
+    tensor([2., 4.])
+
+    A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which require grad, and all that is not a
+    tensor), each mode of the modules that it calls, and each state of torch's that it may ask for (grad and inference mode, autocast,
+    default dtype and device, deterministic algorithms). With ``dynamic`` it is traced once for all sizes for which the same graph is right.
+
+    What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to closed-over tensors, changes of their
+    geometry, results that are arguments or views, random draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside
+    a transform or a dispatch mode ``fn`` itself runs.
+
+    ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves them for nothing. ``keep_primals``:
+    whether a call keeps arguments that only a second derivative needs. The graphs never write to anything, so
+    ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and ``enable_log`` are there for torch's
+    callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by the values of
+    tensors, and for sizes that depend on values.
+    """
+    compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
+    recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
+    compiled = wraps(fn)(_function_of(recipe))
+    compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`
+    return compiled
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the programs of one compiled function are made; the fields are the arguments of :func:`aot_function`."""
+
+    fn: Callable[..., object]
+    forward_compiler: Compiler
+    backward_compiler: Compiler
+    inference_compiler: Compiler
+    partition: Partition
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None
+    num_params_buffers: int
+    dynamic: bool
+    modules: Sequence[torch.nn.Module]
+    keep_primals: bool
+
+    def program(self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None) -> _CompiledProgram:
+        """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace."""
+        joint = self._joint(spec, call, abstraction)
+        outside = enter(joint.closed_over, _grad_enabled(), False)
+        assert outside is not None
+        shared = None
+        if joint.boundary.changes_inputs:
+            every = call.followed_by(outside)
+            shared = sharing(every.plain)
+            groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
+            if groups:
+                refuse_untangled(groups, every, len(call.plain))
+                joint = self._joint(spec, call, abstraction, [with_autograd_base(g, call) for g in groups])
+        with without_autocast():
+            forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+        places = places_of(joint.closed_over, self.fn, self.modules)
+        return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places)
+
+    def _joint(
+        self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None, groups: Sequence[Group] = ()
+    ) -> Joint:
+        f, n = of_leaves(self.fn, spec), len(call.plain)
+        based = with_bases(call, groups)
+        assert based is not None, "the groups are those of this call"
+        given, bases = based.plain[:n], based.plain[n:]
+        options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
+        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, **options)
+
+    def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
+        graph = joint.module.graph
+        output = graph.output_node()
+        results: Any = output.args[0]
+        output.args = (list(results)[: joint.n_forward],)
+        graph.eliminate_dead_code(has_effect)
+        joint.module.recompile()
+        return as_boxed(self.inference_compiler(joint.module, examples(joint.module))), None
+
+    def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
+        without_round_trips(joint.module.graph)
+        joint.module.recompile()
+        options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
+        n = len(joint.boundary.inputs)
+        static = [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
+        if static and self.partition is not default_partition:
+            options["static_lifetime_input_indices"] = static
+        forward, backward = self.partition(joint.module, None, **options)
+        # before a compiler changes the graphs
+        made = Backward(joint, forward, backward, self.backward_compiler, self._again, self.keep_primals)
+        return as_boxed(self.forward_compiler(forward, examples(forward))), made
+
+    def _again(self, pullback: fx.GraphModule) -> Callable[..., Any]:
+        """The pullback of one of the programs, compiled in the same way."""
+        return _function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
+
+
+class _Programs:
+    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked up for longest makes room.
+
+    ``recent``: by the state around a call, the last programs with their guards.
+    """
+
+    LIMIT = 64
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.recent: dict[Kind, tuple[tuple[Take, _CompiledProgram], ...]] = {}
+        self._by_key: OrderedDict[Kind, list[_CompiledProgram]] = OrderedDict()
+        self._lock = threading.RLock()  # a thread that needs a program waits for another one that makes it
+        self._warned = False
+
+    def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[_CompiledProgram, Call]:
+        """The program for a call, made if there is none, and what it takes."""
+        recording = _grad_enabled()
+        key = (*around, *entered.kinds)
+        with self._lock:
+            known = self._by_key.setdefault(key, [])
+            self._by_key.move_to_end(key)
+            for program in known:
+                call = program.takes(entered, recording)
+                if call is not None:
+                    break
+            else:
+                program = self.recipe.program(spec, entered)
+                known.append(program)
+                call = program.takes(entered, recording)
+                assert call is not None, "a program takes the call that it was made for"
+                self._make_room()
+            way = program.way(given, entered.kinds, recording)
+            if way is not None:
+                others = [w for w in self.recent.get(around, ()) if w[0] is not way]
+                self.recent[around] = ((way, program), *others[: _WAYS - 1])
+        return program, call
+
+    def _make_room(self) -> None:
+        if sum(map(len, self._by_key.values())) <= self.LIMIT:
+            return
+        if not self._warned:
+            self._warned = True
+            name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
+            warnings.warn(
+                f"{name} has been compiled for more than {self.LIMIT} kinds of arguments, so programs are dropped and compiled again. "
+                "Every shape is a kind, and so is every value of an argument that is no tensor. Compile with dynamic=True, or pass numbers "
+                "as tensors.",
+                UserWarning,
+                stacklevel=5,
+            )
+        _, dropped = self._by_key.popitem(last=False)
+        self.recent = {a: kept for a, ways in self.recent.items() if (kept := tuple(w for w in ways if w[1] not in dropped))}
+
+
+def _function_of(recipe: Recipe) -> Callable[..., Any]:
+    """The function that makes and runs the programs of ``recipe``."""
+    fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
+    programs = _Programs(recipe)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        given, spec = flatten(args, kwargs)
+        recording, autocast = _grad_enabled(), autocast_enabled()
+        if SCOPE.levels or _dispatch_modes():
+            return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
+        around = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None)
+        for take, known in programs.recent.get(around, ()):
+            call = take(given)
+            if call is not None:
+                program = known
+                break
+        else:
+            entered = enter(given, recording, dynamic)
+            if entered is None:
+                return fn(*args, **kwargs)
+            program, call = programs.find(around, spec, given, entered)
+        if not autocast:
+            return program(call)
+        with without_autocast():
+            return program(call)
+
+    return compiled

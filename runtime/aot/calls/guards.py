@@ -1,0 +1,173 @@
+"""The way from the arguments of a call to a program that is already compiled: one generated Python function for each program.
+
+    def take(given):                                    # of f(x), where the program closes over a parameter w
+        [x0] = given
+        if type(x0) is not T0: return None
+        p0 = x0._inner
+        if not (p0.dtype is D0 and p0.shape == S0 and p0.stride() == R0 …): return None
+        …
+        if not (c1.requires_grad and names1.get('w') is c1 …): return None
+        return Call([x0, leaf1], [p0, inner1], [x0, leaf1], KINDS)
+
+It asks what :func:`~.arguments.enter` asks, about tensors of the classes that the first call had. It returns None where it is not sure.
+Then the general way decides, which may find the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...seam.shells import VALUES
+from ...session.leaf import as_leaf
+from ...session.tensor import SESSION, Tensor, unwrap
+from ...tape.values import edge_of
+from ..capture.aliasing import Group, sharing
+from ..capture.closed_over import Place
+from .arguments import Call, Kind, kind_of
+
+Take = Callable[[Sequence[Any]], Call | None]
+
+
+class _Source:
+    """The text of one function, and the constants that it refers to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"Call": Call, "edge_of": edge_of, "sharing": sharing, "kind_of": kind_of}
+
+    def constant(self, value: Any, stem: str = "k") -> str:
+        name = f"{stem}{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def require(self, *conditions: str) -> None:
+        if conditions:
+            self.lines.append(f"if not ({' and '.join(conditions)}): return None")
+
+    def function(self) -> Take:
+        text = "def take(given):\n" + "".join(f"    {line}\n" for line in self.lines)
+        exec(compile(text, "<guard of a compiled program>", "exec"), self.names)
+        take: Take = self.names["take"]
+        return take
+
+
+def guard(
+    given: Sequence[Any],
+    kinds: Sequence[Kind],
+    closed_over: Sequence[torch.Tensor],
+    outside: Sequence[Kind],
+    places: Sequence[Place],
+    groups: tuple[Group, ...] | None,
+    holds: Callable[..., bool] | None,
+    recording: bool,
+) -> Take | None:
+    """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
+
+    ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if that matters. ``holds``: for a program of
+    any size, whether these plain arguments have sizes that it is for. None if the arguments are such that only the general way can tell.
+    """
+    source = _Source()
+    names = [f"x{i}" for i in range(len(given))]
+    source.lines.append(f"if len(given) != {len(given)}: return None")
+    if names:
+        source.lines.append(f"[{', '.join(names)}] = given")
+    leaves, plain, targets, tensors = [], [], [], []
+    for x, name, kind in zip(given, names, kinds, strict=True):
+        inner, target = _argument(source, x, name, kind, holds is not None, recording)
+        leaves.append(name)
+        plain.append(inner)
+        if isinstance(x, torch.Tensor):
+            tensors.append(inner)
+        if target:
+            targets.append(target)
+    for t, kind in zip(closed_over, outside, strict=True):
+        found = _outside(source, t, kind, recording)
+        if found is None:
+            return None
+        leaf, inner, target = found
+        leaves.append(leaf)
+        plain.append(inner)
+        if target:
+            targets.append(target)
+    for place in places:
+        source.require(place.condition(source.constant))
+    if holds is not None:
+        source.require(f"{source.constant(holds)}({', '.join(tensors)})")
+    if groups is not None:
+        source.require(f"sharing([{', '.join(plain)}]) == {source.constant(groups)}")
+    all_kinds = source.constant([*kinds, *outside])
+    source.lines.append(f"return Call([{', '.join(leaves)}], [{', '.join(plain)}], [{', '.join(targets)}], {all_kinds})")
+    return source.function()
+
+
+def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, recording: bool) -> tuple[str, str]:
+    """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
+    wanted = bool(kind[0])
+    source.require(f"type({name}) is {source.constant(type(x), 'T')}")
+    if not isinstance(x, torch.Tensor):
+        exact = type(x) in (bool, int, str, type(None))  # else equality is not enough: ``0.0 == -0.0``
+        source.require(f"{name} == {source.constant(x)}" if exact else f"kind_of({name}, False, {dynamic}) == {source.constant(kind)}")
+        return name, ""
+    inner, target = name, ""
+    if type(x) in VALUES:
+        inner = f"p{name[1:]}"
+        source.lines.append(f"{inner} = {name}._inner")
+        if wanted:
+            target = f"t{name[1:]}"
+            source.lines.append(f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view is not None else {name}")
+            source.require(f"{target} is not None and ({target} is not {name} or {name}._req)")
+        elif recording:
+            source.require(f"not {name}._req and {name}._edge is None and ({name}._view is None or edge_of({name}) is None)")
+    elif wanted:
+        leaf = f"t{name[1:]}"
+        source.require(f"{name}.requires_grad")
+        source.lines.append(f"{leaf} = {name} = {source.constant(as_leaf)}({name})")
+        inner, target = f"{leaf}._inner", leaf
+    elif recording:
+        source.require(f"not {name}.requires_grad")
+    _geometry(source, unwrap(x), inner, kind, dynamic)
+    return inner, target
+
+
+def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dynamic: bool) -> None:
+    """Require of the plain tensor ``inner`` what ``kind`` says of ``value``."""
+    if dynamic or value.layout is not torch.strided or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        source.require(f"kind_of({inner}, {bool(kind[0])}, {dynamic}) == {source.constant(kind)}")
+        return
+    shape, stride, dtype = source.constant(value.shape), source.constant(value.stride()), source.constant(value.dtype)
+    conditions = [f"{inner}.shape == {shape}", f"{inner}.dtype is {dtype}", f"{inner}.stride() == {stride}"]
+    conditions.append(f"{inner}.is_cpu" if value.is_cpu else f"{inner}.device == {source.constant(value.device)}")
+    conditions.append(f"{inner}.layout is {source.constant(value.layout)}")
+    if value.dtype.is_complex:
+        conditions.append(f"{inner}.is_conj() is {value.is_conj()}")
+    conditions.append(f"{inner}.is_neg() is {value.is_neg()}" if value.is_neg() else f"not {inner}.is_neg()")
+    source.require(*conditions)
+
+
+def _outside(source: _Source, t: torch.Tensor, kind: Kind, recording: bool) -> tuple[str, str, str] | None:
+    """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor ``t``, which is always the same."""
+    wanted = bool(kind[0])
+    name = source.constant(t, "c")
+    if type(t) in VALUES:
+        v: Tensor = t  # type: ignore[assignment]
+        if v._level is not SESSION or v._edge is not None or v._view is not None:
+            return None  # its history may change
+        if recording:
+            source.require(f"{name}._req is {wanted} and {name}._edge is None and {name}._view is None")
+        inner = source.constant(v._inner, "i")
+        source.require(f"{name}._inner is {inner}")
+        _geometry(source, v._inner, inner, kind, False)
+        return name, inner, name if wanted else ""
+    if wanted:
+        leaf: Tensor = as_leaf(t)  # type: ignore[assignment]
+        known = source.constant(leaf, "l")
+        source.require(f"{name}.requires_grad and {source.constant(as_leaf)}({name}) is {known}")
+        inner = source.constant(leaf._inner, "i")
+        return known, inner, known
+    if recording:
+        source.require(f"not {name}.requires_grad")
+    _geometry(source, t, name, kind, False)
+    return name, name, ""

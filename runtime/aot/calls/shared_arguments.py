@@ -1,0 +1,101 @@
+"""Arguments that share memory, of which a program writes to one, become views of one base.
+
+    def f(a, b):
+        a.add_(1)
+        return b * 2
+    f(x[:2], x[1:])     # the graph takes x, views it twice, and gives its new value
+
+If one of them requires grad, the base is the tensor whose views they are for autograd, so that the write is a part of its history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...session.tensor import Tensor
+from ...tape.values import edge_of
+from ..capture.aliasing import Group, place_of
+from .arguments import Call
+
+
+def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
+    """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
+    for group in groups:
+        what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
+        if group.members[-1] >= n_arguments:
+            raise RuntimeError(f"{what} share memory, and the program writes to it. Pass them all as arguments.")
+        if group.identical:
+            continue
+        if len({call.plain[i].dtype for i in group.members}) > 1:
+            raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
+        if any(call.wanted[i] for i in group.members) and _autograd_base(group, call) is None:
+            raise RuntimeError(
+                f"{what} share memory, the program writes to it, and one of them requires grad. They are not all views of one tensor that "
+                "were made with grad mode, so the write cannot be a part of its history. Pass one tensor and take views inside."
+            )
+
+
+def with_autograd_base(group: Group, call: Call) -> Group:
+    """``group``, with the place of its base if autograd must know that. ``call`` has passed :func:`refuse_untangled`."""
+    if group.identical or not any(call.wanted[i] for i in group.members):
+        return group
+    base = _autograd_base(group, call)
+    assert base is not None, "refused before"
+    return dataclasses.replace(group, base_place=place_of(base._inner))
+
+
+def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
+    """``call`` with the bases of ``groups`` as further arguments. The gradient of a member goes to its base. None if a group has no base,
+    or has it at another place."""
+    groups = [g for g in groups if not g.identical]
+    bases: list[Any] = []
+    plain: list[Any] = []
+    for group in groups:
+        if group.differentiated:
+            base = _autograd_base(group, call)
+            if base is None or place_of(base._inner) != group.base_place:
+                return None
+            bases.append(base)
+            if any(base is call.leaves[i] for i in group.members):  # its geometry may change in place, as a member
+                with torch.enable_grad():
+                    bases[-1] = base.view_as(base)
+            plain.append(base._inner)
+        else:
+            # a view that may be written with grad, if what is written gives all members a history
+            with torch.set_grad_enabled(torch.is_grad_enabled() and _common_base(group, call) is not None):
+                bases.append(group.base(call.leaves))
+                plain.append(group.base(call.plain))
+    through_base = {i for g in groups if g.differentiated for i in g.members}
+    targets, kinds = iter(call.targets), [(k[0] and i not in through_base, *k[1:]) for i, k in enumerate(call.kinds)]
+    of_leaf = [next(targets) if wanted else None for wanted in call.wanted]
+    own = [t for i, (t, wanted) in enumerate(zip(of_leaf, call.wanted, strict=True)) if wanted and i not in through_base]
+    more = [edge_of(b) or b for b, g in zip(bases, groups, strict=True) if g.differentiated]
+    kinds += [(g.differentiated,) for g in groups]
+    return Call([*call.leaves, *bases], [*call.plain, *plain], [*own, *more], kinds)
+
+
+def _autograd_base(group: Group, call: Call) -> Tensor | None:
+    """The common base of the members, if it requires grad."""
+    base = _common_base(group, call)
+    return base if base is not None and edge_of(base) is not None else None
+
+
+def _common_base(group: Group, call: Call) -> Tensor | None:
+    """The tensor of which all members are views for autograd, or which they are, if writes to them may be recorded."""
+    found: Tensor | None = None
+    for i in group.members:
+        t = call.leaves[i]
+        if not isinstance(t, Tensor):
+            return None
+        view = t._view
+        if view is not None and view.creation:
+            return None
+        base: Tensor = t if view is None else view.base
+        if found is not None and base is not found:
+            return None
+        found = base
+    return found

@@ -1,0 +1,244 @@
+"""``aot_module_simplified``: one program, compiled now for example arguments. What a backend of ``torch.compile`` calls.
+
+    def backend(module, examples):
+        return aot_module_simplified(module, examples, compiler)
+
+Parameters and buffers of the module become leading inputs of the graphs. The result takes the other arguments alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from ...func.functional_call import functional_call
+from ...func.symbols import SYMBOLIC, Given
+from ...seam.levels import SCOPE
+from ...session.tensor import unwrap
+from ..capture.closed_over import modules_of
+from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
+from ..compilers.boxed import Compiler
+from ..compilers.graph_names import named_compilers
+from ..partition.partitions import Partition, default_partition
+from .arguments import Call, enter
+from .function import Recipe
+
+
+def state_of(mod: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
+    """Parameters and buffers of ``mod`` by name, a shared one under each of its names."""
+    return dict(mod.named_parameters(remove_duplicate=False)), dict(mod.named_buffers(remove_duplicate=False))
+
+
+def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
+    """``mod`` as a function of the tensors of these names, then of its arguments."""
+
+    def lifted(*values: Any, **kwargs: Any) -> Any:
+        state = dict(zip(names, values, strict=False))
+        return functional_call(mod, state, tuple(values[len(names) :]), kwargs, tie_weights=False)
+
+    return lifted
+
+
+def plain(x: Any) -> Any:
+    """What a tensor of the session holds; anything else as it is."""
+    return unwrap(x) if isinstance(x, torch.Tensor) else x
+
+
+def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
+    """The fake mode of the fake tensors among ``leaves``."""
+    modes = {id(x.fake_mode): x.fake_mode for x in map(plain, leaves) if isinstance(x, FakeTensor)}
+    if len(modes) > 1:
+        raise AssertionError("the arguments are fake tensors of different fake modes; make them with one mode")
+    return next(iter(modes.values()), None)
+
+
+def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[object]) -> None:
+    """Refuse a module of fake parameters: there is nothing to run it on."""
+    mode = fake_mode_of(arguments)
+    for name, t in state.items():
+        if isinstance(plain(t), FakeTensor) and plain(t).fake_mode is not mode:
+            raise AssertionError(f"Unexpected fake parameter or buffer {name!r}. Make the module outside of the fake mode.")
+
+
+def aot_module_simplified(
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Partition = default_partition,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    compiler_config_extra: object = None,
+    ignore_shape_env: bool = False,
+    disable_functionalization: bool = False,
+    pre_grad_passes: Callable[[fx.GraphModule, Sequence[Any]], fx.GraphModule] | None = None,
+    compile_region_name: str | None = None,
+) -> Callable[..., Any]:
+    """``mod`` compiled now, for arguments like ``args``. The result takes such arguments. It runs on the parameters and buffers of ``mod``.
+
+    >>> class Doubled(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return (2 * x,)
+    >>> run = aot_module_simplified(Doubled(), (torch.ones(2),), nop)
+    >>> run(torch.tensor([1.0, 2.0]))
+    (tensor([2., 4.]),)
+
+    ``forward`` returns a tuple or a list. ``args`` may be fake tensors, of symbolic sizes too. What the program requires of the sizes is
+    then a guard of the shape environment of their mode. ``pre_grad_passes``: changes a ``GraphModule`` before the trace. The compilers and
+    ``partition_fn`` are those of ``aot_function``. There is one program, so an argument of another kind than its example is an
+    ``AssertionError``. An example that requires grad stands for arguments that do not as well.
+
+    ``keep_inference_input_mutations``, ``disable_functionalization``, ``compiler_config_extra``, ``ignore_shape_env`` and
+    ``compile_region_name`` are there for torch's callers and change nothing.
+    """
+    if pre_grad_passes is not None and isinstance(mod, fx.GraphModule):
+        mod = pre_grad_passes(mod, args)
+    params, buffers = state_of(mod)
+    state = {**params, **buffers}
+    refuse_fake_state(state, args)
+    compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
+    recipe = Recipe(
+        _tuple_of(of_state(mod, list(state))), *compilers, partition_fn, decompositions, len(state), False, modules_of(mod), True
+    )
+    run = OneProgram(recipe, list(state), list(state.values()), args, mod)
+
+    def forward(*given: Any) -> Any:
+        return run(given)
+
+    forward.zero_grad = mod.zero_grad  # type: ignore[attr-defined]
+    forward.named_parameters = mod.named_parameters  # type: ignore[attr-defined]
+    forward.named_buffers = mod.named_buffers  # type: ignore[attr-defined]
+    return forward
+
+
+def _tuple_of(f: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*args: Any) -> Any:
+        out = f(*args)
+        if not isinstance(out, (tuple, list)):
+            raise RuntimeError(
+                f"aot_module_simplified takes modules whose forward returns a tuple or a list, not {type(out).__name__}. Return (x,) "
+                "instead of x, or use aot_module."
+            )
+        return out
+
+    return checked
+
+
+class OneProgram:
+    """A module and the one program that was compiled of it."""
+
+    def __init__(self, recipe: Recipe, names: Sequence[str], state: Sequence[Any], args: Sequence[Any], mod: torch.nn.Module) -> None:
+        self.names, self.state, self.mod = names, state, mod
+        leaves = [*state, *args]
+        mode = fake_mode_of(leaves)
+        self.dynamic = mode is not None or any(isinstance(x, SYMBOLIC) for x in leaves)
+        recording = torch.is_grad_enabled()
+        entered = _of_fakes(leaves, recording) if self.dynamic else enter(leaves, recording, False)
+        if entered is None:
+            raise RuntimeError("aot_module_simplified was given values of a transform. Compile the module outside, and call it inside.")
+        self.modules = recipe.modules
+        self.flags = [m.training for m in self.modules]
+        self.surroundings = surroundings(True, autocast_enabled())
+        self.program = recipe.program(None, entered, Given(mode) if mode is not None else None)
+        if any(isinstance(plain(t), FakeTensor) for t in self.program.joint.closed_over):
+            raise AssertionError("Unexpected fake tensor: the module closes over one. Pass it as an argument.")
+        self.wanted = entered.wanted
+        self.expected = [_expected(x) for x in entered.plain] if self.dynamic else []  # after the trace, which may fix sizes
+        self.kinds = entered.kinds
+
+    def __call__(self, given: Sequence[Any]) -> Any:
+        recording, autocast = torch.is_grad_enabled(), autocast_enabled()
+        leaves = [*self.state, *given]
+        entered = None if SCOPE.levels or torch._C._len_torch_dispatch_stack() else enter(leaves, recording, self.dynamic)
+        if entered is None:
+            return self.mod(*given)  # a transform, or a mode, sees the calls of the program
+        self._check(entered, autocast)
+        call = self.program.takes(self._aligned(entered), recording)
+        if call is None:
+            raise AssertionError(
+                "at compilation time the arguments and the tensors that the module closes over shared memory in another way, or the module "
+                "had other tensors. Compile the module for these arguments."
+            )
+        if not autocast:
+            return self.program(call)
+        with without_autocast():
+            return self.program(call)
+
+    def _aligned(self, call: Call) -> Call:
+        """``call`` with a target, or None, for each gradient that the program gives."""
+        wanted = call.wanted
+        if wanted == self.wanted or not call.targets:
+            return call
+        targets = iter(call.targets)
+        given = [next(targets) if w else None for w in wanted]
+        kinds = [(w, *k[1:]) for w, k in zip(self.wanted, call.kinds, strict=True)]
+        return dataclasses.replace(call, targets=[t for t, w in zip(given, self.wanted, strict=True) if w], kinds=kinds)
+
+    def _check(self, call: Call, autocast: bool) -> None:
+        """Refuse a call for which the program is not right."""
+        if self.modules and [m.training for m in self.modules] != self.flags:
+            raise AssertionError("a module is in another mode than at compilation time. Compile it again after train() or eval().")
+        if surroundings(True, autocast) != self.surroundings:
+            raise AssertionError("the default dtype, autocast or another mode of torch is not what it was at compilation time.")
+        if len(call.plain) != len(self.wanted):
+            raise TypeError(
+                f"the compiled module takes {len(self.wanted) - len(self.state)} arguments, not {len(call.plain) - len(self.state)}"
+            )
+        for i, (kind, example) in enumerate(zip(call.kinds, self.kinds, strict=True)):
+            if kind[0] and not example[0]:
+                raise AssertionError(
+                    f"at compilation time {self._name(i)} did not require grad, and now it does. Compile with one that does."
+                )
+            if self.dynamic:
+                if not _matches(call.plain[i], self.expected[i]):
+                    raise AssertionError(f"{self._name(i)} is not like its example: {_described(call.plain[i])}")
+            elif kind[1:] != example[1:]:
+                raise AssertionError(
+                    f"{self._name(i)} is of another kind than at compilation time: {_described(call.plain[i])}. Compile the module for it, "
+                    "or use aot_module, which compiles for each kind of argument."
+                )
+
+    def _name(self, i: int) -> str:
+        return repr(self.names[i]) if i < len(self.names) else f"argument {i - len(self.names)}"
+
+
+def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:
+    """Example arguments as they enter a trace. They have no place for a gradient."""
+    wanted = [recording and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
+    given = [plain(x) for x in leaves]
+    return Call(given, given, [None for w in wanted if w], [(w,) for w in wanted])
+
+
+def _expected(x: Any) -> Any:
+    """What an argument must have in common with its example: of a tensor its dtype, device and those sizes that are no symbols."""
+    if isinstance(x, torch.Tensor):
+        return x.dtype, x.device, tuple(map(_expected_size, x.shape))
+    return None if isinstance(x, SYMBOLIC) else (type(x), x)
+
+
+def _expected_size(n: Any) -> int | None:
+    """The size, or what the program has fixed it to, or None."""
+    size: int | None = n.node.maybe_as_int() if isinstance(n, SYMBOLIC) else n
+    return size
+
+
+def _matches(x: Any, expected: Any) -> bool:
+    if expected is None:
+        return True
+    if not isinstance(x, torch.Tensor):
+        return bool(expected == (type(x), x))
+    if len(expected) != 3 or (x.dtype, x.device, x.dim()) != (*expected[:2], len(expected[2])):
+        return False
+    return all(n is None or n == m for n, m in zip(expected[2], x.shape, strict=True))
+
+
+def _described(x: Any) -> str:
+    if not isinstance(x, torch.Tensor):
+        return repr(x)
+    return f"a tensor of {x.dtype}, shape {list(x.shape)}, strides {list(x.stride())} on {x.device}"

@@ -1,0 +1,149 @@
+"""What shares memory: values of a graph, arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...rules.ops import op_of
+
+LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod:`.peephole`
+
+
+def may_alias(n: fx.Node) -> bool:
+    """Whether the result of a call may share memory with an argument."""
+    func: Any = n.target
+    if func is LINEAR:
+        return False
+    return type(func) is not torch._ops.OpOverload or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
+
+
+def functional_pointwise(func: object) -> bool:
+    """Whether ``func`` computes each element of a new tensor from those at the same place."""
+    if type(func) is not torch._ops.OpOverload or torch.Tag.pointwise not in func.tags or func._can_decompose():
+        return False
+    schema = func._schema
+    return not schema.is_mutable and len(schema.returns) == 1 and schema.returns[0].alias_info is None
+
+
+def fresh(n: fx.Node) -> bool:
+    """Whether the call is known to give a tensor in memory of its own, laid out without gaps or overlaps."""
+    if n.op != "call_function":
+        return False
+    if n.target is LINEAR or functional_pointwise(n.target):
+        return True
+    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    return record is not None and record.fresh
+
+
+def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
+    """Which of the tensors that ``forward`` gives after its ``n_results`` results the caller can write to: those that may share memory
+    with what it was given or with a result."""
+    behind = _behind(forward)
+    given = [n for n in forward.nodes if n.op in ("placeholder", "get_attr")]
+    (returned,) = forward.output_node().args
+    results: Any = returned
+    seen = frozenset(given).union(*(behind[n] for n in results[:n_results] if isinstance(n, fx.Node)))
+    kept = results[n_results:]
+    return tuple(i for i, n in enumerate(kept) if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor))
+
+
+def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
+    """Which of the values that ``forward`` gives after its ``n_results`` results may share memory with the inputs of these numbers."""
+    behind = _behind(forward)
+    placeholders = [n for n in forward.nodes if n.op == "placeholder"]
+    wanted = {placeholders[i] for i in inputs}
+    (returned,) = forward.output_node().args
+    results: Any = returned
+    return tuple(i for i, n in enumerate(results[n_results:]) if behind[n] & wanted)
+
+
+def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
+    """For each value, the values of whose memory it may be."""
+    behind: dict[fx.Node, frozenset[fx.Node]] = {}
+    for n in graph.nodes:
+        own = frozenset((n,))
+        behind[n] = own.union(*(behind[u] for u in n.all_input_nodes)) if n.op == "call_function" and may_alias(n) else own
+    return behind
+
+
+Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset
+
+
+@dataclass(frozen=True)
+class Group:
+    """Arguments that share memory.
+
+    ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
+    elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
+    one of them requires grad.
+    """
+
+    members: tuple[int, ...]
+    identical: bool
+    start: int
+    length: int
+    places: tuple[Place, ...]
+    base_place: Place | None = None
+
+    @property
+    def differentiated(self) -> bool:
+        return self.base_place is not None
+
+    def base(self, tensors: Sequence[Any]) -> Any:
+        """The vector of all elements that the members share."""
+        return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
+
+    def place(self, i: int) -> Place:
+        """Size, stride and offset of member ``i`` in the base. An offset in a base of autograd counts from the start of the storage."""
+        size, stride, offset = self.places[self.members.index(i)]
+        return size, stride, offset if self.differentiated else offset - self.start
+
+
+def place_of(t: torch.Tensor) -> Place:
+    return t.shape, t.stride(), int(t.storage_offset())
+
+
+def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
+    """The groups of tensors among ``tensors`` that share memory, plain ones."""
+    by_storage: dict[int, list[int]] = {}
+    for i, t in enumerate(tensors):
+        if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+            by_storage.setdefault(t.untyped_storage()._cdata, []).append(i)
+    if len(by_storage) == len(tensors):
+        return ()
+    found: list[Group] = []
+    for numbers in by_storage.values():
+        if len(numbers) > 1:
+            found += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
+    return tuple(found)
+
+
+def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
+    """Tensors of one storage by the parts of it that overlap."""
+    spans = sorted((_span(t), i) for i, t in tensors.items() if t.numel())
+    found: list[Group] = []
+    while spans:
+        (start, end), first = spans.pop(0)
+        members = [first]
+        while spans and spans[0][0][0] < end:
+            (_, stop), i = spans.pop(0)
+            members.append(i)
+            end = max(end, stop)
+        if len(members) > 1:
+            members.sort()
+            each = [tensors[i] for i in members]
+            size = each[0].element_size()
+            places = tuple(map(place_of, each))
+            found.append(Group(tuple(members), all(t is each[0] for t in each), start // size, (end - start) // size, places))
+    return found
+
+
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its storage that lie between the first and the last element of ``t``."""
+    first, last = int(t.storage_offset()), sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return first * t.element_size(), (first + last + 1) * t.element_size()

@@ -1,0 +1,195 @@
+"""What a program does at its boundary: to each argument, and how each result is made.
+
+    def f(x):
+        x.add_(1)
+        return x.view(-1), x * 2
+
+The graph of ``f`` is free of writes. It gives the new value of ``x`` and ``x * 2``. The record says the rest: ``x`` takes the new value.
+The first result is ``x.view(-1)`` of the caller's own ``x``, so it shares memory and history with ``x``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...session.tensor import Tensor, wrap
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number that depends on the sizes of the arguments: result ``number`` of the graph."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number."""
+
+    func: torch._ops.OpOverload
+    rest: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    which: int | None
+
+    def __call__(self, t: Any) -> Any:
+        result = self.func(t, *self.rest, **self.kwargs)
+        return result if self.which is None else result[self.which]
+
+    def sized(self, results: Sequence[Any]) -> ViewStep:
+        """The same view op, with the numbers that the graph has given among ``results``."""
+        rest, kwargs = pytree.tree_map_only(Size, lambda size: results[size.number], (self.rest, self.kwargs))
+        return dataclasses.replace(self, rest=rest, kwargs=kwargs)
+
+    def in_place(self) -> torch._ops.OpOverload | None:
+        """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
+        packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
+        wanted = [str(a.type) for a in self.func._schema.arguments]
+        for name in packet.overloads() if packet is not None else ():
+            found: torch._ops.OpOverload = getattr(packet, name)
+            if [str(a.type) for a in found._schema.arguments] == wanted:
+                return found
+        return None
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the program does to one argument.
+
+    ``differentiated``: its gradient is among the graph's results. ``written``: its new value is. ``tangent``: the number of the new value's
+    cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
+    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order.
+    """
+
+    differentiated: bool
+    written: bool = False
+    tangent: int | None = None
+    counted: int = 0
+    reshaped: tuple[ViewStep, ...] = ()
+
+    def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
+        """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""
+        if not self.written:
+            return
+        if recorded:
+            _copy_into(target, new)
+        else:
+            with torch.no_grad():
+                _copy_into(target if self.counted else target.data, new)
+        for _ in range(self.counted - 1):
+            torch._C._increment_version([target])
+
+    def reshape(self, target: Any) -> None:
+        """Carry out the changes of geometry on the caller's tensor."""
+        for step in self.reshaped:
+            func = step.in_place()
+            assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
+            func(target, *step.rest, **step.kwargs)
+
+
+def _copy_into(target: Any, new: torch.Tensor) -> None:
+    """Copy ``new`` into ``target``, of an expanded dimension once. ``RuntimeError`` if its elements along that dimension differ."""
+    if target.layout is torch.strided and 0 in target.stride():
+        for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+            if size > 1 and stride == 0:
+                first = new.narrow(d, 0, 1)
+                if not torch.equal(first.expand(new.shape), new):
+                    raise RuntimeError("the program writes to a part of an expanded argument. Let it write to a clone of it.")
+                target, new = target.narrow(d, 0, 1), first
+    target.copy_(new)
+
+
+class Made(Enum):
+    """What a result of a program is made of."""
+
+    RESULT = "a result of the graph"
+    INPUT = "an argument"
+    CONSTANT = "no tensor"
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
+
+    ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor. ``leaf``: the program has called
+    ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view ops.
+    """
+
+    made: Made
+    number: int = 0
+    steps: tuple[ViewStep, ...] = ()
+    recorded: bool = True
+    constant: Any = None
+    leaf: bool = False
+    sized: bool = False
+
+    def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+        """The result, given the caller's arguments after all writes and the tensors of the graph with their history."""
+        t = self._of(arguments, results)
+        if not self.leaf:
+            return t
+        return t.requires_grad_() if isinstance(t, Tensor) else wrap(t, requires_grad=True)
+
+    def _of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+        if self.made is Made.CONSTANT:
+            return self.constant
+        t = arguments[self.number] if self.made is Made.INPUT else results[self.number]
+        if not self.steps:
+            return t
+        steps = [step.sized(results) for step in self.steps] if self.sized else self.steps
+        if self.recorded:
+            for step in steps:
+                t = step(t)
+            return t
+        with torch.no_grad():
+            for step in steps:
+                t = step(t)
+        return t
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What a program does at its boundary. The graph gives new values of written inputs, computed results, gradients of differentiated
+    inputs, then new values of what the backward pass writes to.
+
+    ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
+    computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
+    that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
+    ``once``: why the program has no second derivative, or empty.
+    """
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    tangents: tuple[int | None, ...]
+    repeated: tuple[tuple[int, int], ...] = ()
+    backward_written: tuple[int, ...] = ()
+    once: str = ""
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Numbers of the inputs whose new values the graph gives."""
+        return tuple(i for i, x in enumerate(self.inputs) if x.written)
+
+    @property
+    def differentiated(self) -> tuple[int, ...]:
+        """Numbers of the inputs whose gradients the graph gives."""
+        return tuple(i for i, x in enumerate(self.inputs) if x.differentiated)
+
+    @property
+    def changes_inputs(self) -> bool:
+        return any(x.written or x.reshaped for x in self.inputs)
+
+    @property
+    def n_forward(self) -> int:
+        """How many of the graph's results are not gradients."""
+        return len(self.written) + len(self.tangents)
+
+    @property
+    def n_tangents(self) -> int:
+        return sum(x.tangent is not None for x in self.inputs) + sum(t is not None for t in self.tangents)

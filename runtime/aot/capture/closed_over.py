@@ -1,0 +1,133 @@
+"""Tensors that a program closes over become arguments of its graph.
+
+    w = torch.ones(2, requires_grad=True)
+    compiled = aot_function(lambda x: x * w, …)     # the graph takes x and w
+
+So a parameter gets its gradient, a buffer that the program writes to is written to by every call, and a tensor that changed between the
+forward and the backward pass is noticed by its version.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...seam.level_mode import EnteringMode
+from ...seam.levels import Value
+from ...session.tensor import SESSION
+
+
+class ClosedOver(EnteringMode):
+    """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor.
+
+    ``found``: those tensors, in the order in which the program met them. Generators from outside have their state back afterwards.
+    """
+
+    def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.enter = enter
+        self.found: list[torch.Tensor] = []
+        self._values: dict[int, Any] = {}  # by id of a tensor in `found`
+        self._states: dict[torch.Generator, torch.Tensor] = {}
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+        for generator, state in self._states.items():
+            generator.set_state(state)
+
+    def value(self, t: Any) -> Any:
+        if isinstance(t, torch.Generator) and t not in self._states:
+            self._states[t] = t.get_state()
+        if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level is not SESSION):
+            return t
+        known = self._values.get(id(t))
+        if known is None:
+            self.found.append(t)
+            known = self._values[id(t)] = self.enter(t)
+        return known
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.lift_fresh.default:
+            return func(*args)  # a literal of the program's text: no tensor from outside
+        args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
+        if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
+            return args[0].detach_()
+        return func(*args, **kwargs)
+
+
+def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
+    """The modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a method of or closes over, with their children."""
+    found: dict[int, torch.nn.Module] = {}
+    for x in _at_hand(f, 3):
+        if isinstance(x, torch.nn.Module):
+            found.update((id(m), m) for m in x.modules())
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program finds a tensor that has a name: in a dictionary or in a cell of a closure."""
+
+    tensor: torch.Tensor
+    names: dict[str, Any] | CellType
+    name: str
+
+    def current(self) -> Any:
+        """What is there now."""
+        if isinstance(self.names, dict):
+            return self.names.get(self.name)
+        return getattr(self.names, "cell_contents", None)
+
+    def condition(self, constant: Callable[[Any], str]) -> str:
+        """Python source of the question whether the tensor is still there. ``constant``: a name for an object."""
+        if isinstance(self.names, dict):
+            return f"{constant(self.names)}.get({self.name!r}) is {constant(self.tensor)}"
+        return f"getattr({constant(self.names)}, 'cell_contents', None) is {constant(self.tensor)}"
+
+
+def places_of(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Place]:
+    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
+    wanted = {id(t): t for t in tensors}
+    found: list[Place] = []
+    for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
+        found += [Place(wanted[id(v)], names, name) for name, v in names.items() if id(v) in wanted]
+    for x in _at_hand(f, 3):
+        if isinstance(x, FunctionType):
+            cells = [c for c in x.__closure__ or () if _is_set(c) and id(c.cell_contents) in wanted]
+            found += [Place(wanted[id(c.cell_contents)], c, "") for c in cells]
+            names = x.__globals__
+            found += [Place(wanted[id(names[n])], names, n) for n in x.__code__.co_names if id(names.get(n)) in wanted]
+    return found
+
+
+def _at_hand(f: Any, depth: int) -> Iterator[Any]:
+    yield f
+    below: list[Any] = []
+    if isinstance(f, functools.partial):
+        below = [f.func, *f.args, *f.keywords.values()]
+    elif isinstance(f, MethodType):
+        below = [f.__self__, f.__func__]
+    elif isinstance(f, FunctionType):
+        below = [*(c.cell_contents for c in f.__closure__ or () if _is_set(c)), getattr(f, "__wrapped__", None)]
+        below += [f.__globals__[name] for name in f.__code__.co_names if isinstance(f.__globals__.get(name), torch.nn.Module)]
+    elif isinstance(f, (list, tuple)):
+        below = list(f)
+    elif isinstance(f, dict):
+        below = list(f.values())
+    if depth:
+        for x in below:
+            yield from _at_hand(x, depth - 1)
+
+
+def _is_set(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""The tape of a joint graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...autograd.function_node import FunctionNode
+from ...func.trace import Trace
+from ...rules.ops import INPLACE, op_of
+from ...seam.levels import Value
+from ...tape.grad_level import GradLevel
+from ...tape.metas import meta_of
+from ...tape.nodes import Node
+from ...tape.values import edge_of
+from .pullback import NONE, OF_THE_OP, OWN
+
+
+class Argument(Node):
+    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf, so that the program may write to it."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        return ()
+
+
+class JointLevel(GradLevel):
+    """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
+
+    __slots__ = ("derivatives", "trace", "writes_unseen")
+    runs_ctx_forward = packs = True
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+        self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
+        self.writes_unseen = False  # whether numbers of a tensor with a history have changed, and its history has not
+
+    def wrap(self, inner: Any, edge: Any = None, /) -> Any:
+        v = super().wrap(inner, edge)
+        node = getattr(getattr(inner, "_inner", None), "_node", None)
+        if node is None:  # a constant of the program
+            return v
+        if edge is None:
+            self.derivatives.setdefault(node, NONE)
+        else:
+            self.derivatives[node] = OWN if isinstance(edge[0], FunctionNode) else OF_THE_OP
+        return v
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            return super().call(func, args, kwargs)
+        if op_of(func).kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1]):
+            self.writes_unseen = True
+        last = next(iter(reversed(self.trace.graph.nodes)), None)
+        result = super().call(func, args, kwargs)
+        for n in reversed(self.trace.graph.nodes):
+            if n is last:
+                break
+            self.derivatives.setdefault(n, NONE)
+        return result
+
+    def input(self, outer: torch.Tensor) -> Any:
+        return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))

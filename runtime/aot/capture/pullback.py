@@ -1,0 +1,104 @@
+"""The gradients of a joint graph as a function of arguments and cotangents. A second derivative differentiates this function.
+
+    f(x) = sin(x)        joint: x, t -> sin(x), cos(x) * t        pullback: x, t -> cos(x) * t
+
+It computes again what it needs of the forward pass. Random numbers are not drawn again: it starts from a value that was saved and that
+they alone decide, such as the mask of a dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...rules.ops import DIFFERENTIABLE, op_of
+from ..control_flow.operators import transformable
+from .boundary import Boundary
+
+DERIVATIVE = "derivative"
+"""The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
+NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
+
+
+@dataclass(frozen=True)
+class Pullback:
+    """``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved values that it takes, after the primals.
+    Cotangents come last. ``refused``: why there is none, or empty.
+    """
+
+    primals: tuple[int, ...] = ()
+    saved: tuple[int, ...] = ()
+    nodes: frozenset[fx.Node] = frozenset()  # the calls that it makes
+    refused: str = ""
+
+    def module(self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]) -> fx.GraphModule:
+        """The graph that computes ``gradients`` from ``inputs``."""
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for n in inputs:
+            env[n] = graph.placeholder(n.name)
+        for n in joint.graph.nodes:
+            if n in self.nodes and n not in env:
+                env[n] = graph.node_copy(n, lambda x: env[x])
+                if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
+                    env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
+        graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
+        return transformable(fx.GraphModule(joint, graph, "Pullback"))
+
+
+def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None]) -> Pullback:
+    """``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in it."""
+    if boundary.once:
+        return Pullback(refused=boundary.once)
+    placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
+    primals = {n: i for i, n in enumerate(placeholders[: len(boundary.inputs)])}
+    varying = _varying(joint.graph, primals)
+    given = {n: i for i, n in enumerate(saved) if n is not None and n not in primals and n not in varying}
+    results: Any = joint.graph.output_node().args[0]
+    found: set[fx.Node] = set()
+    stack = [g for g in results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)] if isinstance(g, fx.Node)]
+    while stack:
+        n = stack.pop()
+        if n in found:
+            continue
+        found.add(n)
+        if n in given:
+            continue
+        if n.meta.get(DERIVATIVE) == OWN and n in varying:
+            return Pullback(refused="its derivative uses what a custom Function returned")
+        if _draws(n):
+            return Pullback(refused=f"it draws random numbers ({n.target}), and what was saved does not tell them")
+        stack.extend(n.all_input_nodes)
+    numbers = tuple(i for n, i in primals.items() if n in found)
+    return Pullback(numbers, tuple(i for n, i in given.items() if n in found), frozenset(found - primals.keys()))
+
+
+def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
+    """The values that may have a derivative with respect to a primal."""
+    found: set[fx.Node] = set()
+    for n in graph.nodes:
+        value = n.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE:
+            continue
+        if n.meta.get(DERIVATIVE) == NONE and n not in primals:
+            continue
+        if n in primals or n.op == "placeholder" or (any(u in found for u in n.all_input_nodes) and not _without_derivative(n)):
+            found.add(n)
+    return found
+
+
+def _draws(n: fx.Node) -> bool:
+    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    if record is not None:
+        return record.draws is not None
+    return isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+
+
+def _without_derivative(n: fx.Node) -> bool:
+    """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a draw that shapes alone decide."""
+    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    return record is not None and (record.nondiff is True or record.draws == "shape")

@@ -1,0 +1,1 @@
+"""What makes a function of a graph: the replay as generated Python, and the boxed calling convention."""

@@ -1,0 +1,59 @@
+"""Which graph is being compiled: what a compiler asks in order to name its files."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from torch import fx
+
+from ...seam.ambient import Ambient
+from .boxed import Compiler
+
+_programs = itertools.count()
+
+
+class _Now(Ambient):
+    """The names of the graphs that this thread compiles, and how many it has compiled."""
+
+    names: tuple[str, ...] = ()
+    compiled: int = 0
+
+
+_NOW = _Now()
+_MODEL = "model"
+
+
+def get_aot_compilation_context() -> tuple[list[str], str, int]:
+    """The graph that is being compiled on this thread, the name of the model, and the number of the graph.
+
+    >>> get_aot_compilation_context()[0]
+    []
+    """
+    return list(_NOW.names), _MODEL, _NOW.compiled
+
+
+def get_aot_graph_name() -> str:
+    """A name for the graph that is being compiled, another one for each: ``model__0_forward_0``, ``model__0_backward_1``, …"""
+    return f"{_MODEL}__{'_'.join(_NOW.names)}_{_NOW.compiled}"
+
+
+get_graph_being_compiled = get_aot_graph_name
+
+
+def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) -> tuple[Compiler, Compiler, Compiler]:
+    """The compilers of one program. While one runs, the functions above say which graph it compiles."""
+    number = next(_programs)
+
+    def named(compiler: Compiler, kind: str) -> Compiler:
+        def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
+            before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
+            try:
+                return compiler(module, examples)
+            finally:
+                _NOW.names = before
+                _NOW.compiled += 1
+
+        return compile
+
+    return named(forward, "forward"), named(backward, "backward"), named(inference, "inference")

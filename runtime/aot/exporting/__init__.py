@@ -1,0 +1,1 @@
+"""Graphs for others: flat ones with a signature, and torch's ``ExportedProgram``."""

@@ -1,0 +1,218 @@
+"""Sizes of exported programs: ``torch.export.Dim`` in, symbols with ranges and conditions out.
+
+export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import Dim
+from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from ...func.symbols import Abstraction
+
+Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
+
+
+@dataclass(frozen=True)
+class _Named:
+    """One place of a named ``Dim``, or of a hint: dimension ``at`` of argument ``where``."""
+
+    dim: Any
+    where: str
+    at: int
+    size: Any
+
+    def __str__(self) -> str:
+        name = f"Dim {self.dim.__name__!r}" if isinstance(self.dim, Dim) else f"the dimension marked {self.dim}"
+        return f"{name}, dimension {self.at} of {self.where}"
+
+    @property
+    def range(self) -> tuple[Any, Any]:
+        low, high = self.dim.min, self.dim.max
+        return (0 if low is None else low), (int_oo if high is None else high)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the program may not narrow it."""
+        return isinstance(self.dim, Dim)
+
+    @property
+    def automatic(self) -> bool:
+        return isinstance(self.dim, _DimHint) and self.dim.type is _DimHintType.AUTO
+
+
+class ExportedSizes(Abstraction):
+    """Makes fake tensors whose sizes are symbols where ``specs`` say so. ``names`` are those of the inputs, for errors."""
+
+    def __init__(self, specs: Sequence[Spec], names: Sequence[str]) -> None:
+        super().__init__()
+        self.specs = dict(zip(names, specs, strict=True))
+        self.names = iter([n for n in names if self.specs[n] is not None])
+        self.places: list[_Named] = []
+        self.known: dict[str, Any] = {}  # sizes by name of a Dim
+
+    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        if fixed:
+            return super().abstract(t, fixed=True)
+        name = next(self.names)
+        spec = self.specs.get(name) or {}
+        for dim in spec:
+            if not 0 <= dim < t.dim():
+                raise ValueError(f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions")
+        dims = {i: spec[i] for i in spec if _is_dynamic(spec[i])}
+        _check_numbers(t, spec, name)
+        kinds = [DimDynamic.DYNAMIC if i in dims else DimDynamic.STATIC for i in range(t.dim())]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+        source = ConstantSource(f"input_{len(self.inputs)}")
+        fake: Any = self.mode.from_tensor(t, symbolic_context=context, source=source)
+        self.inputs.append(fake)
+        for i, dim in dims.items():
+            self._constrain(_Named(dim, name, i, fake.shape[i]), int(t.shape[i]))
+        return fake  # type: ignore[no-any-return]
+
+    def _constrain(self, place: _Named, example: int) -> None:
+        low, high = place.range
+        if isinstance(place.dim, _DerivedDim):
+            raise ValueError(f"{place} is computed from another one. Give it Dim.AUTO, and the program finds the relation.")
+        if not isinstance(place.size, torch.SymInt):
+            if place.automatic:
+                return  # of size 0 or 1
+            raise ValueError(f"{place} has size {example} in the example. Sizes 0 and 1 are constants, so take a larger example.")
+        if not low <= example <= high:
+            raise ValueError(f"{place} has size {example} in the example, which is not between {low} and {high}")
+        self.places.append(place)
+        if isinstance(place.dim, Dim):
+            first = self.known.setdefault(place.dim.__name__, place.size)
+            if first is not place.size and not bool(first == place.size):
+                raise ValueError(f"{place} has size {example} in the example, and elsewhere another one")
+        if high is not int_oo:
+            bool(place.size <= high)
+        if low > 2:
+            bool(place.size >= low)
+
+    def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
+        """The range of each symbol. Raise if the program needs more than its Dim says."""
+        env = self.shape_env
+        by_symbol: dict[Any, _Named] = {}
+        for place in self.places:
+            expression = env.replace(place.size.node.expr)
+            if expression.is_number:
+                if not place.automatic:
+                    raise ValueError(
+                        f"{place}: the program is right for size {expression} alone. Leave the Dim out, or change the program."
+                    )
+                continue
+            if not expression.is_symbol:
+                if not place.automatic:
+                    raise ValueError(f"{place}: the program needs it to be {expression}. Give it Dim.AUTO.")
+                continue
+            other = by_symbol.setdefault(expression, place)
+            if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
+                raise ValueError(f"{place}, and {other}: the program needs them to be equal. Use one Dim for both.")
+            found = env.var_to_range[expression]
+            low, high = place.range
+            if place.fixed and (found.lower > max(low, 2) or found.upper < high):
+                bound = f"min={found.lower}" if found.lower > max(low, 2) else f"max={found.upper}"
+                raise ValueError(
+                    f"{place}: the program needs {found.lower} <= size <= {found.upper}. Say Dim({place.dim.__name__!r}, {bound})."
+                )
+        symbols = {s for fake in self.inputs for n in fake.shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+        return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
+
+    def write_conditions(self, graph: fx.Graph) -> None:
+        """Check in the graph what the range of a symbol does not say, and that a size is none of those that are constants."""
+        env = self.shape_env
+        conditions = [guard.expr for guard in env.guards if env._maybe_evaluate_static(guard.expr, axioms=()) is None]
+        conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
+        with graph.inserting_before(graph.output_node()):
+            for condition in dict.fromkeys(conditions):
+                holds = self.lower(env.create_symboolnode(condition))
+                if isinstance(holds, fx.Node):
+                    where = ", ".join(
+                        f"{s} is dimension {p.at} of {p.where}" for p in self.places for s in condition.free_symbols if self._is(p, s)
+                    )
+                    graph.call_function(
+                        torch.ops.aten._assert_scalar.default, (holds, f"the exported program is right for {condition} alone; {where}")
+                    )
+
+    def _is(self, place: _Named, symbol: Any) -> bool:
+        return bool(self.shape_env.replace(place.size.node.expr) == symbol)
+
+
+def _is_dynamic(dim: Any) -> bool:
+    if isinstance(dim, _DimHint):
+        return dim.type is not _DimHintType.STATIC
+    return isinstance(dim, Dim)
+
+
+def _check_numbers(t: torch.Tensor, spec: Spec, name: str) -> None:
+    for i, n in spec.items():
+        if type(n) is int and n != t.shape[i]:
+            raise ValueError(f"dynamic_shapes says {n} for dimension {i} of {name}, whose size is {t.shape[i]}")
+
+
+def specs_of(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> list[Any]:
+    """For each leaf of the arguments what ``dynamic_shapes`` says of it, as ``torch.export.export`` takes it."""
+    arguments = [*args, *kwargs.values()]
+    if dynamic_shapes is None:
+        given: list[Any] = [None] * len(arguments)
+    elif isinstance(dynamic_shapes, Mapping):
+        given = _by_name(f, args, kwargs, dynamic_shapes)
+    elif isinstance(dynamic_shapes, (tuple, list)):
+        if len(dynamic_shapes) != len(arguments):
+            raise ValueError(f"dynamic_shapes has {len(dynamic_shapes)} items for {len(arguments)} arguments")
+        given = list(dynamic_shapes)
+    else:
+        raise TypeError(f"dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, not {type(dynamic_shapes)}")
+    return [leaf for value, spec in zip(arguments, given, strict=True) for leaf in _leaves(value, spec)]
+
+
+def _by_name(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]) -> list[Any]:
+    called = f.forward if isinstance(f, torch.nn.Module) else f
+    found: dict[Any, Any] = {}
+    names: list[Any] = []
+    for p in inspect.signature(called).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            rest = range(len(names), len(args))
+            given = shapes.get(p.name)
+            found |= {i: None if given is None else given[i - rest.start] for i in rest}
+            names += rest
+        elif p.kind is p.VAR_KEYWORD:
+            found |= shapes.get(p.name) or {}
+        else:
+            names.append(p.name)
+    unknown = shapes.keys() - inspect.signature(called).parameters.keys()
+    if unknown:
+        raise ValueError(f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program")
+    found |= {name: shapes[name] for name in shapes if name not in found}
+    return [found.get(name) for name in [*names[: len(args)], *kwargs]]
+
+
+def _leaves(value: Any, spec: Any) -> Iterator[Any]:
+    """``spec`` of each leaf of ``value``: None, or what it says by dimension."""
+    if spec is None:
+        yield from ({} if isinstance(x, torch.Tensor) else None for x in pytree.tree_leaves(value))
+    elif isinstance(value, torch.Tensor) and isinstance(spec, (Mapping, list, tuple)):
+        yield dict(spec) if isinstance(spec, Mapping) else {i: s for i, s in enumerate(spec) if s is not None}
+    elif isinstance(value, Mapping) and isinstance(spec, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, spec.get(key))
+    elif isinstance(value, (list, tuple)) and isinstance(spec, (list, tuple)) and len(value) == len(spec):
+        for item, s in zip(value, spec, strict=True):
+            yield from _leaves(item, s)
+    else:
+        raise ValueError(f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, which does not have that structure")

@@ -1,0 +1,102 @@
+"""A joint graph as a flow network whose cheapest cut says what to save.
+
+Each value is two vertices, and the edge between them weighs the bytes of saving it. The cut passes through the saved values; those behind
+it, on the side of the sink, are computed again. So the sink stands behind everything that the backward uses, and the source before
+everything that cannot be computed again. A call of a price has an edge from the source that weighs it: the cut passes there if the call is
+computed again. If the price of every call rises together, fewer calls are computed again, and these are among those of before: the cuts
+are nested, because only the edges at the source change (Gallo, Grigoriadis and Tarjan 1989).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+from torch import fx
+
+from ...checkpoint.selective import CheckpointPolicy
+from .min_cut import INFINITE, min_cut
+from .parts import Parts
+from .recompute import Again, again, call_of, is_item, is_size, n_bytes, policy_of, viewed, work
+
+AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+class Network:
+    """``static``: inputs that cost nothing to save. ``allowed``: which calls may be computed again for nothing."""
+
+    def __init__(self, parts: Parts, static: Collection[fx.Node], allowed: Callable[[fx.Node], bool]) -> None:
+        self.parts = parts
+        self.static = static
+        self.allowed = {n: _allowed(n, allowed) for n in parts.candidates}
+        self.fixed = {n: self._fixed(n) for n in parts.candidates}
+        self.vertex = {n: 2 * i for i, n in enumerate(parts.candidates)}
+        self.source = 2 * len(self.vertex)
+        self.sink = self.source + 1
+        self.edges = self._edges()
+        self.works: dict[fx.Node, int] = {}
+
+    def _fixed(self, n: fx.Node) -> bool:
+        """Whether the forward alone may compute ``n``."""
+        return not again(n).pure or policy_of(n) is CheckpointPolicy.MUST_SAVE or self.parts.leaves_region(n)
+
+    def _edges(self) -> list[tuple[int, int, int]]:
+        parts, vertex, edges = self.parts, self.vertex, []
+        gradients = {n for n in parts.gradients if isinstance(n, fx.Node)}
+        for n, i in vertex.items():
+            edges.append((i, i + 1, self._bytes(n)))
+            edges += [(i + 1, vertex[user], INFINITE) for user in n.users if user in vertex]
+            if n in gradients or any(user in parts.backward and user not in vertex for user in n.users):
+                edges.append((i + 1, self.sink, INFINITE))
+        return edges
+
+    def _bytes(self, n: fx.Node) -> int:
+        """What it costs to save ``n``. A call with several results is saved by its items, and no value inside of a region is saved."""
+        value = n.meta.get("val")
+        if not n.users:  # an argument that is no tensor, a call for its effect
+            return 0
+        if value is None and n.op != "get_attr":
+            raise ValueError(f"the size of {n.name} is not known: it has no meta['val']. Make the joint graph with make_fx")
+        if n in self.static or n.op == "get_attr":
+            return 0
+        inside = policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE and again(n).pure and not self.parts.leaves_region(n)
+        if inside or not (isinstance(value, torch.Tensor) or is_size(n)):
+            return INFINITE
+        # of two that take the same: rather an argument than a view of it, rather what the forward needs than what it does not
+        behind = n not in self.parts.forward_set or (viewed(n) is not n and viewed(n).op == "placeholder")
+        return max(1, n_bytes(value)) + behind
+
+    def cut(self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()) -> list[fx.Node]:
+        """What to save. ``price``: what it costs to compute a call again that is not allowed for nothing; None: such calls are not.
+        ``fixed``: further values that the forward alone may compute."""
+        edges = list(self.edges)
+        for n, i in self.vertex.items():
+            if self.fixed[n] or n in fixed or (price is None and not self.allowed[n]):
+                edges.append((self.source, i, INFINITE))
+            elif price is not None and not self.allowed[n] and price(n):
+                edges.append((self.source, i, price(n)))
+        if not any(b == self.sink for _, b, _ in edges):
+            return []
+        _, behind = min_cut(self.sink + 1, edges, self.source, self.sink)
+        return [n for n, i in self.vertex.items() if not behind[i] and behind[i + 1] and n.op != "get_attr"]
+
+    def work(self, n: fx.Node) -> int:
+        """The cost of a call in bytes moved; of an item that of its call."""
+        n = call_of(n)
+        known = self.works.get(n)
+        if known is None:
+            known = self.works[n] = work(n)
+        return known
+
+    def price_of(self, n: fx.Node) -> int:
+        """What it costs at the least price to compute a call again."""
+        return max(1, self.work(n))
+
+    def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
+        """The calls of the forward that the backward runs again if ``saved`` is saved."""
+        return [n for n in self.parts.backward_order(self.parts.saved(saved)) if n in self.parts.forward_set]
+
+
+def _allowed(n: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
+    """An item costs nothing once its call has run."""
+    return is_item(n) or (again(n) is Again.HIGH and policy_of(n) in AGAIN) or allowed(n)

@@ -1,0 +1,162 @@
+"""What of a joint graph belongs to the forward and what to the backward, and the two modules for a choice of saved values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+from ...func.regions import region_of
+from ...func.tracing import has_effect
+from ..capture.tangents import primals_and_tangents
+from .recompute import call_of, is_item, is_size
+
+
+class Parts:
+    """A joint graph taken apart.
+
+    ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent; ``backward``: what the gradients need and
+    the forward does not give, so that it must run in the backward. ``effects``: draws and checks, which run in the forward even if nothing
+    uses them.
+    """
+
+    def __init__(self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None) -> None:
+        self.module = module
+        self.nodes = list(module.graph.nodes)
+        for n in self.nodes:
+            _complete(n)
+        self.number = {n: i for i, n in enumerate(self.nodes)}
+        results: Any = self.nodes[-1].args[0]
+        if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
+            raise ValueError(f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: forward results, then gradients")
+        self.results = list(results[:num_fwd_outputs])
+        self.gradients = list(results[num_fwd_outputs:])
+        if any(isinstance(r, (list, tuple)) for r in results):
+            raise ValueError("the joint graph returns nested results. A partition takes one flat list: forward results, then gradients")
+        self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
+        if not self.tangents and any(isinstance(g, fx.Node) for g in self.gradients):
+            raise ValueError(
+                "no input of the joint graph is known to be a tangent. Give joint_inputs=(primals, tangents), or call these inputs "
+                "tangents_1, tangents_2, …"
+            )
+        self.after_tangents = _closure(self.tangents, lambda n: n.users)
+        self.effects = [n for n in self.nodes if n.op == "call_function" and has_effect(n) and n not in self.after_tangents]
+        start = [*(n for n in self.results if isinstance(n, fx.Node)), *self.effects]
+        needed_forward = _closure(start, lambda n: n.all_input_nodes)
+        leaking = needed_forward & self.after_tangents
+        if leaking:
+            raise RuntimeError(f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}")
+        self.forward = [n for n in self.nodes if (n in needed_forward or n in self.primals) and n.op != "get_attr"]
+        needed_backward = _closure([n for n in self.gradients if isinstance(n, fx.Node)], lambda n: n.all_input_nodes)
+        self.backward = needed_backward - set(self.forward)
+
+    @cached_property
+    def candidates(self) -> list[fx.Node]:
+        """The values that can be saved."""
+        return [n for n in self.nodes if n not in self.after_tangents and n.op != "output"]
+
+    def leaves_region(self, n: fx.Node) -> bool:
+        """Whether ``n`` is made in a checkpoint region and used by the forward outside of it, or returned."""
+        region = region_of(call_of(n))
+        if region is None or n not in self.forward_set:
+            return False
+        return any(u.op == "output" or (u in self.forward_set and not is_item(u) and region_of(u) != region) for u in n.users)
+
+    @cached_property
+    def forward_set(self) -> set[fx.Node]:
+        return set(self.forward)
+
+    def saved(self, chosen: Iterable[fx.Node]) -> list[fx.Node]:
+        """What the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a call with several results, the items that only
+        the backward asks for; and values of the forward that are gradients themselves."""
+        every: dict[fx.Node, None] = {}
+        for n in chosen:
+            several = isinstance(n.meta.get("val"), (list, tuple))
+            every.update(dict.fromkeys([u for u in n.users if is_item(u) and u in self.backward] if several else [n]))
+        every.update(dict.fromkeys(g for g in self.gradients if g in self.forward_set))
+        return [*(n for n in every if not is_size(n)), *(n for n in every if is_size(n))]
+
+    def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
+        """The calls of the forward if it hands over ``saved``."""
+        outputs = [n for n in (*self.results, *saved) if isinstance(n, fx.Node)]
+        needed = _closure([*outputs, *self.effects], lambda n: n.all_input_nodes)
+        return [n for n in self.nodes if n in needed and n.op != "placeholder"]
+
+    def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
+        """The calls of the backward from ``saved`` and the tangents. Each value that is computed again comes right before its first use,
+        so that it does not wait in memory."""
+        given = {*saved, *self.tangents}
+        order: dict[fx.Node, None] = {}
+        goals = [n for n in self.gradients if isinstance(n, fx.Node)]
+        needed = _closure([n for n in goals if n not in given], lambda n: [u for u in n.all_input_nodes if u not in given])
+        for n in sorted(needed & self.after_tangents, key=self.number.__getitem__):
+            self._with_inputs(n, given, order)
+        for n in goals:
+            self._with_inputs(n, given, order)
+        return list(order)
+
+    def _with_inputs(self, goal: fx.Node, given: set[fx.Node], order: dict[fx.Node, None]) -> None:
+        """Append ``goal`` to ``order`` after what it needs."""
+        stack = [goal]
+        while stack:
+            n = stack[-1]
+            missing = [u for u in n.all_input_nodes if u not in order and u not in given] if n not in order and n not in given else []
+            if missing:
+                stack.extend(sorted(missing, key=self.number.__getitem__, reverse=True))
+                continue
+            stack.pop()
+            if n not in order and n not in given:
+                if n.op == "placeholder":
+                    raise RuntimeError(f"the backward needs {n.name}, which is not saved")
+                order[n] = None
+
+    def cut(self, chosen: Iterable[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The modules of the forward and of the backward."""
+        saved = self.saved(chosen)
+        forward = self._extract(self.primals, self.forward_order(saved), [*self.results, *saved], "Forward")
+        return forward, self._extract([*saved, *self.tangents], self.backward_order(saved), self.gradients, "Backward")
+
+    def _extract(self, inputs: Sequence[fx.Node], order: Sequence[fx.Node], outputs: Sequence[Any], name: str) -> fx.GraphModule:
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for n in inputs:
+            env[n] = graph.placeholder(n.name)
+            env[n].meta = _described(n)
+        for n in sorted(order, key=lambda n: n.op != "get_attr"):  # constants first, as in the joint graph
+            env[n] = graph.node_copy(n, lambda x: env[x])
+            env[n].meta = _described(n)
+        graph.output([env[o] if isinstance(o, fx.Node) else o for o in outputs])
+        return fx.GraphModule(self.module, graph, name)
+
+
+def _complete(n: fx.Node) -> None:
+    """Note the value of arithmetic with sizes, where the trace has left it out."""
+    if n.op == "call_function" and "val" not in n.meta and not isinstance(n.target, torch._ops.OpOverload):
+        inputs = n.all_input_nodes
+        if inputs and all(isinstance(u.meta.get("val"), (int, torch.SymInt, float, torch.SymFloat)) for u in inputs):
+            args, kwargs = fx.map_arg((n.args, n.kwargs), lambda u: u.meta["val"])
+            n.meta["val"] = n.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _described(n: fx.Node) -> dict[str, Any]:
+    """The facts of a node, ``tensor_meta`` among them, which graph passes and compilers of torch ask for."""
+    meta = dict(n.meta)
+    value = meta.get("val")
+    if "tensor_meta" not in meta and isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
+        meta["tensor_meta"] = _extract_tensor_metadata(value)
+    return meta
+
+
+def _closure(start: Iterable[fx.Node], following: Callable[[fx.Node], Any]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = list(start)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(following(n))
+    return found

@@ -1,0 +1,42 @@
+"""A compiler can ask which graph it compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime.aot import aot_function, nop
+from runtime.aot.compilers.graph_names import get_aot_compilation_context, get_aot_graph_name
+
+
+def test_each_graph_has_a_name_of_its_own_while_it_is_compiled() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def compiler(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        (name,), _, _ = get_aot_compilation_context()
+        seen.append((name, get_aot_graph_name()))
+        return nop(graph, examples)
+
+    for x in (runtime.tensor([1.0], requires_grad=True), torch.ones(1)):
+        f = aot_function(lambda x: x.sin().sum(), compiler)
+        out = f(x)
+        if out.requires_grad:
+            out.backward()
+    kinds = [name.partition("_")[2] for name, _ in seen]
+    assert kinds == ["forward", "backward", "inference"]
+    numbers = [int(name.partition("_")[0]) for name, _ in seen]
+    assert numbers[0] == numbers[1] < numbers[2] and len({whole for _, whole in seen}) == 3
+    assert all(name in whole for name, whole in seen)
+    assert get_aot_compilation_context()[0] == []
+
+
+def test_a_compiler_that_fails_leaves_no_name_behind() -> None:
+    def compiler(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        raise KeyError("no such chip")
+
+    with pytest.raises(KeyError, match="no such chip"):
+        aot_function(torch.sin, compiler)(torch.ones(1))
+    assert get_aot_compilation_context()[0] == []

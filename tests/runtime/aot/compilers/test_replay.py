@@ -1,0 +1,116 @@
+"""Graphs run as straight Python, and the calls that need not run at all."""
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+import runtime
+from runtime import aot
+from runtime.aot.compilers.replay import as_python, shortest
+
+aten = torch.ops.aten
+
+
+def _call(func: Any, *args: Any, val: Any) -> fx.Node:
+    graph = fx.Graph()
+    nodes: list[Any] = []
+    for i, a in enumerate(args):
+        nodes.append(graph.placeholder(f"x{i}") if isinstance(a, torch.Tensor) else a)
+        if isinstance(a, torch.Tensor):
+            nodes[-1].meta["val"] = a
+    n = graph.call_function(func, tuple(nodes))
+    n.meta["val"] = val
+    return n
+
+
+def _run(module: fx.GraphModule, args: list[Any]) -> Any:
+    run = as_python(module)
+    assert run is not None
+    return run(args)
+
+
+def test_a_binding_stands_for_the_overload_that_it_calls() -> None:
+    x = torch.randn(2, 3)
+    assert shortest(_call(aten.mul.Tensor, x, x, val=x * x))[0] is torch.mul
+    assert shortest(_call(aten.expand.default, x, [4, 2, 3], val=x.expand(4, 2, 3)))[0] == torch._C.TensorBase.expand
+
+
+def test_a_number_stands_for_a_list_of_one_where_that_is_the_same_call() -> None:
+    x = torch.randn(2, 3)
+    func, (_, dim) = shortest(_call(aten.sum.dim_IntList, x, [0], val=x.sum(0)))
+    assert func is torch.sum and dim == 0
+    backward = aten.upsample_nearest1d_backward.default
+    func, (_, size, _) = shortest(_call(backward, torch.randn(2, 3, 8), [8], [2, 3, 4], val=torch.randn(2, 3, 4)))
+    assert func == backward._op and size == [8]
+
+
+@pytest.mark.parametrize("func, other", [(aten.mul.Scalar, 2), (aten.tanh_backward.default, torch.ones(3, 3))])
+def test_a_binding_that_calls_another_overload_or_does_not_exist_is_not_taken(func: Any, other: Any) -> None:
+    x = torch.randn(3, 3)
+    assert shortest(_call(func, x, other, val=func(x, other)))[0] == func._op
+
+
+def test_finding_a_binding_runs_nothing() -> None:
+    x = torch.zeros(3)
+    shortest(_call(aten.add_.Tensor, x, 1, val=x))
+    state = torch.get_rng_state()
+    shortest(_call(aten.bernoulli.p, x, 0.5, val=x))
+    assert torch.equal(x, torch.zeros(3)) and torch.equal(state, torch.get_rng_state())
+
+
+def test_a_replayed_graph_frees_each_tensor_after_its_last_use() -> None:
+    alive: list[bool] = []
+
+    def watch(t: Any, seen: Any) -> Any:
+        alive.append(seen() is not None)
+        return t
+
+    graph = fx.Graph()
+    x, ref = graph.placeholder("x"), graph.placeholder("ref")
+    first = graph.call_function(watch, (x, ref))
+    sine = graph.call_function(aten.sin.default, (first,))
+    graph.output([graph.call_function(watch, (sine, ref))])
+    t = torch.randn(3)
+    args = [t, weakref.ref(t)]
+    del t
+    (out,) = _run(fx.GraphModule(torch.nn.Module(), graph), args)
+    assert alive == [True, False] and args == [] and out.shape == (3,)
+
+
+def test_a_replay_records_nothing_on_torchs_tape() -> None:
+    w = torch.nn.Parameter(torch.randn(3))
+    graph = fx.Graph()
+    root = torch.nn.Module()
+    root.w = w
+    graph.output(graph.call_function(aten.sin.default, (graph.get_attr("w"),)))
+    out = _run(fx.GraphModule(root, graph), [])
+    assert not out.requires_grad and torch.equal(out, w.detach().sin())
+
+
+@pytest.mark.parametrize("cut", [aot.default_partition, aot.min_cut_rematerialization_partition])
+def test_a_weight_is_not_transposed_back_and_forth(cut: Any) -> None:
+    backwards: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        backwards.append(module)
+        return aot.nop(module, inputs)
+
+    x = runtime.wrap(torch.randn(4, 3), requires_grad=True)
+    w = runtime.wrap(torch.randn(5, 3), requires_grad=True)
+    aot.aot_function(torch.nn.functional.linear, aot.nop, keep, cut)(x, w).sum().backward()
+    transposed = [n for n in backwards[0].graph.nodes if n.target in (aten.t.default, aten.transpose.int)]
+    assert len(transposed) == 1  # of the cotangent, for the weight's gradient
+    expected = torch.ones(4, 5)
+    torch.testing.assert_close(x.grad, runtime.wrap(expected @ runtime.unwrap(w)))
+    torch.testing.assert_close(w.grad, runtime.wrap(expected.t() @ runtime.unwrap(x)))
+
+
+def test_a_result_that_is_its_argument_transposed_twice_is_a_tensor_of_its_own() -> None:
+    x = runtime.wrap(torch.randn(2, 3), requires_grad=True)
+    y, z = aot.aot_function(lambda x: (x.t().t(), x * 2), aot.nop)(x)
+    assert y is not x and y.data_ptr() == x.data_ptr()
+    (y.sum() + z.sum()).backward()
+    assert torch.equal(runtime.unwrap(x.grad), torch.full((2, 3), 3.0))
