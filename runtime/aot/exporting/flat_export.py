@@ -19,7 +19,8 @@ from ...func.symbols import Abstraction, Given
 from ..calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
 from ..capture.aliasing import sharing
 from ..capture.before_dispatch import traced_before_dispatch
-from ..capture.joint import Joint, joint_graph, leaf_of
+from ..capture.joint import Joint, joint_graph
+from ..capture.outputs import leaf_of
 from .signature import BackwardSignature, GraphSignature
 
 Table = Mapping[Any, Callable[..., Any]]

@@ -27,7 +27,8 @@ from ...func.functional_call import functional_call
 from ...func.symbols import SYMBOLIC
 from ...seam.shells import make_subclass
 from ..calls.simplified import plain
-from ..capture.joint import Joint, leaf_of
+from ..capture.joint import Joint
+from ..capture.outputs import leaf_of
 from .dims import ExportedSizes, specs_of
 from .flat_export import Loss, captured, refuse_missing_gradients
 

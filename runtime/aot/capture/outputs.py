@@ -1,0 +1,127 @@
+"""Which results of a program its graph computes, and how the others are made of arguments and of computed results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...func.functionalize import FunctionalValue
+from ...func.symbols import SYMBOLIC
+from .boundary import Made, Output, Size, ViewStep
+from .primals import Primals
+
+
+class Computed:
+    """Which results of a program the graph computes: all but arguments and views of arguments. Several views of one intermediate are
+    views of one computed base. ``values``: those results, as the program saw them."""
+
+    def __init__(self, primals: Primals, whole: bool, outs: Sequence[Any]) -> None:
+        self.primals = primals
+        self.whole = whole
+        self.values: list[Any] = []
+        self._numbers: dict[int, int] = {}  # by id of a value
+        self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
+        for o in outs:
+            found = primals.functional_value(o)
+            if found is not None and id(found._store.memory) not in primals.memories:
+                shared = self._sharing.setdefault(id(found._store.memory), [])
+                if not any(o is s for s in shared):
+                    shared.append(o)
+
+    def output(self, o: Any) -> Output:
+        output = self._output(o)
+        return dataclasses.replace(output, leaf=True) if self.primals.is_leaf(o) else output
+
+    def _output(self, o: Any) -> Output:
+        primals = self.primals
+        if self.whole:
+            return Output(Made.RESULT, self._number(o))
+        if not isinstance(o, torch.Tensor):
+            return Output(Made.CONSTANT, constant=o) if not isinstance(o, SYMBOLIC) else Output(Made.RESULT, self._number(o))
+        for i, v in enumerate(primals.values):
+            if o is v:
+                return Output(Made.INPUT, i)
+        found = primals.functional_value(o)
+        if found is None:
+            return Output(Made.RESULT, self._number(o))
+        recorded = primals.edge(o) is not None
+        memory = id(found._store.memory)
+        i = primals.memories.get(memory, -1)
+        if i >= 0:
+            steps = self._steps(found, primals.values[i])
+            if self._is_view(o, primals.values[i], steps):
+                return self._viewed(Made.INPUT, i, steps, recorded)
+        elif len(self._sharing[memory]) > 1:
+            base = self._base(self._sharing[memory])
+            if o is base:
+                return Output(Made.RESULT, self._number(base))
+            if base is not None and self._is_view(o, base, steps := self._steps(found, base)):
+                return self._viewed(Made.RESULT, self._number(base), steps, recorded)
+        return Output(Made.RESULT, self._number(o))
+
+    def _viewed(self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool) -> Output:
+        """A view. The graph gives the numbers of its steps that depend on sizes."""
+
+        def bound(step: ViewStep) -> ViewStep:
+            rest, kwargs = pytree.tree_map_only(SYMBOLIC, lambda size: Size(self._number(size)), (step.rest, step.kwargs))
+            return dataclasses.replace(step, rest=rest, kwargs=kwargs)
+
+        known = len(self.values)
+        found = tuple(map(bound, steps))
+        return Output(made, number, found, recorded, sized=len(self.values) > known)
+
+    def _steps(self, v: FunctionalValue, base: Any) -> tuple[ViewStep, ...]:
+        """The view ops that lead from ``base``, which has this memory, to ``v``."""
+        found = self.primals.functional_value(base)
+        assert found is not None
+        own = len(found._chain)  # what has changed the geometry of the base in place
+        if any(a is not b for a, b in zip(v._chain, found._chain, strict=False)) or len(v._chain) < own:
+            raise RuntimeError(
+                "the program returns a view of an argument that is older than a change of the argument's sizes or strides in place. Return "
+                "a copy, or take the view after the change."
+            )
+        detached = () if v._store is found._store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
+        return (*detached, *(ViewStep(*step) for step in v._chain[own:]))
+
+    def _number(self, v: Any) -> int:
+        number = self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.whole else None
+        if number is None:
+            number = self._numbers[id(v)] = len(self.values)
+            self.values.append(v)
+        return number
+
+    def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
+        """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may come from a user's Function as well."""
+        if self.primals.edge(o) is None:
+            return True
+        view = getattr(o, "_view", None)
+        return view is not None and view.base is base
+
+    def _base(self, shared: Sequence[Any]) -> Any:
+        """The value whose views are all of ``shared``, if there is one."""
+        for o in shared:
+            view = getattr(o, "_view", None)
+            base = o if view is None else view.base
+            found = self.primals.functional_value(base)
+            if found is not None and not found._chain:
+                return base
+        return None
+
+
+def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """The numbers of tensors that stand in ``outs`` before, each with that of the first time."""
+    first: dict[int, int] = {}
+    found = [(i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)]
+    return tuple((i, j) for i, j in found if i != j)
+
+
+def leaf_of(spec: pytree.TreeSpec, number: int) -> int:
+    """The number of the first leaf of item ``number``."""
+    if spec.is_leaf():
+        return 0
+    children = spec.children()
+    return sum(child.num_leaves for child in children[: number % len(children)])

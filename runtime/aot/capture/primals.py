@@ -1,0 +1,186 @@
+"""The primals of a joint graph: for each input, what the program sees in its place, and what it has done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...func.functionalize import Chain, FunctionalLevel, FunctionalValue
+from ...func.trace import Trace
+from ...rules.ops import DIFFERENTIABLE
+from ...seam.levels import Value
+from ...session.tensor import dispatches, unwrap
+from ...tape.nodes import Input as Leaf
+from ...tape.values import edge_of
+from .aliasing import Group
+from .boundary import Input, ViewStep
+from .joint_level import JointLevel
+
+
+def refuse_subclasses(tensors: Sequence[Any]) -> None:
+    for t in tensors:
+        if isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) and dispatches(type(t)):
+            raise RuntimeError(
+                f"a {type(t).__name__} is among the arguments or closed-over tensors: a subclass of torch.Tensor that handles its own ATen "
+                "calls. This is not supported today. Compile a function of the tensors that it consists of."
+            )
+
+
+class Primals:
+    """The inputs of one run of a program under trace ⊃ functionalize ⊃ grad: arguments, bases of arguments that share memory, then tensors
+    that the program closes over.
+
+    ``recording``: whether gradients may be wanted. ``values``: per primal what the program sees. ``edges``: per primal where its gradient
+    goes, as long as nothing writes to it. ``memories``: by id of a memory, the number of the primal whose it is. ``outside``: the tensors
+    that the program closes over.
+    """
+
+    def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
+        self.trace = trace
+        self.groups = groups
+        self.recording = recording
+        self.functional = FunctionalLevel()
+        self.tape = JointLevel(trace)
+        self.flags: list[bool] = []
+        self.values: list[Any] = []
+        self.edges: list[Any] = []
+        self.memories: dict[int, int] = {}
+        self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
+        self.outside: list[torch.Tensor] = []
+        self.versions: list[tuple[torch.Tensor, int]] = []  # of tensors from outside: the dispatcher counts the writes of the trace
+
+    def enter(self, t: Any, flag: bool) -> Any:
+        """A further primal as the program sees it. ``flag``: whether its gradient is wanted."""
+        self.flags.append(flag)
+        if not isinstance(t, torch.Tensor):
+            self.values.append(t)
+            self.edges.append(None)
+            return t
+        v: Any = self.functional.wrap(t)
+        self.memories[id(v._store.memory)] = len(self.values)
+        self.entered[len(self.values)] = v
+        if flag:
+            v = self.tape.input(v)
+        elif self.recording and v.dtype in DIFFERENTIABLE:
+            v = self.tape.wrap(v)  # it may get a history by a write
+        self.values.append(v)
+        self.edges.append(v._edge if flag else None)
+        return v
+
+    def join(self, bases: Sequence[torch.Tensor]) -> None:
+        """Exchange arguments that share memory for views of one base, which becomes a primal."""
+        left = iter(bases)
+        for group in self.groups:
+            if group.identical:
+                for i in group.members[1:]:
+                    self.values[i] = self.values[group.members[0]]
+                continue
+            with _disable_current_modes():
+                base = self._further(next(left), group.differentiated)
+            with torch.set_grad_enabled(self.recording):
+                for i in group.members:
+                    size, stride, offset = group.place(i)
+                    if group.differentiated:
+                        self.values[i] = base.as_strided(size, stride, offset)
+                    else:  # an offset counts from the start of a storage, and that of the base starts elsewhere after a write
+                        self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+
+    def from_outside(self, t: torch.Tensor) -> Any:
+        """What the program sees in place of ``t``, which it closes over."""
+        if not t.is_inference():
+            self.versions.append((t, t._version))
+        with _disable_current_modes():
+            plain = unwrap(t) if isinstance(t, Value) else t.detach()
+            refuse_subclasses([plain])
+            flag = self.recording and t.requires_grad
+            self.outside.append(t)
+            return self._further(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
+
+    def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
+        """A further primal, after those that there are. ``fixed``: its sizes are constants of the graph."""
+        return self.enter(self.trace.input(plain, f"primals_{len(self.values) + 1}", fixed), flag)
+
+    def close(self) -> None:
+        self.tape.close()
+        self.functional.close()
+        for t, version in self.versions:
+            torch._C._autograd._unsafe_set_version_counter((t,), (version,))
+
+    # what is known of a value
+
+    def functional_value(self, v: Any) -> FunctionalValue | None:
+        """``v`` at the functionalize level, if it is a value of it."""
+        if isinstance(v, Value) and v._level is self.tape:
+            v = v._inner
+        return v if isinstance(v, FunctionalValue) and v._level is self.functional else None
+
+    def read(self, v: Any) -> Any:
+        """``v`` as a traced value, or as it is."""
+        found = self.functional_value(v)
+        return v if found is None else self.functional.read(found)
+
+    def edge(self, v: Any) -> Any:
+        """The history of ``v``, None for a leaf that the program has made."""
+        edge = edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
+        return None if edge is None or isinstance(edge[0], Leaf) else edge
+
+    def is_leaf(self, v: Any) -> bool:
+        """Whether the program has called ``requires_grad_()`` of ``v``."""
+        return isinstance(v, Value) and v._level is self.tape and isinstance((edge_of(v) or (None,))[0], Leaf)
+
+    # what the program has done to a primal
+
+    def record(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
+        """What the program has done to primal ``i``. ``add(value, history)``: makes the new value a result of the graph, and gives the
+        number of its cotangent."""
+        v, flag = self.values[i], self.flags[i]
+        found = self.functional_value(v)
+        if found is None or any(i in g.members[1:] for g in self.groups if g.identical):  # the first of them stands for all
+            return Input(flag)
+        reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
+        for step in reshaped:
+            if step.in_place() is None:
+                raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
+        if self._group(i) is not None:  # its base is written, not this view of it
+            return Input(flag, reshaped=reshaped)
+        edge = self.edge(v)
+        if self.is_leaf(v):
+            raise RuntimeError(
+                "the program calls requires_grad_() on an argument or a tensor that it closes over. Do that before the call."
+            )
+        if flag and edge is None:
+            raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
+        node = self.edges[i][0] if flag else None
+        if node is not None and (node.tensor_hooks or node.pre_hooks or node.post_hooks):
+            raise RuntimeError("the program registers a hook on an argument or a tensor that it closes over. Do that before the call.")
+        store = found._store
+        if not store.memory.generation:
+            return Input(flag, reshaped=reshaped)
+        if store.recorded and not self.recording and v.dtype in DIFFERENTIABLE:
+            raise RuntimeError(
+                "the program is called under no_grad, and writes to an argument or a tensor that it closes over inside enable_grad(). Call "
+                "it with grad mode, so that the write can have a history, or write outside of enable_grad()."
+            )
+        entered = self.edges[i]
+        seen = edge is not None and (entered is None or edge[0] is not entered[0])
+        return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)
+
+    def _changes_of_geometry(self, i: int) -> Chain:
+        """The view ops that the program has applied to primal ``i`` in place."""
+        found = self.functional_value(self.values[i])
+        group = self._group(i)
+        from_base = 0 if group is None else 1 if group.differentiated else 2  # how many ops take a member from its base
+        return () if found is None else found._chain[from_base:]
+
+    def _group(self, i: int) -> Group | None:
+        """The group with a base of which argument ``i`` is a member."""
+        return next((group for group in self.groups if i in group.members and not group.identical), None)
+
+
+def _length(size: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements of memory lie between the first and the last one of a tensor, both included."""
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))

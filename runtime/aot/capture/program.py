@@ -1,0 +1,175 @@
+"""One run of a program under trace, functionalize and grad, which writes its joint graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...func.functionalize import FunctionalValue
+from ...func.trace import Trace
+from ...seam import factories
+from ...tape.engine import execute
+from ...tape.nodes import Input as Leaf
+from ...tape.saved import HOOKS
+from .aliasing import Group
+from .boundary import Boundary
+from .closed_over import ClosedOver
+from .outputs import Computed, leaf_of, repeated
+from .primals import Primals
+from .pullback import DERIVATIVE
+from .surroundings import without_autocast
+from .tangents import mark
+
+
+class Program:
+    """One run. ``boundary`` and ``out_spec`` are known after it. The arguments are those of :func:`.joint.joint_graph`."""
+
+    boundary: Boundary
+    out_spec: pytree.TreeSpec
+
+    def __init__(
+        self,
+        trace: Trace,
+        f: Callable[..., Any],
+        differentiate: Sequence[bool],
+        groups: Sequence[Group],
+        bases: Sequence[torch.Tensor],
+        lift: bool,
+        whole: bool,
+        loss: int | None,
+    ) -> None:
+        self.trace = trace
+        self.f = f
+        self.differentiate = differentiate
+        self.bases = bases
+        self.lift = lift
+        self.whole = whole
+        self.loss = loss
+        self.primals = Primals(trace, groups, any(differentiate) or torch.is_grad_enabled())
+        self.functional = self.primals.functional
+        self.tape = self.primals.tape
+
+    def results(self, traced: Sequence[Any]) -> list[Any]:
+        """The results of the graph, as traced values."""
+        primals, functional = self.primals, self.functional
+        for t, flag in zip(traced, self.differentiate, strict=True):
+            primals.enter(t, flag)
+        try:
+            with functional.mode:
+                primals.join(self.bases)
+                with torch.set_grad_enabled(primals.recording), HOOKS.suspended():  # hooks around a call see what the call saves
+                    outs, self.out_spec = self._run(primals.values[: len(traced)])
+            results, roots = self._results_of(outs)
+            returned = [v for v in map(primals.functional_value, outs) if v is not None]
+            before = self._writes(returned)
+            with functional.mode:
+                grads = self._gradients(roots)
+            self._refuse_writes_outside()
+            changed = self._written_since(before, returned)
+            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=self._why_once(outs))
+            news = [primals.read(primals.entered[i]) for i in changed]
+            return [*results, *(None if g is None else primals.read(g) for g in grads), *news]
+        finally:
+            primals.close()
+
+    def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
+        if not self.lift:
+            return pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+        with ClosedOver(self.primals.from_outside) as closed_over:
+            outs, spec = pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+        with self.functional.mode:
+            return [closed_over.value(o) for o in outs], spec
+
+    # results
+
+    def _results_of(self, outs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The results of the forward pass, and for each that has a history (edge, cotangent)."""
+        primals = self.primals
+        results: list[Any] = []
+        roots: list[Any] = []
+
+        def add(v: Any, edge: Any) -> int | None:
+            traced = primals.read(v)
+            results.append(traced)
+            if edge is None or self.loss is not None:
+                return None
+            roots.append((edge, self._tangent(traced, len(roots) + 1)))
+            return len(roots) - 1
+
+        inputs = tuple(primals.record(i, add) for i in range(len(primals.values)))
+        computed = Computed(primals, self.whole, outs)
+        outputs = tuple(computed.output(o) for o in outs)
+        tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
+        self.boundary = Boundary(inputs, outputs, tangents, repeated(outs))
+        if self.loss is not None:
+            v = outs[leaf_of(self.out_spec, self.loss)]
+            roots.append((primals.edge(v), self._ones_like(v)))
+        return results, roots
+
+    def _tangent(self, like: Any, number: int) -> Any:
+        """A placeholder for the cotangent of ``like``."""
+        placeholder = self.trace.late_input(like, f"tangents_{number}")
+        mark(placeholder._node)
+        return self.functional.wrap(placeholder)
+
+    def _ones_like(self, v: Any) -> Any:
+        value = self.primals.functional_value(v)
+        assert value is not None, "a result with a history is a value"
+        with self.functional.mode, torch.no_grad():
+            return factories.ones_like(value)
+
+    def _gradients(self, roots: list[Any]) -> Sequence[Any]:
+        primals = self.primals
+        captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
+        if not roots:
+            return [None] * len(captures)
+        with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
+            return execute(self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+
+    # what must not be, or only once
+
+    def _refuse_writes_outside(self) -> None:
+        if any(v._store.memory.generation for v in self.functional.closed_over.values()):
+            raise RuntimeError("the program writes to a tensor that it closes over. Pass it as an argument.")
+
+    def _writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
+        """Per primal, then per tensor in ``returned``: how often its memory was written to, and how often its geometry changed in place."""
+        return [(v._store.memory.generation, len(v._chain)) for v in (*self.primals.entered.values(), *returned)]
+
+    def _written_since(self, before: Sequence[tuple[int, int]], returned: Sequence[FunctionalValue]) -> tuple[int, ...]:
+        """The primals that the backward pass writes to."""
+        entered = self.primals.entered
+        after = self._writes(returned)
+        n = len(entered)
+        if any(a[1] != b[1] for a, b in zip(before, after, strict=True)):
+            raise RuntimeError("the backward pass changes sizes or strides of a tensor in place; let it use the op that returns a view")
+        changed = tuple(i for i, a, b in zip(entered, before, after, strict=False) if a[0] != b[0])
+        memories = {id(entered[i]._store.memory) for i in changed}
+        if any(a[0] != b[0] and id(v._store.memory) not in memories for v, a, b in zip(returned, before[n:], after[n:], strict=True)):
+            raise RuntimeError("the backward pass writes to a result of the program; let it write to a copy")
+        return changed
+
+    def _why_once(self, outs: Sequence[Any]) -> str:
+        """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
+        for n, derivative in self.tape.derivatives.items():
+            n.meta[DERIVATIVE] = derivative
+        why = ""
+        if self.tape.writes_unseen or self.functional.overtaken:
+            why = "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
+        seen: set[Any] = set()
+        stack = [edge[0] for edge in map(self.primals.edge, (*outs, *self.primals.values)) if edge is not None]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, Leaf):
+                raise RuntimeError("the program calls requires_grad_() on a tensor that a result depends on. Do that before the call.")
+            if node.tensor_hooks or node.pre_hooks or node.post_hooks:
+                why = "it registers a hook on a tensor"
+            stack.extend(edge[0] for edge in node.edges if edge is not None)
+        return why
