@@ -53,7 +53,8 @@ def _vjp(
     needs: Any,
 ) -> Any:
     mask = [name in needs for name in ("input", "weight", "bias")]
-    return kernels.native_batch_norm_backward(g, input, weight, running_mean, running_var, result1, result2, training, eps, mask)
+    running = (None, None) if training else (running_mean, running_var)  # not read in training, so a graph need not save them
+    return kernels.native_batch_norm_backward(g, input, weight, *running, result1, result2, training, eps, mask)
 
 
 def _jvp(

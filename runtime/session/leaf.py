@@ -47,25 +47,26 @@ def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
     """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to ``t.data`` changes that."""
     if t.dtype is not inner.dtype or t.shape != inner.shape or t.layout is not inner.layout:
         return False
-    return t.layout is torch.strided and t.data_ptr() == inner.data_ptr() and t.stride() == inner.stride()
+    if t.layout is not torch.strided or t.data_ptr() != inner.data_ptr() or t.stride() != inner.stride():
+        return False
+    return t.is_neg() is inner.is_neg() and t.is_conj() is inner.is_conj()
 
 
-def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[Any], None]:
-    """What passes the gradient of a leaf on to the plain tensor. Nobody can ask for the gradient of a tensor that is gone."""
+def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:
+    """What adds a plain gradient to that of the plain tensor. Nobody can ask for the gradient of a tensor that is gone."""
 
-    def deliver(leaf: Tensor) -> None:
-        t, g = source(), leaf._grad
-        leaf._grad = None
-        if t is None or g is None or not t.requires_grad:  # as torch, where it was frozen after the forward pass
+    def deliver(g: torch.Tensor) -> None:
+        t = source()
+        if t is None or not t.requires_grad:  # as torch, where it was frozen after the forward pass
             return
-        plain, old = g._inner, t.grad
+        old = t.grad
         if old is None:
-            t.grad = plain
-        elif old.layout is plain.layout is torch.strided:
+            t.grad = g
+        elif old.layout is g.layout is torch.strided:
             with torch.no_grad():
-                old.add_(plain)
+                old.add_(g)
         else:
-            t.grad = old + plain
+            t.grad = old + g
         for hook in list((t._post_accumulate_grad_hooks or {}).values()):
             hook(t)
 

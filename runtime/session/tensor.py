@@ -45,7 +45,7 @@ class Tensor(GradValue):
     _hooks: hooks.Hooks | None = None  # of a leaf; for any other tensor they are stored on the node that made it
     _lock: Any = None  # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
     _post_accumulate: hooks.Hooks | None = None
-    _deliver: Callable[[Any], None] | None = None  # of a leaf that stands for a plain tensor of torch
+    _deliver: Callable[[torch.Tensor], None] | None = None  # of a leaf that stands for a plain tensor of torch
 
     def _follows_base(self) -> bool:
         """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the

@@ -11,7 +11,7 @@ import torch
 
 class Leaf(Protocol):
     """``_req``: whether it still requires grad. ``_lock``: held while a pass adds to ``_grad``. ``_hooks`` see the gradient before it is
-    added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes the gradient to where it belongs, if that is elsewhere."""
+    added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a plain gradient to where it belongs, if that is elsewhere."""
 
     _inner: torch.Tensor
     _req: bool
@@ -19,7 +19,7 @@ class Leaf(Protocol):
     _lock: Any
     _hooks: OrderedDict[int, Callable[..., Any]] | None
     _post_accumulate: OrderedDict[int, Callable[..., Any]] | None
-    _deliver: Callable[[Any], None] | None
+    _deliver: Callable[[torch.Tensor], None] | None
 
     @property
     def device(self) -> torch.device: ...

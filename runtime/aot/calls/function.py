@@ -21,7 +21,8 @@ from ...seam.levels import SCOPE
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
 from ...tape.saved import refuse_inference
-from ..capture.aliasing import Group, sharing
+from ..capture.aliasing import Group, memory_of, sharing
+from ..capture.boundary import write
 from ..capture.closed_over import Place, modules_of, places_of
 from ..capture.joint import Joint, joint_graph
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
@@ -122,8 +123,9 @@ class _CompiledProgram:
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
         targets = [leaves[i]._inner if type(leaves[i]) in VALUES else leaves[i] for i, _ in self.written]
+        written = {memory_of(t) for t in targets}
         for i in self.at_risk:
-            if any(torch._C._is_alias_of(saved[i], t) for t in targets):  # type: ignore[attr-defined]
+            if memory_of(saved[i]) in written:
                 saved[i] = saved[i].clone()
 
     def __call__(self, call: Call) -> object:
@@ -151,8 +153,9 @@ class _CompiledProgram:
             node = CompiledBackward(call.targets, metas, backward, saved, versions, changed)
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
-        for new, (i, record) in zip(outs, self.written, strict=False):  # new values have the new geometry
-            record.write(leaves[i], new, backward is not None and record.tangent is not None)
+        if self.written:  # new values have the new geometry
+            recorded = backward is not None
+            write([(x, leaves[i], new, recorded and x.tangent is not None) for new, (i, x) in zip(outs, self.written, strict=False)])
         made = outs[len(self.written) :]
         returned = [o.of(leaves, made) for o in boundary.outputs]
         for again, first in boundary.repeated:

@@ -162,10 +162,13 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, recording: bool) -> t
         _geometry(source, v._inner, inner, kind, False)
         return name, inner, name if wanted else ""
     if wanted:
+        if t.layout is not torch.strided:
+            return None  # a leaf of its own for every call
         leaf: Tensor = as_leaf(t)  # type: ignore[assignment]
-        known = source.constant(leaf, "l")
-        source.require(f"{name}.requires_grad and {source.constant(as_leaf)}({name}) is {known}")
-        inner = source.constant(leaf._inner, "i")
+        known, inner = source.constant(leaf, "l"), source.constant(leaf._inner, "i")
+        source.require(f"{name}.requires_grad and {name}.data_ptr() == {leaf._inner.data_ptr()}")  # what `as_leaf` asks
+        _geometry(source, leaf._inner, name, kind, False)
+        source.lines.append(f"{known}._hooks = {name}._backward_hooks")
         return known, inner, known
     if recording:
         source.require(f"not {name}.requires_grad")

@@ -108,6 +108,11 @@ def place_of(t: torch.Tensor) -> Place:
     return t.shape, t.stride(), int(t.storage_offset())
 
 
+def memory_of(t: torch.Tensor) -> int | None:
+    """What tells the memory of ``t`` from other memory. None for a tensor that is not strided."""
+    return t.untyped_storage()._cdata if t.layout is torch.strided else None
+
+
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
     """The groups of tensors among ``tensors`` that share memory, plain ones."""
     by_storage: dict[int, list[int]] = {}

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...seam.keys import uncounted
 from ...session.tensor import Tensor, wrap
 
 
@@ -27,6 +28,9 @@ class Size:
     """A number that depends on the sizes of the arguments: result ``number`` of the graph."""
 
     number: int
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,24 @@ class Input:
             func = step.in_place()
             assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
             func(target, *step.rest, **step.kwargs)
+
+
+def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
+    """Carry out ``(input, target, new, recorded)`` for each: see :meth:`Input.write`. Plain ones take two calls together."""
+    seen: tuple[list[Any], list[Any]] = [], []
+    hidden: tuple[list[Any], list[Any]] = [], []
+    for record, target, new, recorded in writes:
+        if recorded or record.counted > 1 or type(target) not in _PLAIN or target.layout is not torch.strided or 0 in target.stride():
+            record.write(target, new, recorded)
+        else:
+            targets, news = seen if record.counted else hidden
+            targets.append(target)
+            news.append(new)
+    if seen[0]:
+        with torch.no_grad():
+            torch._foreach_copy_(*seen)
+    if hidden[0]:
+        uncounted(torch._foreach_copy_, *hidden)
 
 
 def _copy_into(target: Any, new: torch.Tensor) -> None:

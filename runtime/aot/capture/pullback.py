@@ -8,6 +8,7 @@ they alone decide, such as the mask of a dropout.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from .boundary import Boundary
 DERIVATIVE = "derivative"
 """The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
 NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
+
+_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class Pullback:
             env[n] = graph.placeholder(n.name)
         for n in joint.graph.nodes:
             if n in self.nodes and n not in env:
-                env[n] = graph.node_copy(n, lambda x: env[x])
+                env[n] = graph.node_copy(n, env.get if n.target is _BATCH_NORM else env.__getitem__)
+                if n.target is _BATCH_NORM and env[n].args[3] is None:
+                    env[n].target, env[n].meta["val"] = torch.ops.aten.native_batch_norm.default, n.meta["val"][:3]
                 if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
                     env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
@@ -72,9 +77,20 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
             return Pullback(refused="its derivative uses what a custom Function returned")
         if _draws(n):
             return Pullback(refused=f"it draws random numbers ({n.target}), and what was saved does not tell them")
-        stack.extend(n.all_input_nodes)
+        stack.extend(_read(n))
     numbers = tuple(i for n, i in primals.items() if n in found)
     return Pullback(numbers, tuple(i for n, i in given.items() if n in found), frozenset(found - primals.keys()))
+
+
+def _read(n: fx.Node) -> Sequence[fx.Node]:
+    """The values that decide ``n``. In training a batch norm reads its running statistics only to give their new values."""
+    source = n.args[0] if n.target is operator.getitem else n
+    if not isinstance(source, fx.Node) or source.target is not _BATCH_NORM or not source.args[5]:
+        return n.all_input_nodes
+    statistics = [a for a in source.args[3:5] if isinstance(a, fx.Node)]
+    if n is source:
+        return [a for i, a in enumerate(n.args) if isinstance(a, fx.Node) and i not in (3, 4)]
+    return [source, *(statistics if n.args[1] in (3, 4) else ())]
 
 
 def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
