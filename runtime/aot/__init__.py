@@ -1,6 +1,7 @@
 """Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported. See ``docs/aot.md``."""
 
 from ..func.make_fx import make_fx
+from .cache.cuts import Cache, CacheInfo, cache_clear, cache_info
 from .calls.function import aot_function
 from .calls.module import aot_module
 from .calls.simplified import aot_module_simplified
@@ -15,12 +16,16 @@ from .partition.partitions import default_partition, min_cut_rematerialization_p
 compiled_function, compiled_module = aot_function, aot_module
 
 __all__ = [
+    "Cache",
+    "CacheInfo",
     "Explanation",
     "aot_export_joint_simple",
     "aot_export_module",
     "aot_function",
     "aot_module",
     "aot_module_simplified",
+    "cache_clear",
+    "cache_info",
     "compiled_function",
     "compiled_module",
     "cond",

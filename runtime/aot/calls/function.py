@@ -21,6 +21,7 @@ from ...seam.levels import SCOPE
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
 from ...tape.saved import refuse_inference
+from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, memory_of, sharing
 from ..capture.boundary import write
 from ..capture.closed_over import Place, modules_of, places_of
@@ -177,6 +178,7 @@ def aot_function(
     enable_log: bool = True,
     disable_functionalization: bool = False,
     keep_primals: bool = True,
+    cache: Cache | None = None,
 ) -> Callable[..., Any]:
     """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
 
@@ -195,13 +197,14 @@ def aot_function(
     a transform or a dispatch mode ``fn`` itself runs.
 
     ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves them for nothing. ``keep_primals``:
-    whether a call keeps arguments that only a second derivative needs. The graphs never write to anything, so
-    ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and ``enable_log`` are there for torch's
-    callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by the values of
-    tensors, and for sizes that depend on values.
+    whether a call keeps arguments that only a second derivative needs. ``cache``: a folder in which the choices of ``partition_fn`` are
+    kept for later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE`` names, if any. The graphs never write
+    to anything, so ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and ``enable_log`` are there
+    for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by the
+    values of tensors, and for sizes that depend on values.
     """
     compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
-    recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals)
+    recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals, cache)
     compiled = wraps(fn)(_function_of(recipe))
     compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`
     return compiled
@@ -221,6 +224,7 @@ class Recipe:
     dynamic: bool
     modules: Sequence[torch.nn.Module]
     keep_primals: bool
+    cache: Cache | None = None
 
     def program(self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None) -> _CompiledProgram:
         """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace."""
@@ -267,7 +271,11 @@ class Recipe:
         static = [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
         if static and self.partition is not default_partition:
             options["static_lifetime_input_indices"] = static
-        forward, backward = self.partition(joint.module, None, **options)
+        cache = self.cache or default_cache()
+        if cache is None:
+            forward, backward = self.partition(joint.module, None, **options)
+        else:
+            forward, backward = cache.cut(self.partition, joint, options, self.dynamic)
         # before a compiler changes the graphs
         made = Backward(joint, forward, backward, self.backward_compiler, self._again, self.keep_primals)
         return as_boxed(self.forward_compiler(forward, examples(forward))), made

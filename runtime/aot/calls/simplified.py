@@ -20,6 +20,7 @@ from ...func.functional_call import functional_call
 from ...func.symbols import SYMBOLIC, Given
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
+from ..cache.cuts import Cache
 from ..capture.closed_over import modules_of
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
 from ..compilers.boxed import Compiler
@@ -79,6 +80,7 @@ def aot_module_simplified(
     disable_functionalization: bool = False,
     pre_grad_passes: Callable[[fx.GraphModule, Sequence[Any]], fx.GraphModule] | None = None,
     compile_region_name: str | None = None,
+    cache: Cache | None = None,
 ) -> Callable[..., Any]:
     """``mod`` compiled now, for arguments like ``args``. The result takes such arguments. It runs on the parameters and buffers of ``mod``.
 
@@ -90,9 +92,9 @@ def aot_module_simplified(
     (tensor([2., 4.]),)
 
     ``forward`` returns a tuple or a list. ``args`` may be fake tensors, of symbolic sizes too. What the program requires of the sizes is
-    then a guard of the shape environment of their mode. ``pre_grad_passes``: changes a ``GraphModule`` before the trace. The compilers and
-    ``partition_fn`` are those of ``aot_function``. There is one program, so an argument of another kind than its example is an
-    ``AssertionError``. An example that requires grad stands for arguments that do not as well.
+    then a guard of the shape environment of their mode. ``pre_grad_passes``: changes a ``GraphModule`` before the trace. The compilers,
+    ``partition_fn`` and ``cache`` are those of ``aot_function``. There is one program, so an argument of another kind than its example is
+    an ``AssertionError``. An example that requires grad stands for arguments that do not as well.
 
     ``keep_inference_input_mutations``, ``disable_functionalization``, ``compiler_config_extra``, ``ignore_shape_env`` and
     ``compile_region_name`` are there for torch's callers and change nothing.
@@ -104,7 +106,7 @@ def aot_module_simplified(
     refuse_fake_state(state, args)
     compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
     recipe = Recipe(
-        _tuple_of(of_state(mod, list(state))), *compilers, partition_fn, decompositions, len(state), False, modules_of(mod), True
+        _tuple_of(of_state(mod, list(state))), *compilers, partition_fn, decompositions, len(state), False, modules_of(mod), True, cache
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 

@@ -29,16 +29,12 @@ class Network:
         self.parts = parts
         self.static = static
         self.allowed = {n: _allowed(n, allowed) for n in parts.candidates}
-        self.fixed = {n: self._fixed(n) for n in parts.candidates}
+        self.fixed = {n: kept_in_forward(n, parts) for n in parts.candidates}
         self.vertex = {n: 2 * i for i, n in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1
         self.edges = self._edges()
         self.works: dict[fx.Node, int] = {}
-
-    def _fixed(self, n: fx.Node) -> bool:
-        """Whether the forward alone may compute ``n``."""
-        return not again(n).pure or policy_of(n) is CheckpointPolicy.MUST_SAVE or self.parts.leaves_region(n)
 
     def _edges(self) -> list[tuple[int, int, int]]:
         parts, vertex, edges = self.parts, self.vertex, []
@@ -95,6 +91,11 @@ class Network:
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
         """The calls of the forward that the backward runs again if ``saved`` is saved."""
         return [n for n in self.parts.backward_order(self.parts.saved(saved)) if n in self.parts.forward_set]
+
+
+def kept_in_forward(n: fx.Node, parts: Parts) -> bool:
+    """Whether the forward alone may compute ``n``."""
+    return not again(n).pure or policy_of(n) is CheckpointPolicy.MUST_SAVE or parts.leaves_region(n)
 
 
 def _allowed(n: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:

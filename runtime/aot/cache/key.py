@@ -1,0 +1,194 @@
+"""What the cut of a joint graph follows from, as text: the key of an entry.
+
+A part of the key that cannot be told by text, such as a function of the user's, makes the program one without a key.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import hashlib
+import math
+import operator
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy
+import scipy
+import torch
+from torch import fx
+
+from ...func.regions import region_of
+from ...func.symbols import SYMBOLIC
+from ..capture.joint import Joint
+from ..capture.surroundings import autocast_enabled, surroundings
+from ..capture.tangents import marked
+from ..partition.partitions import Partition, default_partition, min_cut_rematerialization_partition
+from ..partition.recompute import Again, again, flops, hint, policy_of
+
+FORMAT = 1
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_OPERATORS = (operator, math, builtins, torch)
+
+
+class NoKey(Exception):
+    """Why a program has no key."""
+
+
+@functools.cache
+def versions() -> str:
+    """The versions of all that decides on a cut, and the digest of this package's source."""
+    source = hashlib.sha256()
+    root = Path(__file__).parents[2]
+    for path in sorted(root.rglob("*.py")):
+        source.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    python = f"{platform.python_version()} {platform.machine()}"
+    return f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, scipy {scipy.__version__}, {python}, " + (
+        f"runtime {source.hexdigest()}, format {FORMAT}"
+    )
+
+
+def parts_of_key(partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool) -> dict[str, str]:
+    """The parts of the key by name, ``graph`` first. ``options``: the keywords of the call of ``partition``. ``NoKey`` if there is none."""
+    name = _partition(partition, options)  # first, as it takes the least
+    guards = joint.abstraction.guards() if joint.abstraction is not None else ""
+    settings = surroundings(torch.is_grad_enabled(), autocast_enabled())
+    return {
+        "graph": _digest(_graph(joint.module)),
+        "boundary": _digest(_record(joint.boundary)),
+        "guards": _digest((dynamic, guards)),
+        "partition": name,
+        "versions": versions(),
+        "settings": repr(settings),
+    }
+
+
+def file_name(parts: Mapping[str, str]) -> str:
+    """The name of the entry: the graph first, so that entries for the same graph are found."""
+    return f"{parts['graph'][:40]}-{_digest(sorted(parts.items()))[:40]}"
+
+
+def _digest(text: object) -> str:
+    return hashlib.sha256(repr(text).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _partition(partition: Partition, options: Mapping[str, object]) -> str:
+    """The partition with its options."""
+    options = dict(options)
+    while isinstance(partition, functools.partial):
+        if partition.args:
+            raise NoKey("a partition with positional arguments")
+        options = {**partition.keywords, **options}
+        partition = partition.func
+    if partition is default_partition:
+        raise NoKey("default_partition, which searches for nothing")
+    if partition is not min_cut_rematerialization_partition:
+        raise NoKey("a partition that is not of this package")
+    if options.get("may_recompute") is not None:
+        raise NoKey("a function (may_recompute) decides what runs again")
+    ops = options.get("recomputable_ops")
+    if ops is not None:
+        options["recomputable_ops"] = sorted(map(str, ops))  # type: ignore[call-overload]
+    return repr(sorted((k, _literal(v, {})) for k, v in options.items()))
+
+
+def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
+    """All nodes of a graph, with the facts that a partition asks for."""
+    numbers: dict[fx.Node, int] = {}
+    regions: dict[int, int] = {}  # their numbers count the regions of the process
+    described = []
+    tangents = set(marked(module.graph))
+    for n in module.graph.nodes:
+        region = region_of(n)
+        facts: list[object] = [_value(n.meta.get("val")), n in tangents]
+        if region is not None:
+            facts.append((regions.setdefault(region, len(regions)), str(policy_of(n))))
+        if n.op == "call_function":
+            why = again(n)
+            facts += [why.name, flops(n) if why is Again.HIGH else 0]
+        described.append((n.op, _target(n, module), _literal(n.args, numbers), _literal(n.kwargs, numbers), *facts))
+        numbers[n] = len(numbers)
+    return tuple(described)
+
+
+def _target(n: fx.Node, module: fx.GraphModule) -> object:
+    if n.op == "call_function":
+        func: Any = n.target
+        if isinstance(func, torch._ops.OpOverload):
+            return str(func)
+        name = getattr(func, "__name__", "")
+        if any(getattr(owner, name, None) is func for owner in _OPERATORS):
+            return name
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            return f"higher order {func.name()}"
+        raise NoKey(f"a call of {name or type(func).__name__}, which is no op")
+    if n.op == "get_attr":
+        held = operator.attrgetter(str(n.target))(module)
+        if isinstance(held, fx.GraphModule):
+            return _graph(held)
+        # an entry holds none of its elements, so they are no part of the key
+        return _value(held) if isinstance(held, torch.Tensor) else type(held).__qualname__
+    return ""  # names of placeholders say nothing
+
+
+def _value(value: Any) -> object:
+    """A value of the trace: what is known of it without its elements."""
+    if isinstance(value, torch.Tensor):
+        shape = tuple(map(_size, value.shape))
+        strides = tuple(map(_size, value.stride())) if value.layout is torch.strided else None
+        return str(value.dtype), str(value.device), str(value.layout), shape, strides, value.is_conj(), value.is_neg()
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_value, value))
+    return _size(value) if value is None or isinstance(value, (*SYMBOLIC, *_PLAIN)) else type(value).__qualname__
+
+
+def _size(size: Any) -> object:
+    """A number; of one that is a symbol the expression, and what it was in the trace."""
+    if not isinstance(size, SYMBOLIC):
+        return repr(size)
+    return str(size.node.expr), hint(size) if size.node.has_hint() else None
+
+
+def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
+    """An argument of a call, or an option."""
+    if isinstance(a, fx.Node):
+        return "node", numbers[a]
+    if isinstance(a, (list, tuple)):
+        return "list" if isinstance(a, list) else "tuple", tuple(_literal(b, numbers) for b in a)
+    if isinstance(a, Mapping):
+        return "dict", tuple((k, _literal(b, numbers)) for k, b in a.items())
+    if isinstance(a, slice):
+        return "slice", tuple(_literal(b, numbers) for b in (a.start, a.stop, a.step))
+    if isinstance(a, (*_PLAIN, range)):
+        return type(a).__name__, repr(a)
+    if isinstance(a, torch._ops.OpOverload):
+        return "op", str(a)
+    raise NoKey(f"an argument of type {type(a).__qualname__}")
+
+
+def _record(a: Any) -> object:
+    """A record of the boundary, and all in it."""
+    if is_dataclass(a):
+        return type(a).__name__, tuple((f.name, _record(getattr(a, f.name))) for f in fields(a))
+    if isinstance(a, (list, tuple)):
+        return tuple(map(_record, a))
+    if isinstance(a, Mapping):
+        return tuple((k, _record(b)) for k, b in a.items())
+    if isinstance(a, Enum):
+        return a.name
+    if isinstance(a, torch._ops.OpOverload):
+        return str(a)
+    if isinstance(a, _PLAIN):
+        return type(a).__name__, repr(a)
+    if isinstance(a, SYMBOLIC):
+        return _size(a)
+    return type(a).__qualname__  # a constant that the program returns: it is of this process
+
+
+def differing(a: Mapping[str, str], b: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    """The names of the parts that differ."""
+    return [name for name in names if a[name] != b.get(name)]
