@@ -21,6 +21,7 @@ from ..func.provenance import line_of
 from .calls.arguments import enter, flatten
 from .calls.function import Recipe, aot_function
 from .calls.module import AOTModule
+from .capture.subclasses import names_of_parts
 from .compilers.boxed import nop
 from .partition.drawing import drawn
 from .partition.memory import Memory, in_units
@@ -171,6 +172,9 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     names += ["arguments that share memory"] * (len(program.joint.boundary.inputs) - len(names) - len(closed_over))
     arguments = len(names)
     names += [known.get(id(t), "a tensor from outside") for t in closed_over]
+    if program.joint.layouts is not None:
+        arguments = len(program.joint.in_graph(range(arguments)))
+        names = [name + part for name, layout in zip(names, program.joint.layouts.primals, strict=True) for part in names_of_parts(layout)]
     return Explanation.of(joint_module, forward, backward, num_fwd_outputs=count, names=names, arguments=arguments)
 
 

@@ -109,7 +109,8 @@ class Trace(Level):
 
     ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether an op whose result has a size that
     depends on values is refused. ``reads``: what becomes of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``.
-    ``composites``: whether composite ops are recorded whole. ``provenance``: notes where nodes come from.
+    ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of a user's class that handles its own
+    calls are taken apart, else they are constants. ``provenance``: notes where nodes come from.
     """
 
     __slots__ = (
@@ -122,6 +123,7 @@ class Trace(Level):
         "fixed_sizes",
         "graph",
         "held",
+        "leaves_classes",
         "mode",
         "outside",
         "provenance",
@@ -143,6 +145,7 @@ class Trace(Level):
         self.fixed_sizes = fixed_sizes
         self.reads = reads
         self.composites = composites
+        self.leaves_classes = False
         self.provenance = provenance
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from .keys import reopen_keys
-from .levels import Level, Value, hand_over, innermost
+from .levels import Level, Value, composes, hand_over, innermost
 
 _n_modes = torch._C._len_torch_dispatch_stack
 
@@ -57,5 +57,7 @@ class LevelMode(TorchDispatchMode):
         if found is not None and found.number > level.number:
             with self:  # an inner level handles this call, and the calls that its rule makes must come here again
                 return Value.__torch_dispatch__(func, types, args, kwargs)
+        if level.leaves_classes and composes(types):
+            return NotImplemented
         reopen_keys(func)
         return hand_over(level, func, args, kwargs or {})

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch._C import _disabled_torch_function_impl
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ..errors import EscapedValue, InplaceError
@@ -24,6 +25,7 @@ from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncou
 from .shells import VALUES, same_shape
 from .surgery import GEOMETRY, change_geometry
 
+_no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
 _new_tensor = torch.Tensor.new_tensor
 
@@ -39,6 +41,7 @@ class Level:
     values: type[Value]
     hidden = 0  # how many leading dimensions of its inner tensor a value does not show
     keeps_history = False  # whether a value has a history besides its inner tensor
+    leaves_classes = False  # whether a call with a tensor of a user's class that handles its own calls is left to that class
     packs = False  # whether pack hooks see the tensors that this level saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
 
@@ -232,9 +235,17 @@ class Value(torch.Tensor):
         set_excluded(NEGATIVE, False)
         set_excluded(VIEWS, func is NARROW or func is CHUNK)
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
+        if len(types) > 1 and level.leaves_classes and composes(types):
+            return NotImplemented
         if level.alive and not SCOPE.levels:  # the common case of `hand_over`, without its frame
             return level.call(func, args, kwargs or {})
         return hand_over(level, func, args, kwargs or {})
+
+
+def composes(types: Iterable[type]) -> bool:
+    """Whether one of ``types``, the classes that handle a call, is a user's. If a level returns NotImplemented then, torch asks that class.
+    Abstract values stand for plain tensors."""
+    return any(not issubclass(kind, (Value, FakeTensor)) and kind.__torch_dispatch__ is not _no_dispatch for kind in types)  # type: ignore[attr-defined]
 
 
 class Scope(Ambient):

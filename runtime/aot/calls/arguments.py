@@ -15,8 +15,10 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge
 from ...tape.values import edge_of
+from ..capture.subclasses import Layout, flattened, layout_of
 
 _Tensor, _STRIDED = torch.Tensor, torch.strided  # by one look-up each
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
 _LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
 
@@ -108,6 +110,8 @@ def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
         return wanted, type(x), x if exact else repr(x)
     if not dynamic:
         return _fixed_kind(x, wanted)
+    if type(x) not in _PLAIN and (layout := layout_of(x, sized=True)) is not None:
+        return _composed_kind(x, wanted, layout, True)
     return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg(), _order(x)
 
 
@@ -117,8 +121,15 @@ def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
         strides = x.stride() if layout is _STRIDED else None
     except RuntimeError as error:
         raise NestedTensor from error
+    if type(x) not in _PLAIN and (of_parts := layout_of(x)) is not None:
+        return _composed_kind(x, wanted, of_parts, False)
     conj = dtype in _COMPLEX and x.is_conj()
     return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()  # the object of a device costs more
+
+
+def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool) -> Kind:
+    """The kind of a tensor that consists of others, which are plain."""
+    return wanted, x.dtype, x.device, x.layout, layout, *(kind_of(part, False, dynamic) for part in flattened(x))
 
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:

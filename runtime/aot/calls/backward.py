@@ -25,6 +25,7 @@ from ..capture.pullback import Pullback, pullback_of
 from ..capture.surroundings import autocast_enabled, without_autocast
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples
 from .arguments import Target
+from .subclasses import Part, Watch, backward_of_whole_tensors, zeros_of
 
 Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
 Compile = Callable[[fx.GraphModule], Callable[..., Any]]
@@ -34,8 +35,8 @@ class Backward:
     """The backward of one program. It is compiled when it first runs.
 
     ``reread``: the numbers of the primals that only a second derivative needs; a call stores them after what the forward graph saves.
-    ``exposed``: which of what is stored the caller can write to. ``at_risk``: which of it the program itself may write over. ``devices``
-    and ``metas``: of the cotangents.
+    ``exposed``: which of what is stored the caller can write to. ``watch``: the tensors with parts that are stored. ``at_risk``: which of
+    what is stored the program itself may write over. ``devices`` and ``metas``: of the cotangents.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class Backward:
         self.compiler = compiler
         self.again = again
         placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"]
-        cotangents = [n.meta["val"] for n in placeholders[len(joint.boundary.inputs) :]]
+        cotangents = [n.meta["val"] for n in placeholders[joint.n_primals :]]
         self.devices = [t.device for t in cotangents]
-        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if joint.abstraction is None else None
+        fixed = joint.abstraction is None and joint.layouts is None
+        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if fixed else None
         saved = _in_joint(joint.module, forward, joint.n_forward)
-        self.saved_primals = {placeholders.index(n): i for i, n in enumerate(saved) if n is not None and n.op == "placeholder"}
+        of_node = {placeholders[j]: i for i, j in joint.whole_primals()}
+        self.saved_primals = {of_node[n]: i for i, n in enumerate(saved) if n in of_node}
         self.n_saved = len(saved)
         self.saved_nodes = saved
         self.pullback = pullback_of(joint.module, joint.boundary, saved)
@@ -61,9 +64,10 @@ class Backward:
         exposed = within_reach(forward.graph, joint.n_forward)
         self.first_exposed = exposed  # of what the first derivative needs
         written = joint.boundary.written
-        risky = saved_of(forward.graph, joint.n_forward, written)
+        risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
         self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
         self.exposed = (*exposed, *kept)
+        self.watch = None if joint.layouts is None else Watch(joint, forward.graph)
         self._run: Boxed | None = None
         self._differentiable: Callable[..., Any] | None = None
         self._lock = threading.Lock()
@@ -75,7 +79,9 @@ class Backward:
                 if self._run is None:
                     assert self.module is not None
                     with without_autocast():
-                        self._run = as_boxed(self.compiler(self.module, examples(self.module)))
+                        made = as_boxed(self.compiler(self.module, examples(self.module)))
+                    layouts = self.joint.layouts
+                    self._run = made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
                     self.module = None  # the compiler may hold it, or not
                 run = self._run
         results: Sequence[Any] = run(values)
@@ -117,10 +123,11 @@ class CompiledBackward(Node):
 
     ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The ``AccumulateGrad`` nodes of leaves are made
     when somebody asks for ``edges``. A backward pass that starts here and has no hooks does not ask. ``written``: the arguments that the
-    backward writes to.
+    backward writes to. ``parts``: what each result consists of, if one is no plain tensor. ``watched``: tensors that consist of what
+    is saved, with their versions.
     """
 
-    __slots__ = ("backward", "known_edges", "saved", "targets", "versions", "written")
+    __slots__ = ("backward", "known_edges", "parts", "saved", "targets", "versions", "watched", "written")
     known_edges: tuple[Edge | None, ...] | None
 
     def __init__(
@@ -138,6 +145,8 @@ class CompiledBackward(Node):
         self.saved: list[Any] | None = saved
         self.versions: list[int] | None = versions  # of those that the caller can write to; None if hooks have packed what is saved
         self.written = written
+        self.parts: dict[int, list[Part]] = {}
+        self.watched: list[tuple[torch.Tensor, int]] = []
         if HOOKS.stack:
             self._pack()
 
@@ -176,6 +185,7 @@ class CompiledBackward(Node):
         if task is not None and not task.keep_graph:
             del saved
             self.saved = None  # so that each tensor is freed after its last use
+            self.watched = []
         for i, g in enumerate(grads, n):
             if g is None:
                 values[i] = self._zeros(i - n)
@@ -203,9 +213,16 @@ class CompiledBackward(Node):
         for i, version in zip(exposed, self.versions, strict=False):
             if saved[i]._version != version:
                 raise modified(saved[i], version)
+        for t, version in self.watched:
+            if t._version != version:
+                raise modified(t, version)
         return saved
 
     def _zeros(self, i: int) -> torch.Tensor:
+        layouts = self.backward.joint.layouts
+        layout = layouts.tangents[i] if layouts is not None else None
+        if layout is not None:
+            return zeros_of(layout, self.parts[i])
         shape, dtype = self.metas[i]
         return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
 
@@ -242,6 +259,7 @@ class CompiledBackward(Node):
 
     def release(self) -> None:
         self.saved = None
+        self.watched = []
 
 
 def _edge(target: Target | None) -> Edge | None:

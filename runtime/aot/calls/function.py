@@ -18,14 +18,14 @@ from torch.utils import _pytree as pytree
 from ...func.symbols import Abstraction
 from ...func.tracing import has_effect
 from ...seam.levels import SCOPE
-from ...seam.shells import VALUES
-from ...session.tensor import SESSION
+from ...session.tensor import SESSION, unwrap
 from ...tape.saved import refuse_inference
 from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, memory_of, sharing
 from ..capture.boundary import write
 from ..capture.closed_over import Place, modules_of, places_of
 from ..capture.joint import Joint, joint_graph
+from ..capture.subclasses import flattened
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples
 from ..compilers.graph_names import named_compilers
@@ -35,6 +35,7 @@ from .arguments import Call, Kind, enter, flatten, of_leaves
 from .backward import Backward, CompiledBackward
 from .guards import Take, guard
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
+from .subclasses import of_whole_tensors, parts_of
 
 _grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
 
@@ -76,7 +77,7 @@ class _CompiledProgram:
     ) -> None:
         self.joint = joint
         self.places = places
-        self.forward = forward
+        self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
         self.backward = backward
         boundary = joint.boundary
         self.n_forward = boundary.n_forward
@@ -105,8 +106,10 @@ class _CompiledProgram:
             if based is None:
                 return None
             call = based
-        if joint.abstraction is not None and not joint.abstraction.holds(*(p for p in call.plain if isinstance(p, torch.Tensor))):
-            return None
+        if joint.abstraction is not None:
+            plain = call.plain if joint.layouts is None else [part for t in call.plain for part in flattened(t)]
+            if not joint.abstraction.holds(*(p for p in plain if isinstance(p, torch.Tensor))):
+                return None
         return call if outside is None else call.followed_by(outside)
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
@@ -114,7 +117,7 @@ class _CompiledProgram:
         classes = tuple(map(type, given))
         if classes not in self.ways:
             joint = self.joint
-            if any(not group.identical for group in joint.groups):
+            if any(not group.identical for group in joint.groups) or (joint.layouts is not None and joint.abstraction is not None):
                 self.ways[classes] = None
             else:
                 holds = joint.abstraction.holds if joint.abstraction is not None else None
@@ -123,8 +126,7 @@ class _CompiledProgram:
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
         """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
-        targets = [leaves[i]._inner if type(leaves[i]) in VALUES else leaves[i] for i, _ in self.written]
-        written = {memory_of(t) for t in targets}
+        written = {memory_of(t) for i, _ in self.written for t in flattened(unwrap(leaves[i]))}
         for i in self.at_risk:
             if memory_of(saved[i]) in written:
                 saved[i] = saved[i].clone()
@@ -152,6 +154,9 @@ class _CompiledProgram:
             metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
             changed = [leaves[i] for i in boundary.backward_written]
             node = CompiledBackward(call.targets, metas, backward, saved, versions, changed)
+            if backward.watch is not None:
+                node.watched = backward.watch.of(leaves, outs)
+                node.parts = {t: parts_of(outs[i]) for i, t in tangents}
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
         if self.written:  # new values have the new geometry
@@ -268,7 +273,7 @@ class Recipe:
         joint.module.recompile()
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
         n = len(joint.boundary.inputs)
-        static = [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
+        static = joint.in_graph([*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)])
         if static and self.partition is not default_partition:
             options["static_lifetime_input_indices"] = static
         cache = self.cache or default_cache()

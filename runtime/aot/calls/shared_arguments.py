@@ -26,6 +26,11 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
     """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
     for group in groups:
         what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
+        if group.parts_of and not group.identical:
+            raise RuntimeError(
+                f"Encountered aliased inputs that are mutated in the graph, but one of them is a tensor subclass. This is not supported "
+                f"today: parts of a {group.parts_of} share memory ({what}), and the program writes to it. Pass a clone."
+            )
         if group.members[-1] >= n_arguments:
             raise RuntimeError(f"{what} share memory, and the program writes to it. Pass them all as arguments.")
         if group.identical:

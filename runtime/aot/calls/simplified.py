@@ -22,6 +22,7 @@ from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
 from ..cache.cuts import Cache
 from ..capture.closed_over import modules_of
+from ..capture.subclasses import flattened, layout_of
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
@@ -52,7 +53,8 @@ def plain(x: Any) -> Any:
 
 def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
     """The fake mode of the fake tensors among ``leaves``."""
-    modes = {id(x.fake_mode): x.fake_mode for x in map(plain, leaves) if isinstance(x, FakeTensor)}
+    parts = [part for x in leaves for part in flattened(plain(x))]
+    modes = {id(x.fake_mode): x.fake_mode for x in parts if isinstance(x, FakeTensor)}
     if len(modes) > 1:
         raise AssertionError("the arguments are fake tensors of different fake modes; make them with one mode")
     return next(iter(modes.values()), None)
@@ -62,7 +64,7 @@ def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[obj
     """Refuse a module of fake parameters: there is nothing to run it on."""
     mode = fake_mode_of(arguments)
     for name, t in state.items():
-        if isinstance(plain(t), FakeTensor) and plain(t).fake_mode is not mode:
+        if any(isinstance(part, FakeTensor) and part.fake_mode is not mode for part in flattened(plain(t))):
             raise AssertionError(f"Unexpected fake parameter or buffer {name!r}. Make the module outside of the fake mode.")
 
 
@@ -148,7 +150,7 @@ class OneProgram:
         self.flags = [m.training for m in self.modules]
         self.surroundings = surroundings(True, autocast_enabled())
         self.program = recipe.program(None, entered, Given(mode) if mode is not None else None)
-        if any(isinstance(plain(t), FakeTensor) for t in self.program.joint.closed_over):
+        if any(isinstance(part, FakeTensor) for t in self.program.joint.closed_over for part in flattened(plain(t))):
             raise AssertionError("Unexpected fake tensor: the module closes over one. Pass it as an argument.")
         self.wanted = entered.wanted
         self.expected = [_expected(x) for x in entered.plain] if self.dynamic else []  # after the trace, which may fix sizes
@@ -218,9 +220,11 @@ def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:
 
 
 def _expected(x: Any) -> Any:
-    """What an argument must have in common with its example: of a tensor its dtype, device and those sizes that are no symbols."""
+    """What an argument must have in common with its example: of a tensor its dtype, device, those sizes that are no symbols, and of what
+    it consists."""
     if isinstance(x, torch.Tensor):
-        return x.dtype, x.device, tuple(map(_expected_size, x.shape))
+        layout = layout_of(x, sized=True)
+        return x.dtype, x.device, tuple(map(_expected_size, x.shape)), layout and layout.key
     return None if isinstance(x, SYMBOLIC) else (type(x), x)
 
 
@@ -235,7 +239,9 @@ def _matches(x: Any, expected: Any) -> bool:
         return True
     if not isinstance(x, torch.Tensor):
         return bool(expected == (type(x), x))
-    if len(expected) != 3 or (x.dtype, x.device, x.dim()) != (*expected[:2], len(expected[2])):
+    if len(expected) != 4 or (x.dtype, x.device, x.dim()) != (*expected[:2], len(expected[2])):
+        return False
+    if ((layout := layout_of(x)) and layout.key) != expected[3]:
         return False
     return all(n is None or n == m for n, m in zip(expected[2], x.shape, strict=True))
 
@@ -243,4 +249,5 @@ def _matches(x: Any, expected: Any) -> bool:
 def _described(x: Any) -> str:
     if not isinstance(x, torch.Tensor):
         return repr(x)
-    return f"a tensor of {x.dtype}, shape {list(x.shape)}, strides {list(x.stride())} on {x.device}"
+    what = "tensor" if (layout := layout_of(x)) is None else str(layout)
+    return f"a {what} of {x.dtype}, shape {list(x.shape)}, strides {list(x.stride())} on {x.device}"

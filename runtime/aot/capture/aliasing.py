@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import op_of
+from .subclasses import composed, flattened
 
 LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod:`.peephole`
 
@@ -62,6 +64,16 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     return tuple(i for i, n in enumerate(results[n_results:]) if behind[n] & wanted)
 
 
+def saved_of_results(forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int) -> tuple[int, ...]:
+    """Which of ``results``, each the numbers of several results of ``forward``, may share memory with what comes after all results."""
+    behind = _behind(forward)
+    (returned,) = forward.output_node().args
+    given: Any = returned
+    saved = frozenset[fx.Node]().union(*(behind[n] for n in given[n_results:]))
+    each = [frozenset[fx.Node]().union(*(behind[given[j]] for j in js if isinstance(given[j], fx.Node))) for js in results]
+    return tuple(i for i, own in enumerate(each) if own & saved)
+
+
 def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
     """For each value, the values of whose memory it may be."""
     behind: dict[fx.Node, frozenset[fx.Node]] = {}
@@ -80,7 +92,8 @@ class Group:
 
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
     elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
-    one of them requires grad.
+    one of them requires grad. ``parts_of``: the class of one of them that consists of several tensors, if parts of it share memory with one
+    another or with another argument. Then there are no places.
     """
 
     members: tuple[int, ...]
@@ -89,6 +102,7 @@ class Group:
     length: int
     places: tuple[Place, ...]
     base_place: Place | None = None
+    parts_of: str = ""
 
     @property
     def differentiated(self) -> bool:
@@ -118,6 +132,8 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
     by_storage: dict[int, list[int]] = {}
     for i, t in enumerate(tensors):
         if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+            if composed(t):
+                return _sharing_of_parts(tensors)
             by_storage.setdefault(t.untyped_storage()._cdata, []).append(i)
     if len(by_storage) == len(tensors):
         return ()
@@ -126,6 +142,23 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
         if len(numbers) > 1:
             found += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
     return tuple(found)
+
+
+def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
+    """As :func:`sharing`, where some tensors consist of others."""
+    parts = [(i, part) for i, t in enumerate(tensors) for part in flattened(t)]
+    found: list[Group] = []
+    for group in sharing([part for _, part in parts]):
+        members = [parts[p][0] for p in group.members]
+        once = tuple(dict.fromkeys(members))
+        made = [tensors[i] for i in once]
+        kind = next((type(t).__name__ for t in made if composed(t)), "")
+        if not kind:
+            found.append(dataclasses.replace(group, members=once))
+            continue
+        identical = len(once) == len(members) and all(t is made[0] for t in made)
+        found.append(Group(once, identical, 0, 0, (), parts_of=kind))
+    return tuple(dict.fromkeys(found))
 
 
 def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:

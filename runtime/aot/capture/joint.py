@@ -18,8 +18,8 @@ from ...func.trace import Trace
 from ...func.tracing import module_of, trace_flat
 from .aliasing import Group
 from .boundary import Boundary
-from .primals import refuse_subclasses
 from .program import Program
+from .subclasses import Layouts, count, flattened, layout_of, numbers, refuse_opaque
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Joint:
     are what ``boundary`` says.
 
     ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that share memory; those that are not one tensor
-    have a common base.
+    have a common base. ``layouts``: of what the values of the program consist; None if they are plain tensors. A value that consists of
+    others is one primal, result or gradient for ``boundary``, and as many in the graph as it has parts.
     """
 
     module: fx.GraphModule
@@ -38,9 +39,27 @@ class Joint:
     closed_over: tuple[torch.Tensor, ...] = ()
     groups: tuple[Group, ...] = ()
 
+    layouts: Layouts | None = None
+
     @property
     def n_forward(self) -> int:
-        return self.boundary.n_forward
+        """How many results of the graph are not gradients."""
+        return self.boundary.n_forward if self.layouts is None else count(self.layouts.results)
+
+    @property
+    def n_primals(self) -> int:
+        """How many placeholders of the graph are no tangents."""
+        return len(self.boundary.inputs) if self.layouts is None else count(self.layouts.primals)
+
+    def in_graph(self, primals: Sequence[int]) -> Sequence[int]:
+        """The numbers of the placeholders of these primals."""
+        return primals if self.layouts is None else numbers(self.layouts.primals, primals)
+
+    def whole_primals(self) -> Sequence[tuple[int, int]]:
+        """For each primal that is one placeholder: its number, and that of the placeholder."""
+        if self.layouts is None:
+            return [(i, i) for i in range(self.n_primals)]
+        return [(i, numbers(self.layouts.primals, [i])[0]) for i, layout in enumerate(self.layouts.primals) if layout is None]
 
 
 def joint_graph(
@@ -65,20 +84,29 @@ def joint_graph(
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents.
     """
-    refuse_subclasses([*inputs, *bases])
+    for t in inputs:
+        refuse_opaque(t)
+    abstract = dynamic or abstraction is not None
+    layouts = [layout_of(t, abstract) for t in inputs]
+    if whole and any(layout is not None for layout in layouts):
+        kinds = ", ".join(dict.fromkeys(layout.kind.__name__ for layout in layouts if layout is not None))
+        raise RuntimeError(
+            f"a {kinds} is among the inputs, and an exported graph takes plain tensors. Export a function of what it consists of."
+        )
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
-        program = Program(trace, f, differentiate, groups, bases, lift, whole, loss)
+        program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss)
         programs.append(program)
         return program.results(traced)
 
-    names = [f"primals_{i + 1}" for i in range(len(inputs))]
-    abstract = dynamic or abstraction is not None
+    given = [part for t in inputs for part in flattened(t)]
+    names = [f"primals_{i + 1}" for i in range(len(given))]
     with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(
-            run, inputs, dynamic=dynamic, decompositions=decompositions, names=names, fixed_sizes=not abstract, abstraction=abstraction
+            run, given, dynamic=dynamic, decompositions=decompositions, names=names, fixed_sizes=not abstract, abstraction=abstraction
         )
     (program,) = programs
     module = module_of(graph, attributes, "Joint")
-    return Joint(module, program.boundary, program.out_spec, level.abstraction, tuple(program.primals.outside), tuple(groups))
+    closed_over = tuple(program.primals.outside)
+    return Joint(module, program.boundary, program.out_spec, level.abstraction, closed_over, tuple(groups), program.layouts)

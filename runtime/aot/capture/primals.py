@@ -6,28 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...func.functionalize import Chain, FunctionalLevel, FunctionalValue
+from ...func.provenance import here
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
-from ...session.tensor import dispatches, unwrap
+from ...session.tensor import unwrap
 from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
 from .aliasing import Group
 from .boundary import Input, ViewStep
 from .joint_level import JointLevel
-
-
-def refuse_subclasses(tensors: Sequence[Any]) -> None:
-    for t in tensors:
-        if isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) and dispatches(type(t)):
-            raise RuntimeError(
-                f"a {type(t).__name__} is among the arguments or closed-over tensors: a subclass of torch.Tensor that handles its own ATen "
-                "calls. This is not supported today. Compile a function of the tensors that it consists of."
-            )
+from .subclasses import Layout, composed, count, flattened, layout_of, refuse_opaque
 
 
 class Primals:
@@ -35,8 +27,8 @@ class Primals:
     that the program closes over.
 
     ``recording``: whether gradients may be wanted. ``values``: per primal what the program sees. ``edges``: per primal where its gradient
-    goes, as long as nothing writes to it. ``memories``: by id of a memory, the number of the primal whose it is. ``outside``: the tensors
-    that the program closes over.
+    goes, as long as nothing writes to it. ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by id of a
+    memory, the number of the primal whose it is. ``outside``: the tensors that the program closes over.
     """
 
     def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
@@ -48,14 +40,16 @@ class Primals:
         self.flags: list[bool] = []
         self.values: list[Any] = []
         self.edges: list[Any] = []
+        self.layouts: list[Layout | None] = []
         self.memories: dict[int, int] = {}
         self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
         self.versions: list[tuple[torch.Tensor, int]] = []  # of tensors from outside: the dispatcher counts the writes of the trace
 
-    def enter(self, t: Any, flag: bool) -> Any:
-        """A further primal as the program sees it. ``flag``: whether its gradient is wanted."""
+    def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
+        """A further primal as the program sees it. ``flag``: whether its gradient is wanted. ``layout``: that of ``t``."""
         self.flags.append(flag)
+        self.layouts.append(layout)
         if not isinstance(t, torch.Tensor):
             self.values.append(t)
             self.edges.append(None)
@@ -91,18 +85,31 @@ class Primals:
 
     def from_outside(self, t: torch.Tensor) -> Any:
         """What the program sees in place of ``t``, which it closes over."""
+        refuse_opaque(unwrap(t))
+        if composed(t):
+            self._refuse_made_inside(t)
         if not t.is_inference():
             self.versions.append((t, t._version))
         with _disable_current_modes():
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
-            refuse_subclasses([plain])
+            self.versions += [(part, part._version) for part in flattened(plain) if part is not plain and not part.is_inference()]
             flag = self.recording and t.requires_grad
             self.outside.append(t)
             return self._further(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
 
+    def _refuse_made_inside(self, t: Any) -> None:
+        if any(isinstance(part, Value) and part._level.number for part in flattened(t)):
+            raise RuntimeError(
+                f"the program makes a {type(t).__name__} of tensors that it computes, and the derivative ends there. Make it outside of "
+                f"the compiled function and pass it as an argument, or return the tensors and make it of them.{here()}"
+            )
+
     def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
         """A further primal, after those that there are. ``fixed``: its sizes are constants of the graph."""
-        return self.enter(self.trace.input(plain, f"primals_{len(self.values) + 1}", fixed), flag)
+        first = count(self.layouts) + 1
+        layout = layout_of(plain)
+        traced = [self.trace.input(part, f"primals_{i}", fixed) for i, part in enumerate(flattened(plain), first)]
+        return self.enter(traced[0] if layout is None else layout.rebuilt(iter(traced)), flag, layout)
 
     def close(self) -> None:
         self.tape.close()
@@ -165,6 +172,9 @@ class Primals:
                 "the program is called under no_grad, and writes to an argument or a tensor that it closes over inside enable_grad(). Call "
                 "it with grad mode, so that the write can have a history, or write outside of enable_grad()."
             )
+        layout, new = self.layouts[i], layout_of(self.read(v))
+        if (layout and layout.key) != (new and new.key):
+            raise RuntimeError(f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}")
         entered = self.edges[i]
         seen = edge is not None and (entered is None or edge[0] is not entered[0])
         return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)

@@ -21,21 +21,25 @@ from .closed_over import ClosedOver
 from .outputs import Computed, leaf_of, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE
+from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .surroundings import without_autocast
 from .tangents import mark
 
 
 class Program:
-    """One run. ``boundary`` and ``out_spec`` are known after it. The arguments are those of :func:`.joint.joint_graph`."""
+    """One run. ``boundary``, ``out_spec`` and ``layouts`` are known after it. The arguments are those of :func:`.joint.joint_graph`;
+    ``given``: the layouts of the inputs. ``layouts``: None if there are plain tensors alone."""
 
     boundary: Boundary
     out_spec: pytree.TreeSpec
+    layouts: Layouts | None
 
     def __init__(
         self,
         trace: Trace,
         f: Callable[..., Any],
         differentiate: Sequence[bool],
+        given: Sequence[Layout | None],
         groups: Sequence[Group],
         bases: Sequence[torch.Tensor],
         lift: bool,
@@ -43,8 +47,11 @@ class Program:
         loss: int | None,
     ) -> None:
         self.trace = trace
+        trace.leaves_classes = lift
         self.f = f
         self.differentiate = differentiate
+        self.given = given
+        self.tangents: list[Layout | None] = []
         self.bases = bases
         self.lift = lift
         self.whole = whole
@@ -56,13 +63,13 @@ class Program:
     def results(self, traced: Sequence[Any]) -> list[Any]:
         """The results of the graph, as traced values."""
         primals, functional = self.primals, self.functional
-        for t, flag in zip(traced, self.differentiate, strict=True):
-            primals.enter(t, flag)
+        for t, flag, layout in zip(rebuilt(self.given, traced), self.differentiate, self.given, strict=True):
+            primals.enter(t, flag, layout)
         try:
             with functional.mode:
                 primals.join(self.bases)
                 with torch.set_grad_enabled(primals.recording), HOOKS.suspended():  # hooks around a call see what the call saves
-                    outs, self.out_spec = self._run(primals.values[: len(traced)])
+                    outs, self.out_spec = self._run(primals.values[: len(self.given)])
             results, roots = self._results_of(outs)
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
             before = self._writes(returned)
@@ -70,9 +77,12 @@ class Program:
                 grads = self._gradients(roots)
             self._refuse_writes_outside()
             changed = self._written_since(before, returned)
-            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=self._why_once(outs))
-            news = [primals.read(primals.entered[i]) for i in changed]
-            return [*results, *(None if g is None else primals.read(g) for g in grads), *news]
+            gradients = [None if g is None else primals.read(g) for g in grads]
+            gradients += [primals.read(primals.entered[i]) for i in changed]
+            self.layouts = Layouts.of(primals.layouts, results, self.tangents, gradients, self.trace.abstraction is not None)
+            once = self._why_once(outs) or ("" if self.layouts is None else "a tensor subclass is among its arguments or results")
+            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=once)
+            return [part for t in (*results, *gradients) for part in flattened(t)]
         finally:
             primals.close()
 
@@ -97,7 +107,7 @@ class Program:
             results.append(traced)
             if edge is None or self.loss is not None:
                 return None
-            roots.append((edge, self._tangent(traced, len(roots) + 1)))
+            roots.append((edge, self._tangent(traced)))
             return len(roots) - 1
 
         inputs = tuple(primals.record(i, add) for i in range(len(primals.values)))
@@ -110,11 +120,17 @@ class Program:
             roots.append((primals.edge(v), self._ones_like(v)))
         return results, roots
 
-    def _tangent(self, like: Any, number: int) -> Any:
-        """A placeholder for the cotangent of ``like``."""
-        placeholder = self.trace.late_input(like, f"tangents_{number}")
-        mark(placeholder._node)
-        return self.functional.wrap(placeholder)
+    def _tangent(self, like: Any) -> Any:
+        """A value for the cotangent of ``like``: a placeholder, or what consists of several."""
+        if composed(like) and not like.is_contiguous():  # a call makes a cotangent contiguous
+            like = like.contiguous()
+        layout = layout_of(like, self.trace.abstraction is not None)
+        first = count(self.tangents) + 1
+        placeholders = [self.trace.late_input(part, f"tangents_{i}") for i, part in enumerate(flattened(like), first)]
+        for placeholder in placeholders:
+            mark(placeholder._node)
+        self.tangents.append(layout)
+        return self.functional.wrap(placeholders[0] if layout is None else layout.rebuilt(iter(placeholders)))
 
     def _ones_like(self, v: Any) -> Any:
         value = self.primals.functional_value(v)

@@ -1,0 +1,269 @@
+"""Tensors that consist of other tensors: a graph takes and gives the plain tensors inside.
+
+    x = TwoTensor(a, b)      # a class with __torch_dispatch__, __tensor_flatten__ and __tensor_unflatten__
+    compiled(x)              # the graph takes a and b; results are TwoTensor again
+
+While a program is traced, an instance that holds traced values stands for ``x``. It lies between functionalize and trace. So writes, views
+and derivatives are those of the whole tensor. The class turns each call on it into calls on the parts, which the trace records.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ...func.symbols import SYMBOLIC
+from ...seam.levels import Value, levels_of
+from ...session.tensor import dispatches, unwrap
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def composed(t: object) -> bool:
+    """Whether ``t`` is a tensor that consists of others, and no value of a level."""
+    kind = type(t)
+    return kind not in _PLAIN and isinstance(t, torch.Tensor) and not isinstance(t, Value) and is_traceable_wrapper_subclass(t)
+
+
+def refuse_opaque(t: object) -> None:
+    """Refuse a tensor that handles its own calls and does not say what it consists of."""
+    if type(t) in _PLAIN or not isinstance(t, torch.Tensor) or isinstance(t, (FakeTensor, Value)):
+        return
+    kind = type(t)
+    if not dispatches(kind) or composed(t):
+        return
+    raise RuntimeError(
+        f"a {kind.__name__} is among the arguments or closed-over tensors: a subclass of torch.Tensor that handles its own ATen calls. "
+        "Give it __tensor_flatten__ and __tensor_unflatten__, so that a graph can take the tensors that it consists of, or compile a "
+        "function of these tensors."
+    )
+
+
+def flattened(t: Any) -> Iterator[Any]:
+    """The plain tensors of which ``t`` consists, in order. A plain tensor, or what is none, is its own only part."""
+    if composed(t):
+        for part in _parts(t)[1]:
+            yield from flattened(part)
+    else:
+        yield t
+
+
+def _parts(t: Any) -> tuple[list[str], list[Any], Any]:
+    """(names, tensors, context) of a composed tensor."""
+    names, context = t.__tensor_flatten__()
+    parts = [unwrap(getattr(t, name)) for name in names]
+    for name, part in zip(names, parts, strict=True):
+        if not isinstance(part, torch.Tensor):
+            raise TypeError(f"__tensor_flatten__ of {type(t).__name__} names {name!r}, which is a {type(part).__name__} and no tensor")
+        refuse_opaque(part)
+    return list(names), parts, context
+
+
+class Context:
+    """What ``__tensor_flatten__`` says beside names, as it is now: a part of a key. Two are equal if the class says so, by
+    ``__metadata_guard__``, or if their leaves are equal and of the same types."""
+
+    __slots__ = ("kind", "leaves", "spec")
+
+    def __init__(self, kind: type, value: Any) -> None:
+        self.kind = kind
+        leaves, self.spec = pytree.tree_flatten(value)
+        self.leaves = [x if isinstance(x, torch.Tensor) or type(x).__hash__ is not None else copy.deepcopy(x) for x in leaves]
+
+    @property
+    def value(self) -> Any:
+        return pytree.tree_unflatten(self.leaves, self.spec)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Context) or self.kind is not other.kind:
+            return False
+        guard = getattr(self.kind, "__metadata_guard__", None)
+        if guard is not None:
+            return bool(guard(self.value, other.value))
+        return self.spec == other.spec and all(map(_same_leaf, self.leaves, other.leaves))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b) or isinstance(a, torch.Tensor):
+        return False
+    if isinstance(a, (float, complex)):  # 0.0 == -0.0
+        return repr(a) == repr(b)
+    try:
+        return bool(a == b)
+    except (RuntimeError, ValueError):  # the elements of an array
+        return False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor of class ``kind`` is made of its parts.
+
+    ``parts``: per part its own layout, None for a plain tensor. ``size``: numbers, or (part, dimension) where the size is that of a part.
+    ``stride``: numbers, the part whose strides they are, or None for a contiguous tensor.
+    """
+
+    kind: Any
+    names: tuple[str, ...]
+    parts: tuple[Layout | None, ...]
+    context: Context
+    size: tuple[Any, ...]
+    stride: tuple[int, ...] | int | None
+
+    @property
+    def n(self) -> int:
+        """The number of plain tensors."""
+        return sum(1 if part is None else part.n for part in self.parts)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for tensors that are of one class and context, with parts that are."""
+        return self.kind, self.names, self.context, tuple(None if part is None else part.key for part in self.parts)
+
+    def rebuilt(self, tensors: Iterator[Any]) -> Any:
+        """The tensor that consists of the next of ``tensors``."""
+        parts = [next(tensors) if part is None else part.rebuilt(tensors) for part in self.parts]
+        size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
+        stride: Any = self.stride
+        if stride is None:
+            stride = _contiguous(size)
+        elif isinstance(stride, int):
+            stride = parts[stride].stride()
+        inner = dict(zip(self.names, parts, strict=True))
+        return unwrap(self.kind.__tensor_unflatten__(inner, self.context.value, size, stride))
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}={'Tensor' if part is None else part}" for name, part in zip(self.names, self.parts, strict=True))
+        return f"{self.kind.__name__}({inside}; context {self.context})"
+
+
+def layout_of(t: Any, sized: bool = False) -> Layout | None:
+    """The layout of ``t``; None if it does not consist of other tensors. ``sized``: another tensor of this layout may have other sizes.
+    A size is then that of a part if there is one with this number, and else a number."""
+    if not composed(t):
+        return None
+    names, parts, context = _parts(t)
+    kind = type(t)
+    for x in pytree.tree_leaves(context):
+        if isinstance(x, SYMBOLIC) or (isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))):
+            raise RuntimeError(
+                f"the context of a {kind.__name__} depends on sizes or on tensors of the program that is traced, and a graph cannot make "
+                "it. Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
+            )
+    size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(t.shape))
+    stride = _stride(t, parts, sized) if t.layout is torch.strided else None
+    return Layout(kind, tuple(names), tuple(layout_of(p, sized) for p in parts), Context(kind, context), size, stride)
+
+
+def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
+    if not sized and isinstance(n, int):
+        return n
+    places = [(p, d) for p, part in enumerate(parts) if d < part.dim()]  # the same dimension is the likelier place
+    places += [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
+    found = next(((p, e) for p, e in places if _same_number(n, parts[p].shape[e])), None)
+    if found is None and not isinstance(n, int):
+        raise RuntimeError(
+            f"a size of a {kind.__name__} is that of none of its parts, and depends on the sizes of the arguments. Compile it without "
+            "dynamic sizes."
+        )
+    return n if found is None else found
+
+
+def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int | None:
+    own = t.stride()
+    if not sized and all(isinstance(n, int) for n in own):
+        return tuple(own)
+    for p, part in enumerate(parts):
+        if part.layout is torch.strided and part.dim() == t.dim() and all(map(_same_number, own, part.stride())):
+            return p
+    if all(map(_same_number, own, _contiguous(t.shape))):
+        return None
+    if all(isinstance(n, int) for n in own):
+        return tuple(own)
+    raise RuntimeError(
+        f"the strides of a {type(t).__name__} are those of none of its parts, and depend on the sizes of the arguments. Compile it without "
+        "dynamic sizes."
+    )
+
+
+def _same_number(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same for all arguments: numbers, or expressions of the same symbols."""
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return bool(a.node.expr == b.node.expr)
+
+
+def _contiguous(size: Sequence[Any]) -> tuple[Any, ...]:
+    strides: list[Any] = []
+    step: Any = 1
+    for n in reversed(size):
+        strides.insert(0, step)
+        step = step * (n if not isinstance(n, int) else max(n, 1))
+    return tuple(strides)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """The layouts of a joint graph whose program takes or gives composed tensors; None for each plain one. ``gradients``: also of what
+    the backward pass writes."""
+
+    primals: tuple[Layout | None, ...]
+    results: tuple[Layout | None, ...]
+    tangents: tuple[Layout | None, ...]
+    gradients: tuple[Layout | None, ...]
+
+    @classmethod
+    def of(
+        cls,
+        primals: Sequence[Layout | None],
+        results: Sequence[Any],
+        tangents: Sequence[Layout | None],
+        gradients: Sequence[Any],
+        sized: bool,
+    ) -> Layouts | None:
+        """``results`` and ``gradients``: the tensors themselves. None if all are plain."""
+        found = cls(
+            tuple(primals), tuple(layout_of(t, sized) for t in results), tuple(tangents), tuple(layout_of(t, sized) for t in gradients)
+        )
+        every = (*found.primals, *found.results, *found.tangents, *found.gradients)
+        return found if any(layout is not None for layout in every) else None
+
+
+def count(layouts: Sequence[Layout | None]) -> int:
+    """How many plain tensors (or other values) the graph has for values of these layouts."""
+    return sum(1 if layout is None else layout.n for layout in layouts)
+
+
+def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int]:
+    """The numbers in a graph of the plain tensors of values ``wanted``, given the layouts of all values."""
+    starts = [0]
+    for layout in layouts:
+        starts.append(starts[-1] + count((layout,)))
+    return [j for i in wanted for j in range(starts[i], starts[i + 1])]
+
+
+def rebuilt(layouts: Sequence[Layout | None], tensors: Sequence[Any]) -> list[Any]:
+    """The values of these layouts that ``tensors`` are the parts of."""
+    left = iter(tensors)
+    return [next(left) if layout is None else layout.rebuilt(left) for layout in layouts]
+
+
+def names_of_parts(layout: Layout | None) -> list[str]:
+    """What to write after the name of a value for each of its parts: ``.a``, ``.a.b``; nothing for a plain tensor."""
+    if layout is None:
+        return [""]
+    return [f".{name}{rest}" for name, part in zip(layout.names, layout.parts, strict=True) for rest in names_of_parts(part)]
