@@ -17,9 +17,13 @@ from typing import Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..seam.levels import Value
+from ..rules.ops import Op
+from ..seam.keys import reopen_keys
+from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import VALUES
+from ..tape.running import DUALS
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches
 
@@ -66,8 +70,48 @@ _data: Any = Tensor.data
 Subclassed.data = property(_asking(_data.fget), _data.fset, _data.fdel)  # type: ignore[method-assign, assignment]
 
 
+class _BelowTheTape(TorchDispatchMode):
+    """While entered, calls on tensors of the session are recorded nowhere, as torch's tape records nothing inside ``__torch_dispatch__``.
+    Their results are tensors of the session without a history."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        of_session = innermost(args, kwargs) is SESSION
+        if not composes(types):
+            reopen_keys(func)
+            return Level.call(SESSION, func, args, kwargs or {}) if of_session else func(*args, **(kwargs or {}))
+        if not of_session:
+            return NotImplemented  # torch asks the user's class
+        with self:
+            return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
+
+
+@functools.cache
+def _handled_below(func: torch._ops.OpOverload) -> Op:
+    """The op of ``func`` for an instance that handles the call itself."""
+    op = Op(func)
+    kernel = op.kernel
+
+    def unrecorded(*args: Any, **kwargs: Any) -> Any:
+        with _BelowTheTape():  # type: ignore[no-untyped-call]
+            return kernel(*args, **kwargs)
+
+    op.kernel = unrecorded
+    return op
+
+
 class _Wrapper(Subclassed):
     """A value that holds an instance of a class with its own ``__torch_dispatch__``. The two share the attributes that users set."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if SCOPE.levels or DUALS or innermost(args, kwargs) is not SESSION:
+            return Value.__torch_dispatch__(func, types, args, kwargs)
+        reopen_keys(func)
+        return SESSION.call(_handled_below(func), args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         if name in _STATE:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import dropin
@@ -243,6 +244,17 @@ def a_wrapper_requires_grad_only_if_it_is_told() -> Any:
     make = torch.Tensor._make_wrapper_subclass
     made = [make(Wrapper, (2,)), make(Wrapper, (2,), requires_grad=True)]
     return [(type(t).__name__, t.requires_grad, t.shape, t.is_leaf) for t in made]
+
+
+@case
+def parts_that_require_grad_have_no_history_inside_the_class() -> Any:
+    x, w = (TwoTensor(*(torch.ones(2, 2, requires_grad=True) for _ in range(2))) for _ in range(2))
+    y, z = x.view(-1), x * w
+    z.mul_(3)
+    z.view(-1).add_(1)
+    (y.sum() + z.sum()).backward()
+    flags = [(t.requires_grad, t.is_leaf, t._version) for t in (x, y, z, x.a, y.a, z.a)]
+    return flags, [t.detach().tolist() for t in (x.a, z.a, x.grad.a, w.grad.b)], x.a.grad
 
 
 @case
