@@ -7,7 +7,7 @@ from .calls.module import aot_module
 from .calls.simplified import aot_module_simplified
 from .compilers.boxed import make_boxed_compiler, make_boxed_func, nop
 from .compilers.graph_names import get_aot_compilation_context, get_aot_graph_name, get_graph_being_compiled
-from .control_flow.operators import cond, map, scan
+from .control_flow.operators import associative_scan, cond, map, scan, while_loop
 from .explain import Explanation, explain
 from .exporting.flat_export import aot_export_joint_simple, aot_export_module
 from .exporting.program import export
@@ -24,6 +24,7 @@ __all__ = [
     "aot_function",
     "aot_module",
     "aot_module_simplified",
+    "associative_scan",
     "cache_clear",
     "cache_info",
     "compiled_function",
@@ -42,4 +43,5 @@ __all__ = [
     "min_cut_rematerialization_partition",
     "nop",
     "scan",
+    "while_loop",
 ]

@@ -179,6 +179,9 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx that this level's rule made."""
+    value = entering()  # also here: an inner transform may hold a tensor from outside, which no call has met
+    if value is not None:
+        args = tuple(map(value, args))
     level = _innermost(args)
     if level is None:
         return run_forward(cls, args)

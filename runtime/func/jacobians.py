@@ -22,8 +22,11 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     total = sum(sizes)
     out, start = [], 0
     for t, n in zip(tensors, sizes, strict=True):
-        b = t.new_zeros(total, n)
-        b.diagonal(-start).fill_(1)
+        if type(start) is int:
+            b = t.new_zeros(total, n)
+            b.diagonal(-start).fill_(1)
+        else:  # a symbol, which `diagonal` would take for its present value
+            b = (torch.arange(total, device=t.device).unsqueeze(1) - start == torch.arange(n, device=t.device)).to(t.dtype)
         out.append(b.view(total, *t.shape))
         start += n
     return out

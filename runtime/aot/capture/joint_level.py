@@ -15,6 +15,7 @@ from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Node
 from ...tape.values import edge_of
+from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN
 
 
@@ -47,7 +48,8 @@ class JointLevel(GradLevel):
         if edge is None:
             self.derivatives.setdefault(node, NONE)
         else:
-            self.derivatives[node] = OWN if isinstance(edge[0], FunctionNode) else OF_THE_OP
+            own = isinstance(edge[0], FunctionNode) and not issubclass(edge[0]._forward_cls, ControlFlow)
+            self.derivatives[node] = OWN if own else OF_THE_OP
         return v
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import DIFFERENTIABLE, op_of
-from ..control_flow.operators import transformable
+from ..control_flow.registered import transformable
 from .boundary import Boundary
 
 DERIVATIVE = "derivative"

@@ -6,10 +6,10 @@ it can be applied to it as to a function of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -19,21 +19,48 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
 from ...func.functionalize import FunctionalLevel, FunctionalValue
-from ...func.symbols import Given
+from ...func.provenance import Provenance, here, line_of
+from ...func.symbols import SYMBOLIC, Given
 from ...func.trace import Trace
 from ...func.tracing import module_of, run_trace
 from ...rules.ops import INPLACE, op_of
 from ...seam import factories
 from ...seam.level_mode import EnteringMode
-from ...seam.levels import Value, bottom
+from ...seam.levels import Value, bottom, innermost
+
+
+class Piece(NamedTuple):
+    """A function to capture. ``what``: its name in errors. ``run`` takes tensors and returns a pytree.
+
+    ``contiguous``: its arguments and results are laid out one after the other, as the carry of a loop must be, whose results are arguments.
+    ``copies``: a result that shares memory with an argument or another result is copied. Without it such a result is refused.
+    """
+
+    what: str
+    run: Callable[..., Any]
+    contiguous: int = 0
+    copies: bool = False
 
 
 @dataclass(frozen=True)
 class Branch:
-    """``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function returns."""
+    """``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function returns. ``constants``: its leaves, a tensor
+    as ``Ellipsis``."""
 
     module: fx.GraphModule
     spec: pytree.TreeSpec | None = None
+    constants: tuple[Any, ...] = ()
+
+    def returned(self, tensors: Sequence[Any]) -> Any:
+        """What the function returns, of the tensors among it."""
+        assert self.spec is not None
+        rest = iter(tensors)
+        return pytree.tree_unflatten([next(rest) if c is ... else c for c in self.constants], self.spec)
+
+    def results(self) -> list[fx.Node]:
+        """The nodes of the tensors that the graph returns."""
+        found: Any = self.module.graph.output_node().args[0]
+        return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 class ControlFlow(Function):
@@ -41,9 +68,19 @@ class ControlFlow(Function):
 
 
 class _BranchLevel(FunctionalLevel):
-    """The functionalize level of a branch, whose calls are captured."""
+    """The functionalize level of a branch, whose calls are captured. ``given``: the tensors that it must not write to."""
 
-    __slots__ = ()
+    __slots__ = ("given", "what")
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.given: list[FunctionalValue] = []
+
+    def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
+        if any(v._store.memory is g._store.memory for g in self.given):
+            raise RuntimeError(f"{self.what} writes to a tensor that it is given or closes over. Let it return the new value.{here()}")
+        super().write(v, new, counted)
 
 
 @rule(_BranchLevel)
@@ -51,17 +88,18 @@ def _refuse_function(level: _BranchLevel, cls: FunctionClass, args: tuple[Any, .
     if issubclass(cls, ControlFlow):
         return run_forward(cls, args)
     raise RuntimeError(
-        f"{cls.__name__}.apply inside a branch of cond: a branch is captured as ATen calls, which would lose the backward of a custom "
-        "Function. Apply it before or after cond."
+        f"{cls.__name__}.apply inside {level.what}, which is captured as ATen calls. They would lose the backward of a custom Function. "
+        f"Apply it before or after.{here()}"
     )
 
 
-class _Entering(EnteringMode):
+class Entering(EnteringMode):
     """Exchanges tensors from outside of a branch for its arguments. What a branch does under ``no_grad`` has no history afterwards."""
 
-    def __init__(self, first: int, known: dict[int, Any], enter: Callable[[torch.Tensor], Any]) -> None:
+    def __init__(self, what: str, first: int, functional: int, known: dict[int, Any], enter: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.first = first  # number of the level of the branch's trace
+        self.what = what
+        self.first, self.functional = first, functional  # numbers of the levels of the branch: its trace and its functionalize level
         self.known = known
         self.enter = enter
         self.recording = torch.is_grad_enabled()
@@ -78,70 +116,139 @@ class _Entering(EnteringMode):
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the branch's text
         args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
+        found = innermost(args, kwargs)
+        if found is not None and found.number > self.functional:
+            with self:  # a transform inside the branch, whose rule may meet tensors from outside: a tangent, a cotangent
+                return Value.__torch_dispatch__(func, types, args, kwargs)
         out = func(*args, **kwargs)
         if not self.recording or torch.is_grad_enabled():
             return out
         if op_of(func).kind is INPLACE:
-            raise RuntimeError("a branch of cond writes under no_grad. Compute a new tensor instead.")
+            raise RuntimeError(f"{self.what} writes under no_grad. Compute a new tensor instead.{here()}")
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, out)
 
 
-def captured(f: Callable[..., Any], operands: Sequence[Any], spec: pytree.TreeSpec, outside: list[torch.Tensor]) -> Branch:
-    """``f`` of the tree ``spec`` of ``operands``, as a function of ``operands`` and of ``outside``.
+def captured(pieces: Sequence[Piece], operands: Sequence[Any]) -> tuple[list[Branch], list[torch.Tensor]]:
+    """``pieces`` as functions of ``operands`` and of the tensors that any of them closes over, which are returned, too.
 
-    ``outside`` grows by the tensors that ``f`` closes over. ``RuntimeError`` if ``f`` writes to a tensor that it is given.
+    ``RuntimeError`` with the line of a write to a tensor that a piece is given.
     """
-    mode = _fake_mode([*operands, *outside])
-    trace = Trace(abstraction=None if mode is None else Given(mode), fixed_sizes=True)
-    functional = _BranchLevel()
-    tensors = [*operands, *outside]
-    out_spec: Any = None
+    outside: list[torch.Tensor] = []
+    found = []
+    for piece in pieces:
+        while True:
+            try:
+                branch = _capture(piece, operands, outside)
+                break
+            except _UnknownSizes as unknown:
+                outside += unknown.carriers()
+        found.append((branch, len(outside)))
+    return [b if n == len(outside) else _capture(p, operands, outside) for p, (b, n) in zip(pieces, found, strict=True)], outside
 
-    def run(_: Trace, *traced: Any) -> list[Any]:
-        nonlocal out_spec
-        values = [functional.wrap(t) for t in traced]
-        given = list(values)
+
+class _UnknownSizes(Exception):
+    """A branch computes with sizes that no tensor that it is given has."""
+
+    def __init__(self, sizes: Sequence[Any]) -> None:
+        self.sizes = sizes
+
+    def carriers(self) -> list[torch.Tensor]:
+        """Empty tensors that have these sizes, from which a graph can read them."""
+        return [torch.empty((size, 0), dtype=torch.bool) for size in self.sizes]
+
+
+class _Sizes(Given):
+    """The fake mode of what is around a branch."""
+
+    def lower(self, size: Any) -> Any:
+        unknown = sorted(size.node.expr.free_symbols - self.symbols.keys(), key=str)
+        if unknown:
+            hints = self.shape_env.backed_var_to_val
+            raise _UnknownSizes([self.shape_env.create_symintnode(s, hint=int(hints[s]) if s in hints else None) for s in unknown])
+        return super().lower(size)
+
+
+def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor]) -> Branch:
+    """``piece`` as a function of ``operands`` and of ``outside``, which grows by the tensors that it closes over."""
+    mode = _fake_mode([*operands, *outside])
+    trace = Trace(abstraction=None if mode is None else _Sizes(mode), fixed_sizes=True, provenance=Provenance())
+    functional = _BranchLevel(piece.what)
+    given = functional.given
+    tensors = [*operands, *outside]
+    spec: Any = None
+    call = here()  # of the operator, for what is found when the piece has returned
+
+    def take(t: torch.Tensor) -> FunctionalValue:
+        with _disable_current_modes():  # else the levels around would see the calls that make an example
+            given.append(functional.wrap(trace.input(example(t, mode, len(given) < piece.contiguous), f"operand_{len(given)}")))
+        return given[-1]
+
+    def run(_: Trace) -> list[Any]:
+        nonlocal spec
+        for t in tensors:
+            take(t)
 
         def enter(t: torch.Tensor) -> Any:
             outside.append(t)
-            with _disable_current_modes():
-                v = functional.wrap(trace.input(example(t, mode), f"operand_{len(given)}"))
-            given.append(v)
-            return v
+            return take(t)
 
         known = {id(t): v for t, v in zip(tensors, given, strict=True)}
-        with functional.mode, _Entering(trace.number, known, enter) as entering:
-            outs, out_spec = pytree.tree_flatten(f(*pytree.tree_unflatten(values[: len(operands)], spec)))
-            outs = [entering.value(o) for o in outs]
-            if any(v._store.memory.generation for v in given):
-                raise RuntimeError("a branch of cond writes to a tensor that it is given or closes over. Let it return the new value.")
-            outs = _apart(outs, given)
+        with functional.mode, Entering(piece.what, trace.number, functional.number, known, enter) as entering:
+            outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
+            outs = _apart(piece, [entering.value(o) for o in outs], given, call)
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
 
     try:
-        examples = [example(t, mode) for t in tensors]
-        run_trace(trace, run, examples, [f"operand_{i}" for i in range(len(tensors))], dispatcher=mode is not None)
+        with _own_draws():
+            run_trace(trace, run, (), (), dispatcher=mode is not None)
     finally:
         functional.close()
     output = trace.graph.output_node()
     results: Any = output.args[0]
-    if not all(isinstance(r, fx.Node) for r in results):
-        raise RuntimeError("a branch of cond returns something that is no tensor. Return tensors; pass other values around it.")
-    output.args = (tuple(results),)
-    return Branch(module_of(trace.graph, trace.attributes, "Branch"), out_spec)
+    output.args = (tuple(r for r in results if isinstance(r, fx.Node)),)
+    constants = tuple(... if isinstance(r, fx.Node) else r for r in results)
+    return Branch(module_of(trace.graph, trace.attributes, "Branch"), spec, constants)
 
 
-def _apart(outs: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """The results, with a copy of each that shares memory with an argument or an earlier result."""
+@contextmanager
+def _own_draws() -> Iterator[None]:
+    """The draws of a capture are not those of a call."""
+    with _disable_current_modes():
+        state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        with _disable_current_modes():
+            torch.set_rng_state(state)
+
+
+def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[Any]:
+    """The results. One that shares memory with an argument or an earlier result is copied or refused. ``call``: its line."""
     seen = {id(v._store.memory) for v in given}
     found = []
-    for o in outs:
+    for i, o in enumerate(outs):
+        if isinstance(o, SYMBOLIC):
+            raise RuntimeError(f"{piece.what} returns a size, which is no tensor. Return tensors; pass other values around it.{call}")
         if isinstance(o, FunctionalValue):
+            if piece.contiguous:
+                o = o.contiguous()
             if id(o._store.memory) in seen:
+                if not piece.copies:
+                    raise RuntimeError(
+                        f"{piece.what} returns a tensor that shares memory with one that it is given, closes over or returns besides "
+                        f"(result {i}). In a graph it is a tensor of its own. Return a .clone() of it.{_made_at(o) or call}"
+                    )
                 o = o.clone()
             seen.add(id(o._store.memory))
         found.append(o)
     return found
+
+
+def _made_at(v: FunctionalValue) -> str:
+    """The line that made ``v``, as the end of an error message. Empty for an argument."""
+    made: Any = v._inner
+    line = line_of(made._node)
+    return "" if line is None else f" It happened at {line}"
 
 
 def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:
@@ -152,13 +259,15 @@ def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:
     return None
 
 
-def example(t: torch.Tensor, mode: FakeTensorMode | None) -> torch.Tensor:
+def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = False) -> torch.Tensor:
     """A plain tensor of the shape of ``t`` as its own level sees it. No branch may depend on its elements."""
     plain = bottom(t)
     if plain.layout is not torch.strided:
         detached: torch.Tensor = plain.detach()
         return detached
     with _disable_current_modes(), mode or nullcontext():
+        if contiguous:
+            return factories.ones(t.shape, dtype=t.dtype, device=t.device)
         if mode is not None:
             return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         extent = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1 if t.numel() else 0

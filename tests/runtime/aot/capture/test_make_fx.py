@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.passes.shape_prop import TensorMetadata
 
 from runtime.aot import aot_function, make_fx, nop
-from runtime.func import grad, hessian, linearize
+from runtime.func import grad, hessian, jacfwd, jacrev, linearize
 from tests.runtime.func.graphs import Net, close, names, node, targets
 
 aten = torch.ops.aten
@@ -469,3 +469,18 @@ def test_graph_passes_of_torch_take_the_module() -> None:
     ShapeProp(module).propagate(x)
     FakeTensorProp(module).propagate(x)
     module.print_readable(print_output=False)
+
+
+def test_jacobians_of_several_arguments_are_right_for_other_sizes() -> None:
+    """The place of an argument in the basis is a sum of sizes."""
+
+    def f(x: Any, w: Any) -> Any:
+        return (x @ w).sin().sum(1)
+
+    w = torch.arange(6.0).view(3, 2) / 6
+    for transform in (jacfwd, jacrev):
+        jacobian = transform(f, (0, 1))
+        graph = make_fx(jacobian, tracing_mode="symbolic")(torch.ones(4, 3), w)
+        for n in (4, 6, 3):
+            x = torch.arange(3.0 * n).view(n, 3) / n
+            torch.testing.assert_close(graph(x, w), jacobian(x, w))

@@ -1,0 +1,220 @@
+"""``cond``: one of two branches by the value of a tensor. Its derivative and its batch are conditions of those of the branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...autograd.function_rules import VmapInfo
+from ...func.grad import vjp
+from ...func.jvp import jvp
+from ...func.provenance import here, line_of
+from ...func.trace import Trace
+from ...rules.ops import DIFFERENTIABLE
+from .branches import Branch, ControlFlow, Piece, captured
+from .lanes import batched, chosen_lanes, of_active_lanes
+from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
+
+_OPERATOR = torch.ops.higher_order.cond
+
+
+def cond(
+    pred: bool | torch.Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] | dict[str, Any] = ()
+) -> Any:
+    """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``, as ``torch.cond``.
+
+    >>> cond(torch.tensor(True), torch.sin, torch.cos, (torch.zeros(2),))
+    tensor([0., 0.])
+
+    ``pred``: a bool, or a tensor of one element. ``operands``: any pytree. Branches may close over tensors and return any pytree. In a
+    trace, and for a batch of conditions, both branches are captured: they must return tensors of the same shapes and dtypes, and other
+    values that are equal. They write to nothing that they are given, return no alias of it, and call no custom Function. ``RuntimeError``
+    with the line otherwise.
+    """
+    if not isinstance(operands, (list, tuple)):
+        raise RuntimeError(
+            f"Expect operands to be a tuple of possibly nested dict/list/tuple that only consists of tensor leaves, but got {operands}"
+        )
+    if isinstance(pred, torch.Tensor) and pred.numel() != 1:
+        raise RuntimeError(f"Expect pred to be bool or single-element tensor, but got {pred}{here()}")
+    return _chosen(pred, true_fn, false_fn, operands)
+
+
+def _chosen(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any], copies: bool = False) -> Any:
+    """``cond``. ``copies``: a result of a branch that shares memory with an operand is copied."""
+    if not isinstance(pred, torch.Tensor) or not unreadable(pred):
+        return (true_fn if bool(pred) else false_fn)(*operands)
+    leaves, spec = pytree.tree_flatten(tuple(operands))
+    at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
+    def of_tensors(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *tensors: f(*pytree.tree_unflatten(replaced(leaves, at, tensors), spec))
+
+    pieces = [Piece("a branch of cond", of_tensors(f), copies=copies) for f in (true_fn, false_fn)]
+    given = [leaves[i] for i in at]
+    (on_true, on_false), outside = captured(pieces, given)
+    _make_alike(on_true, on_false)
+    return on_true.returned(_Cond.apply(pred.reshape(()) if pred.dim() else pred, on_true, on_false, *given, *outside))
+
+
+def _make_alike(a: Branch, b: Branch) -> None:
+    """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both become contiguous: what follows in the
+    graph depends on one."""
+    nodes = [branch.results() for branch in (a, b)]
+    found = [[(list(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in each] for each in nodes]
+    if a.spec != b.spec or a.constants != b.constants or found[0] != found[1]:
+        both = " and ".join(_described(branch) for branch in (a, b))
+        raise RuntimeError(
+            f"the branches of cond return different structures, shapes, dtypes or constants: {both}. Make them alike; "
+            f"return a number that differs as torch.tensor(number).{here()}"
+        )
+    for pair in zip(*nodes, strict=True):
+        if pair[0].meta["val"].layout is torch.strided and pair[0].meta["val"].stride() != pair[1].meta["val"].stride():
+            for branch, n in zip((a, b), pair, strict=True):
+                _copied(branch.module, n)
+
+
+def _described(branch: Branch) -> str:
+    """The results of a branch in words, with their lines."""
+    tensors = []
+    for n in branch.results():
+        value = n.meta["val"]
+        line = line_of(n)
+        where = "" if line is None else f" of {line}"
+        tensors.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}")
+    rest = iter(tensors)
+    return f"({', '.join(next(rest) if c is ... else repr(c) for c in branch.constants)})"
+
+
+def _copied(module: fx.GraphModule, result: fx.Node) -> None:
+    """Let the graph return a contiguous copy of ``result``."""
+    output = module.graph.output_node()
+    with module.graph.inserting_before(output):
+        copy = module.graph.call_function(torch.ops.aten.clone.default, (result,), {"memory_format": torch.contiguous_format})
+    with _disable_current_modes():
+        copy.meta = {**result.meta, "val": result.meta["val"].contiguous()}
+    output.replace_input_with(result, copy)
+    module.recompile()
+
+
+@stands_for(_OPERATOR)
+def chosen(pred: Any, on_true: Any, on_false: Any, operands: Sequence[torch.Tensor]) -> Any:
+    """``torch.ops.higher_order.cond`` for values of any level."""
+    if not isinstance(pred, torch.Tensor) or not unreadable(pred):
+        return (on_true if bool(pred) else on_false)(*operands)
+    if not all(isinstance(f, fx.GraphModule) for f in (on_true, on_false)):
+        return _chosen(pred, on_true, on_false, operands)
+    return _Cond.apply(pred, Branch(on_true), Branch(on_false), *operands)
+
+
+class _Cond(ControlFlow):
+    """One of two branches, by a condition that cannot be read. Takes the condition, the branches and their arguments."""
+
+    @staticmethod
+    def forward(pred: torch.Tensor, on_true: Branch, on_false: Branch, *operands: torch.Tensor) -> Tensors:
+        def again(tensors: Sequence[Any]) -> Tensors:
+            return _Cond.forward(tensors[0], on_true, on_false, *tensors[1:])
+
+        def compute() -> Tensors:
+            return run(on_true if bool(pred) else on_false, operands)  # type: ignore[no-any-return]
+
+        return through_levels((pred, *operands), again, lambda level: _recorded(level, pred, on_true, on_false, operands), compute)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        pred, ctx.on_true, ctx.on_false, *operands = inputs
+        ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
+        ctx.save_for_backward(pred, *operands)
+        ctx.save_for_forward(pred, *operands)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        pred, *operands = ctx.saved_tensors
+        moving = [i for i, t in enumerate(operands) if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 3]]
+        floating = ctx.floating
+
+        def pulled(branch: Branch) -> Callable[..., Any]:
+            def pull(*args: torch.Tensor) -> Any:
+                values, cotangents = args[: len(operands)], args[len(operands) :]
+                return vjp(_of(branch, values, moving, floating), *(values[i] for i in moving))[1](cotangents)
+
+            return pull
+
+        found = _chosen(pred, pulled(ctx.on_true), pulled(ctx.on_false), (*operands, *(grads[i] for i in floating)), copies=True)
+        of_operands = dict(zip(moving, found, strict=True))
+        return (None, None, None, *(of_operands.get(i) for i in range(len(operands))))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        pred, *operands = ctx.saved_tensors
+        moving = [i for i, t in enumerate(tangents[3:]) if t is not None]
+        floating = ctx.floating
+
+        def pushed(branch: Branch) -> Callable[..., Any]:
+            def push(*args: torch.Tensor) -> Any:
+                values, moved = args[: len(operands)], args[len(operands) :]
+                return jvp(_of(branch, values, moving, floating), tuple(values[i] for i in moving), moved)[1]
+
+            return push
+
+        given = (*operands, *(tangents[3 + i] for i in moving))
+        found = dict(zip(floating, _chosen(pred, pushed(ctx.on_true), pushed(ctx.on_false), given, copies=True), strict=True))
+        return tuple(found.get(i) for i in range(len(ctx.on_true.results())))
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], pred: Any, on_true: Branch, on_false: Branch, *operands: Any) -> Any:
+        dims = in_dims[3:]
+        if in_dims[0] is None:
+            results = _chosen(pred, batched(on_true, info, dims), batched(on_false, info, dims), operands, copies=True)
+            return results, (0,) * len(results)
+
+        def of_lanes(branch: Branch, mask: torch.Tensor) -> Tensors:
+            given = of_active_lanes(mask, operands, dims)
+            results: Tensors = batched(branch, info, (0,) * len(given))(*given)
+            return results
+
+        where_true, where_false = pred.reshape(-1), pred.reshape(-1).logical_not()
+        if not unreadable(pred):
+            if bool(where_true.all()):
+                return (found := of_lanes(on_true, where_true)), (0,) * len(found)
+            if bool(where_false.all()):
+                return (found := of_lanes(on_false, where_false)), (0,) * len(found)
+        results = chosen_lanes(where_true, of_lanes(on_true, where_true), of_lanes(on_false, where_false))
+        return results, (0,) * len(results)
+
+
+def _of(branch: Branch, values: Sequence[Any], moving: Sequence[int], floating: Sequence[int]) -> Callable[..., Any]:
+    """The results ``floating`` of ``branch`` as a function of its arguments ``moving``, the others being ``values``."""
+
+    def f(*some: torch.Tensor) -> Tensors:
+        outs = run(branch, replaced(values, moving, some))
+        return tuple(outs[i] for i in floating)
+
+    return f
+
+
+def replaced(values: Sequence[Any], at: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    found = list(values)
+    for i, v in zip(at, new, strict=True):
+        found[i] = v
+    return found
+
+
+def _recorded(trace: Trace, pred: Any, on_true: Branch, on_false: Branch, operands: Sequence[Any]) -> Tensors:
+    """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a trace on real tensors, their values."""
+    given = [trace.lower_output(t) for t in (pred, *operands)]
+    modules = [trace.attribute(b.module, name) for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))]
+    with _disable_current_modes():
+        if trace.abstraction is None:
+            branches = (transformable(on_true.module), transformable(on_false.module))
+            outs = chosen(trace.lowered(pred), *branches, trace.lowered_args(operands))
+        else:
+            outs = abstract_results(trace, on_true, operands)
+    noted: Tensors = trace.noted(_OPERATOR, (given[0], *modules, tuple(given[1:])), tuple(outs))
+    return noted

@@ -1,0 +1,331 @@
+"""``while_loop``: a function applied as long as another one says so. Its derivatives and its batch are loops.
+
+    while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))
+
+A graph has one call of ``torch.ops.higher_order.while_loop``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+
+from ...autograd.function_rules import VmapInfo
+from ...func.grad import vjp
+from ...func.jvp import jvp
+from ...func.provenance import here, line_of
+from ...func.trace import Trace
+from ...rules.ops import DIFFERENTIABLE
+from ...seam.level_mode import LevelMode
+from ...seam.levels import levels_of
+from .branches import Branch, ControlFlow, Piece, captured
+from .conditions import replaced
+from .lanes import batched, chosen_lanes, draws, of_active_lanes
+from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
+
+_OPERATOR = torch.ops.higher_order.while_loop
+
+
+def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, from ``carry = carried_inputs`` on. As torch's ``while_loop``.
+
+    >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), torch.ones(2)))
+    (tensor(3), tensor([8., 8.]))
+
+    ``carried_inputs``: a tuple of pytrees. ``cond_fn`` returns a bool, or a boolean tensor of one element. ``body_fn`` returns a tuple like
+    ``carried_inputs``. In a trace, and where the condition differs within a batch, both are captured. Then the carry consists of tensors,
+    whose shapes and dtypes stay, and neither function writes to what it is given, returns an alias of it or calls a custom Function.
+    ``RuntimeError`` with the line otherwise.
+
+    A loop with an ``int`` in its carry runs in Python, so its condition must not depend on traced tensors. The reverse derivative of a loop
+    that a graph has as one call keeps no steps: it computes the carry before each step again, from the start.
+    """
+    if not isinstance(carried_inputs, (tuple, list)):
+        raise RuntimeError(f"carried_inputs must be a tuple or list, got {type(carried_inputs)}")
+    return _repeated(cond_fn, body_fn, tuple(carried_inputs))
+
+
+def _repeated(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carry: tuple[Any, ...], copies: bool = False) -> tuple[Any, ...]:
+    """``while_loop``. ``copies``: a result that shares memory with the carry is copied."""
+    leaves, spec = pytree.tree_flatten(carry)
+    of_tensors = all(isinstance(x, torch.Tensor) for x in leaves)
+    if of_tensors and (in_trace() or any(isinstance(level, Trace) for x in leaves for level in levels_of(x))):
+        return _captured(cond_fn, body_fn, leaves, spec, copies)
+    ran = False
+    while True:
+        go_on = cond_fn(*carry)
+        if isinstance(go_on, torch.Tensor):
+            if go_on.numel() != 1 or go_on.dtype is not torch.bool:
+                raise _no_boolean(go_on, here())
+            if unreadable(go_on):
+                if not of_tensors:
+                    raise RuntimeError(
+                        "while_loop: the condition depends on a traced tensor, and the carry has a value that is no tensor. A graph would "
+                        f"keep its present value. Carry a number as a tensor, torch.tensor(0).{here()}"
+                    )
+                return _captured(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
+        if not bool(go_on):
+            return carry if ran else pytree.tree_map_only(torch.Tensor, torch.clone, carry)
+        carry = _next(body_fn, carry, spec)
+        ran = True
+
+
+def _no_boolean(found: Any, where: str) -> RuntimeError:
+    got = f"{found.dtype}{list(found.shape)}" if isinstance(found, torch.Tensor) else repr(found)
+    return RuntimeError(f"while_loop: cond_fn must return a boolean scalar tensor or a boolean but got {got}.{where}")
+
+
+def _next(body_fn: Callable[..., Any], carry: tuple[Any, ...], spec: pytree.TreeSpec) -> tuple[Any, ...]:
+    """The carry after one step. Raise if it has another structure or other shapes or dtypes."""
+    found = body_fn(*carry)
+    new = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    leaves, new_spec = pytree.tree_flatten(new)
+    check_carry(pytree.tree_leaves(carry), spec, leaves, new_spec)
+    return new
+
+
+def check_carry(
+    old: Sequence[Any], spec: Any, new: Sequence[Any], new_spec: Any, nodes: Sequence[fx.Node] = (), what: str = "while_loop"
+) -> None:
+    """Raise unless the carry after a step is like that before it. ``nodes``: those of ``new`` in a graph."""
+    if len(old) != len(new):
+        raise RuntimeError(f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. Return a new value for each.{here()}")
+    for i, (a, b) in enumerate(zip(old, new, strict=True)):
+        kinds = [(list(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x) for x in (a, b)]
+        if kinds[0] != kinds[1]:
+            line = line_of(nodes[i]) if i < len(nodes) else None
+            where = here() if line is None else f" It happened at {line}"
+            raise RuntimeError(
+                f"{what}: body_fn returns {kinds[1]} for value {i} of the carry, which is {kinds[0]}. Keep shape and dtype.{where}"
+            )
+    if spec != new_spec:
+        raise RuntimeError(
+            f"{what}: body_fn returns the structure {new_spec}, the carry has {spec}. Return a tuple like the carry.{here()}"
+        )
+
+
+def in_trace() -> bool:
+    return any(isinstance(mode, LevelMode) and isinstance(mode.level, Trace) for mode in _get_current_dispatch_mode_stack())
+
+
+def _captured(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: pytree.TreeSpec, copies: bool
+) -> tuple[Any, ...]:
+    n, call = len(leaves), here()
+
+    def go_on(*flat: Any) -> Any:
+        found = cond_fn(*pytree.tree_unflatten(flat, spec))
+        if not (isinstance(found, torch.Tensor) and found.numel() == 1 and found.dtype is torch.bool):
+            raise _no_boolean(found, call)
+        return (found.reshape(()),)
+
+    def step(*flat: Any) -> Any:
+        found = body_fn(*pytree.tree_unflatten(flat, spec))
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    pieces = (Piece("the condition of while_loop", go_on, n, True), Piece("the body of while_loop", step, n, copies))
+    leaves = [entered(t) for t in leaves]
+    (condition, body), outside = captured(pieces, leaves)
+    assert body.spec is not None
+    new = iter(body.results())
+    check_carry(leaves, spec, [next(new).meta["val"] if c is ... else c for c in body.constants], body.spec, body.results())
+    carry: tuple[Any, ...] = pytree.tree_unflatten(_While.apply(_number_alone(condition), body, n, *leaves, *outside), spec)
+    return carry
+
+
+def entered(t: torch.Tensor) -> torch.Tensor:
+    """A value of the carry as the graph takes it: contiguous, and in a trace one of its own."""
+    if in_trace() and not any(isinstance(level, Trace) for level in levels_of(t)):
+        return t.clone(memory_format=torch.contiguous_format)
+    return t.contiguous() if t.layout is torch.strided else t
+
+
+def _number_alone(condition: Branch) -> Branch:
+    """The condition as torch's operator takes it: a graph that returns a tensor and no tuple."""
+    output = condition.module.graph.output_node()
+    output.args = (condition.results()[0],)
+    condition.module.recompile()
+    return condition
+
+
+@stands_for(_OPERATOR)
+def chosen_loop(condition: Any, body: Any, carried: Sequence[Any], rest: Sequence[Any], mutated_arg_indices: str = "") -> Any:
+    """``torch.ops.higher_order.while_loop`` for values of any level."""
+    given = (*carried, *rest)
+    graphs = isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule)
+    if graphs and all(isinstance(x, torch.Tensor) for x in given) and (in_trace() or any(map(unreadable, given))):
+        return _While.apply(Branch(condition), Branch(body), len(carried), *given)
+    return _repeated(lambda *c: condition(*c, *rest), lambda *c: body(*c, *rest), tuple(carried), copies=True)
+
+
+def _steps(condition: Branch, body: Branch, carried: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, ...]:
+    return _repeated(lambda *c: run(condition, (*c, *rest)), lambda *c: run(body, (*c, *rest)), tuple(carried), copies=True)
+
+
+class _While(ControlFlow):
+    """A loop whose condition cannot be read. Takes the condition, the body, the length of the carry, the carry and the other arguments."""
+
+    @staticmethod
+    def forward(condition: Branch, body: Branch, n: int, *operands: torch.Tensor) -> Tensors:
+        def again(tensors: Sequence[Any]) -> Tensors:
+            return _While.forward(condition, body, n, *tensors)
+
+        def compute() -> Tensors:
+            return _steps(condition, body, operands[:n], operands[n:])
+
+        return through_levels(operands, again, lambda level: _recorded(level, condition, body, n, operands), compute)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.condition, ctx.body, ctx.n, *operands = inputs
+        ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
+        ctx.save_for_backward(*operands)
+        ctx.save_for_forward(*operands)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        n, floating = ctx.n, ctx.floating
+        operands = ctx.saved_tensors
+        carried, rest = operands[:n], operands[n:]
+        wanted = [i for i, t in enumerate(rest) if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + i]]
+
+        def step(*carry: torch.Tensor) -> Tensors:
+            return run(ctx.body, (*carry, *rest))  # type: ignore[no-any-return]
+
+        def counted(k: torch.Tensor, *carry: torch.Tensor) -> Tensors:
+            return (k + 1, *step(*carry))
+
+        start = torch.zeros((), dtype=torch.int64)
+        count = _repeated(lambda k, *c: run(ctx.condition, (*c, *rest)), counted, (start, *carried), copies=True)[0]
+
+        def back(k: torch.Tensor, *state: torch.Tensor) -> Tensors:
+            k = k - 1
+            before = _repeated(lambda j, *c: j < k, counted, (start, *carried), copies=True)[1:]
+
+            def f(*some: torch.Tensor) -> Tensors:
+                given = replaced(before, floating, some[: len(floating)])
+                outs = run(ctx.body, (*given, *replaced(rest, wanted, some[len(floating) :])))
+                return tuple(outs[i] for i in floating)
+
+            cotangents, sums = state[: len(floating)], state[len(floating) :]
+            pulled = vjp(f, *(before[i] for i in floating), *(rest[i] for i in wanted))[1](cotangents)
+            return (k, *pulled[: len(floating)], *(a + b for a, b in zip(sums, pulled[len(floating) :], strict=True)))
+
+        zeros = [torch.zeros_like(rest[i]) for i in wanted]
+        found = _repeated(lambda k, *state: k > 0, back, (count, *(grads[i] for i in floating), *zeros), copies=True)[1:]
+        gradients: list[Any] = [None] * len(operands)
+        gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], found)
+        return (None, None, None, *gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        n, floating = ctx.n, ctx.floating
+        operands = ctx.saved_tensors
+        carried, rest = operands[:n], operands[n:]
+        moved = [i for i, t in enumerate(tangents[3 + n :]) if t is not None]
+        directions = [tangents[3 + n + i] for i in moved]
+
+        def step(*state: torch.Tensor) -> Tensors:
+            carry, along = state[:n], state[n:]
+
+            def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
+                given = replaced(carry, floating, some[: len(floating)])
+                outs = run(ctx.body, (*given, *replaced(rest, moved, some[len(floating) :])))
+                return tuple(outs[i] for i in floating), outs
+
+            primals = (*(carry[i] for i in floating), *(rest[i] for i in moved))
+            _, pushed, outs = jvp(f, primals, (*along, *directions), has_aux=True)
+            return (*outs, *pushed)
+
+        along = [torch.zeros_like(carried[i]) if tangents[3 + i] is None else tangents[3 + i] for i in floating]
+        results = _repeated(lambda *state: run(ctx.condition, (*state[:n], *rest)), step, (*carried, *along), copies=True)
+        found = dict(zip(floating, results[n:], strict=True))
+        return tuple(found.get(i) for i in range(n))
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], condition: Branch, body: Branch, n: int, *operands: Any) -> Any:
+        size = info.batch_size
+        dims = [None if d is None else 0 for d in in_dims[3:]]
+        varying, each_stops = _varying(condition, body, n, dims, info.randomness == "different" and (draws(body) or draws(condition)))
+        dims[:n] = [0 if v else None for v in varying]
+        carried = [
+            t if d is None or given is not None else t.expand(size, *t.shape)
+            for t, d, given in zip(operands[:n], dims, in_dims[3:], strict=False)
+        ]
+        rest = operands[n:]
+        step = batched(body, info, dims, dims[:n])
+        if not each_stops:
+            unbatched = [t if d is None else t.select(0, 0) for t, d in zip(operands, dims, strict=True)][n:]
+            results = _repeated(
+                lambda *c: run(condition, (*(t if d is None else t.select(0, 0) for t, d in zip(c, dims, strict=False)), *unbatched)),
+                lambda *c: step(*c, *rest),
+                tuple(carried),
+                copies=True,
+            )
+            return results, tuple(dims[:n])
+
+        goes_on = batched(_as_tuple(condition), info, dims)
+        each = batched(body, info, (0,) * len(dims))
+
+        def go_on(active: torch.Tensor, *carry: torch.Tensor) -> torch.Tensor:
+            return active.any()
+
+        def masked(active: torch.Tensor, *carry: torch.Tensor) -> Tensors:
+            new = chosen_lanes(active, each(*of_active_lanes(active, (*carry, *rest), dims)), carry)
+            return (active & goes_on(*new, *rest)[0], *new)
+
+        results = _repeated(go_on, masked, (goes_on(*carried, *rest)[0], *carried), copies=True)[1:]
+        return results, (0,) * n
+
+
+def _as_tuple(condition: Branch) -> Branch:
+    """The condition as a branch with one result in a tuple."""
+    graph = fx.Graph()
+    graph.output((graph.graph_copy(condition.module.graph, {}),))
+    return Branch(fx.GraphModule(condition.module, graph))
+
+
+def _varying(condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool) -> tuple[list[bool], bool]:
+    """Which values of the carry differ within a batch at some step, and whether the condition does. If it does, all of them differ."""
+    varying = [d is not None or all_vary for d in dims]
+    needs = [_needed(body, r) for r in body.results()]
+    while True:
+        new = [v or any(varying[j] for j in needs[i]) for i, v in enumerate(varying[:n])]
+        if new == varying[:n]:
+            break
+        varying[:n] = new
+    stops = all_vary or any(varying[j] for j in _needed(condition, condition.results()[0]))
+    return ([True] * n if stops else varying[:n]), stops
+
+
+def _needed(branch: Branch, result: fx.Node) -> set[int]:
+    """The numbers of the arguments that ``result`` may depend on."""
+    placeholders = [n for n in branch.module.graph.nodes if n.op == "placeholder"]
+    seen: set[fx.Node] = set()
+    stack = [result]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.all_input_nodes)
+    return {i for i, p in enumerate(placeholders) if p in seen}
+
+
+def _recorded(trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[Any]) -> Tensors:
+    """One call in the graph of ``trace``."""
+    given = [trace.lower_output(t) for t in operands]
+    modules = [trace.attribute(b.module, name) for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))]
+    with _disable_current_modes():
+        if trace.abstraction is None:
+            inner = trace.lowered_args(operands)
+            outs = chosen_loop(transformable(condition.module), transformable(body.module), inner[:n], inner[n:])
+        else:
+            outs = abstract_results(trace, body, operands)
+    noted: Tensors = trace.noted(_OPERATOR, (*modules, tuple(given[:n]), tuple(given[n:])), tuple(outs))
+    return noted

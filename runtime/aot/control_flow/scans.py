@@ -1,0 +1,319 @@
+"""Loops over the elements of tensors: ``map``, ``scan`` and ``associative_scan``.
+
+A graph has the calls of every step. With ``unroll=False``, and where the length is a symbol, it has one call of torch's operator ``scan``.
+Its derivatives and its batch are scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...autograd.function_rules import VmapInfo
+from ...func.grad import vjp
+from ...func.jvp import jvp
+from ...func.provenance import here
+from ...func.trace import Trace
+from ...func.vmap import vmap
+from ...rules.ops import DIFFERENTIABLE
+from ...seam.levels import levels_of
+from .branches import Branch, ControlFlow, Piece, captured
+from .conditions import replaced
+from .lanes import batched
+from .loops import check_carry, entered, in_trace
+from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable
+
+_OPERATOR = torch.ops.higher_order.scan
+
+
+def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) -> Any:
+    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``, stacked. As ``map`` of torch's control flow.
+
+    >>> map(lambda x, y: x.sum() * y, torch.ones(3, 2), torch.tensor(2.0))
+    tensor([4., 4., 4.])
+
+    ``unroll``: as that of :func:`scan`. ``RuntimeError`` for an empty first dimension.
+    """
+
+    def step(carry: tuple[()], x: Any) -> tuple[tuple[()], Any]:
+        return carry, f(x, *args)
+
+    return _scanned(step, (), xs, 0, False, unroll)[1]
+
+
+def scan(
+    combine_fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    *,
+    dim: int = 0,
+    reverse: bool = False,
+    unroll: bool | None = None,
+) -> tuple[Any, Any]:
+    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and the ``y``, stacked. As torch's ``scan``.
+
+    >>> scan(lambda total, x: (total + x, total + x), torch.tensor(0), torch.tensor([1, 2, 3]))
+    (tensor(6), tensor([1, 3, 6]))
+
+    ``unroll``: whether a graph has the calls of every step. False: it has one call of torch's operator, and the carry keeps its shapes and
+    dtypes. None: False where the length is a symbol. ``dim`` is where ``y`` is stacked, too, if it has so many dimensions.
+    ``RuntimeError`` for an empty dimension.
+    """
+    return _scanned(combine_fn, init, xs, dim, reverse, unroll)
+
+
+def associative_scan(
+    combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+) -> Any:
+    """The partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1), x2)``, … along ``dim``. As torch's
+    ``associative_scan``.
+
+    >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]), 0)
+    tensor([ 1,  3,  6, 10])
+
+    ``combine_fn`` takes two pytrees like ``xs`` and returns one; it must be associative. It is called on many elements at once, some
+    ``2 log2(length)`` times. With ``combine_mode="pointwise"`` it acts on each element of a tensor alone. With ``"generic"`` it gets
+    slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for an empty dimension.
+    """
+    if combine_mode not in ("pointwise", "generic"):
+        raise ValueError(f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}")
+    flat, spec = pytree.tree_flatten(xs)
+    moved = [x.movedim(dim, 0) for x in flat]
+    _length(moved)
+    if reverse:
+        moved = [x.flip(0) for x in moved]
+
+    def combined(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        def f(*both: torch.Tensor) -> list[torch.Tensor]:
+            trees = (pytree.tree_unflatten(half, spec) for half in (both[: len(flat)], both[len(flat) :]))
+            out, out_spec = pytree.tree_flatten(combine_fn(*trees))
+            if out_spec != spec:
+                raise RuntimeError(f"associative_scan: combine_fn returns the structure {out_spec}, its arguments have {spec}{here()}")
+            return out
+
+        return f(*a, *b) if combine_mode == "pointwise" else list(vmap(f)(*a, *b))
+
+    found = _prefixes(combined, moved)
+    return pytree.tree_unflatten([(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec)
+
+
+def _prefixes(combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Pairs of neighbours are combined, which gives every other result. The others follow from these by one step each."""
+    n = xs[0].shape[0]
+    if n < 2:
+        return list(xs)
+    odd = _prefixes(combined, combined([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
+    rest = [x[2::2] for x in xs]
+    even = combined([y[: (n - 1) // 2] for y in odd], rest) if n > 2 else rest
+    evens = [torch.cat([x[:1], e]) for x, e in zip(xs, even, strict=True)]
+    return [_interleaved(e, o) for e, o in zip(evens, odd, strict=True)]
+
+
+def _interleaved(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
+    pairs = torch.stack([even[: odd.shape[0]], odd], dim=1).flatten(0, 1)
+    return torch.cat([pairs, even[odd.shape[0] :]])
+
+
+def _scanned(step: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reverse: bool, unroll: bool | None) -> tuple[Any, Any]:
+    flat, spec = pytree.tree_flatten(xs)
+    if not flat:
+        return init, []
+    moved = [x.movedim(dim, 0) for x in flat]
+    length = _length(moved)
+    of_tensors = all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init))
+    whole = unroll is False or (unroll is None and not isinstance(length, int))
+    if whole and of_tensors and (in_trace() or any(isinstance(level, Trace) for x in moved for level in levels_of(x))):
+        carry, ys = _captured(step, init, [x.flip(0) for x in moved] if reverse else moved, spec)
+        ys = pytree.tree_map_only(torch.Tensor, lambda y: y.flip(0) if reverse else y, ys)
+    else:
+        carry, each = init, []
+        order = range(length)
+        for i in reversed(order) if reverse else order:
+            carry, y = step(carry, pytree.tree_unflatten([x[i] for x in moved], spec))
+            each.append(y)
+        if reverse:
+            each.reverse()
+        ys = pytree.tree_map(lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each)
+    return carry, pytree.tree_map_only(torch.Tensor, lambda y: y.movedim(0, dim) if dim < y.dim() else y, ys)
+
+
+def _length(xs: Sequence[torch.Tensor]) -> Any:
+    lengths = [x.shape[0] for x in xs]
+    if any(n != lengths[0] for n in lengths) or lengths[0] == 0:
+        raise RuntimeError(f"map and scan take tensors with one length of at least 1, got lengths {lengths}{here()}")
+    return lengths[0]
+
+
+def _captured(step: Callable[[Any, Any], Any], init: Any, xs: Sequence[torch.Tensor], spec: pytree.TreeSpec, copies: bool = False) -> Any:
+    """``step`` along the first dimension of ``xs``, as one call of the graph."""
+    start, init_spec = pytree.tree_flatten(init)
+    n, m = len(start), len(xs)
+    call = here()
+    y_spec: Any = None
+
+    def flat_step(*given: torch.Tensor) -> list[Any]:
+        nonlocal y_spec
+        carry, y = step(pytree.tree_unflatten(given[:n], init_spec), pytree.tree_unflatten(given[n:], spec))
+        new, new_spec = pytree.tree_flatten(carry)
+        if new_spec != init_spec:
+            raise RuntimeError(f"scan: the function returns the carry {new_spec}, which was {init_spec}{call}")
+        ys, y_spec = pytree.tree_flatten(y)
+        return [*new, *ys]
+
+    given = [entered(t) for t in (*start, *xs)]
+    piece = Piece("the function of map" if not n else "the function of scan", flat_step, n, copies)
+    (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
+    nodes = iter(body.results())
+    check_carry(given[:n], None, [next(nodes).meta["val"] if c is ... else c for c in body.constants[:n]], None, body.results(), "scan")
+    found = list(_Scan.apply(body, n, m, *given, *outside))
+    tensors = iter(found)
+    leaves = [next(tensors) if c is ... else c for c in body.constants]
+    return pytree.tree_unflatten(leaves[:n], init_spec), pytree.tree_unflatten(leaves[n:], y_spec)
+
+
+def _along(step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+    """``carry, y = step(carry, x)`` along ``xs``, flat lists all of them. One call in a trace."""
+    spec = pytree.tree_structure(list(xs))
+    if in_trace() or any(isinstance(level, Trace) for x in (*carry, *xs) for level in levels_of(x)):
+        return _captured(step, list(carry), xs, spec, copies=True)  # type: ignore[no-any-return]
+    return _scanned(step, list(carry), list(xs), 0, False, True)
+
+
+@stands_for(_OPERATOR)
+def _of_values(body: Any, init: Sequence[Any], xs: Sequence[Any], rest: Sequence[Any] = ()) -> Any:
+    """``torch.ops.higher_order.scan`` for values of any level."""
+    n = len(init)
+
+    def step(carry: Sequence[Any], x: Sequence[Any]) -> Any:
+        outs = body(*carry, *x, *rest)
+        return list(outs[:n]), list(outs[n:])
+
+    carry, ys = _along(step, init, xs)
+    return (*carry, *ys)
+
+
+@stands_for(torch.ops.higher_order.map_impl)
+def _mapped(body: Any, xs: Sequence[Any], rest: Sequence[Any] = ()) -> Any:
+    """``torch.ops.higher_order.map_impl`` for values of any level."""
+    return _of_values(body, (), xs, rest)
+
+
+class _Scan(ControlFlow):
+    """A scan as one call. Takes the body, the lengths of carry and elements, the carry, the elements and what else the body takes."""
+
+    @staticmethod
+    def forward(body: Branch, n: int, m: int, *operands: torch.Tensor) -> Tensors:
+        def again(tensors: Sequence[Any]) -> Tensors:
+            return _Scan.forward(body, n, m, *tensors)
+
+        def compute() -> Tensors:
+            return _of_values(transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :])  # type: ignore[no-any-return]
+
+        return through_levels(operands, again, lambda level: _recorded(level, body, n, m, operands), compute)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.body, ctx.n, ctx.m, *operands = inputs
+        ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
+        ctx.save_for_backward(*operands)
+        ctx.save_for_forward(*operands)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        n, m, floating = ctx.n, ctx.m, ctx.floating
+        operands = ctx.saved_tensors
+        carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
+        of_carry = [i for i in floating if i < n]
+        wanted = [i for i, t in enumerate(operands) if i >= n and t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + i]]
+        of_xs, of_rest = [i for i in wanted if i < n + m], [i for i in wanted if i >= n + m]
+        moving = [*of_carry, *of_xs, *of_rest]
+        before: Sequence[torch.Tensor] = ()
+        if n:  # the carry before each step
+            before = _along(lambda c, x: (list(run(ctx.body, (*c, *x, *rest))[:n]), list(c)), carried, xs)[1]
+
+        def back(state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+            cotangents, sums = state[: len(of_carry)], state[len(of_carry) :]
+            given = (*each[: n + m], *rest)
+
+            def f(*some: torch.Tensor) -> Tensors:
+                outs = run(ctx.body, replaced(given, moving, some))
+                return tuple(outs[i] for i in floating)
+
+            pulled = vjp(f, *(given[i] for i in moving))[1]((*cotangents, *each[n + m :]))
+            a, b = len(of_carry), len(of_carry) + len(of_xs)
+            return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(pulled[a:b])
+
+        start = [*(grads[i] for i in of_carry), *(torch.zeros_like(operands[i]) for i in of_rest)]
+        elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
+        final, of_each = _along(back, start, [x.flip(0) for x in elements])
+        found = [*final[: len(of_carry)], *(y.flip(0) for y in of_each), *final[len(of_carry) :]]
+        gradients: list[Any] = [None] * len(operands)
+        return (None, None, None, *replaced(gradients, moving, found))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        n, m, floating = ctx.n, ctx.m, ctx.floating
+        operands = ctx.saved_tensors
+        rest = operands[n + m :]
+        moving = [i for i, t in enumerate(tangents[3:]) if t is not None or i in floating[: sum(j < n for j in floating)]]
+        moved = {i: torch.zeros_like(operands[i]) if tangents[3 + i] is None else tangents[3 + i] for i in moving}
+        of_carry, of_xs = [i for i in moving if i < n], [i for i in moving if n <= i < n + m]
+        fixed = [moved[i] for i in moving if i >= n + m]
+        carry_out = [i for i in floating if i < n]
+
+        def step(state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+            given = (*state[:n], *each[:m], *rest)
+
+            def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
+                outs = run(ctx.body, replaced(given, moving, some))
+                return tuple(outs[i] for i in floating), outs
+
+            _, pushed, outs = jvp(f, tuple(given[i] for i in moving), (*state[n:], *each[m:], *fixed), has_aux=True)
+            return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
+
+        carry = [*operands[:n], *(moved[i] for i in of_carry)]
+        final, ys = _along(step, carry, [*operands[n : n + m], *(moved[i] for i in of_xs)])
+        found = dict(zip(floating, [*final[n:], *ys], strict=True))
+        return tuple(found.get(i) for i in range(len(ctx.body.results())))
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any) -> Any:
+        dims = [0 if i < n else d for i, d in enumerate(in_dims[3:])]
+        carry = [t.expand(info.batch_size, *t.shape) if d is None else t for t, d in zip(operands[:n], in_dims[3:], strict=False)]
+        xs = [x if d is None else x.movedim(0, 1) for x, d in zip(operands[n : n + m], dims[n:], strict=False)]
+        rest = operands[n + m :]
+        each = batched(body, info, dims)
+
+        def step(state: Sequence[torch.Tensor], x: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+            outs = each(*state, *x, *rest)
+            return list(outs[:n]), list(outs[n:])
+
+        final, ys = _along(step, carry, xs)
+        return (*final, *ys), (*(0 for _ in final), *(1 for _ in ys))
+
+
+def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any]) -> Tensors:
+    """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map`` without a carry."""
+    given = [trace.lower_output(t) for t in operands]
+    carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
+    module = trace.attribute(body.module, "scan_combine_graph_" if n else "map_body_graph_")
+    inner = trace.lowered_args(operands)
+    with _disable_current_modes():
+        if trace.abstraction is None:
+            outs = _of_values(transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :])
+        else:
+            length = inner[n].shape[0]
+            with trace.abstraction.running():
+                slices = [*inner[:n], *(x[0] for x in inner[n : n + m]), *inner[n + m :]]
+            each = abstract_results(trace, body, slices)
+            with trace.abstraction.running():
+                outs = (*each[:n], *(y.new_empty((length, *y.shape)) for y in each[n:]))
+    if n:
+        noted: Tensors = trace.noted(_OPERATOR, (module, carry, xs, tuple(rest)), tuple(outs))
+        return noted
+    return trace.noted(torch.ops.higher_order.map_impl, (module, xs, rest), tuple(outs))  # type: ignore[no-any-return]
