@@ -106,7 +106,8 @@ def make_fx(
             if functions is not None:
                 stack.enter_context(functions)
             stack.enter_context(_uncached_autocast())
-            run_trace(level, run, flat, placeholders, integers=symbolic, dispatcher=symbolic or pre_dispatch)
+            unknown = [i for i, x in enumerate(flat) if symbolic and type(x) is int]
+            run_trace(level, run, flat, placeholders, unknown=unknown, dispatcher=symbolic or pre_dispatch)
         _structured(level.graph, names, spec, out_spec)
         module = module_of(level.graph, level.attributes, type(f).__name__ if isinstance(f, torch.nn.Module) else _name(f))
         if abstraction is not None and symbolic:

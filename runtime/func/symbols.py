@@ -96,6 +96,7 @@ class Abstraction:
         self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True, static_shapes=not dynamic)
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
+        self.numbers: list[Any] = []  # those of the inputs that are numbers
         self.symbols: dict[Any, Place] = {}
         self.computed: dict[Any, fx.Node] = {}  # by expression
         self._guards: str | None = None
@@ -135,18 +136,27 @@ class Abstraction:
             else:
                 context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim())
                 fake = self.mode.from_tensor(t, symbolic_context=context, source=source)
-        if not fixed:
+        if not fixed and self.dynamic:
             self.inputs.append(fake)
         return fake
 
-    def integer(self, n: int, node: fx.Node) -> Any:
-        """A symbol for the integer input of ``node``."""
-        source = ConstantSource(f"input_{len(self.inputs)}")
-        symbol = self.shape_env.create_symbol(n, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None, do_not_specialize_zero_one=True)
-        size = self.shape_env.create_symintnode(symbol, hint=n, source=source)
-        self.inputs.append(size)
-        self.symbols[symbol] = Place(node, None, size)
-        return size
+    def unknown(self, n: float, node: fx.Node) -> Any:
+        """A symbol for the number that is the input of ``node``, an ``int`` or a ``float``."""
+        source, env = ConstantSource(f"input_{len(self.inputs)}"), self.shape_env
+        if type(n) is float:
+            symbol = env.create_unspecified_symbol(n, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            number = env.create_symfloatnode(symbol, hint=n, source=source)
+        else:
+            symbol = env.create_symbol(n, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None, do_not_specialize_zero_one=True)
+            number = env.create_symintnode(symbol, hint=n, source=source)
+        self.inputs.append(number)
+        self.numbers.append(number)
+        self.symbols[symbol] = Place(node, None, number)
+        return number
+
+    def pinned(self, number: Any) -> bool:
+        """Whether the program has asked for the value of a number that was a symbol, so that the graph is for this value alone."""
+        return bool(number.node.expr.is_number)
 
     def constant(self, t: torch.Tensor, literal: bool = False) -> FakeTensor:
         """A closed-over tensor, or a literal of the program's text. Its sizes are numbers."""
@@ -230,11 +240,11 @@ class Abstraction:
             self._guards = " and ".join(parts)
         return self._guards
 
-    def holds(self, *tensors: torch.Tensor) -> bool:
-        """Whether the graph is right for inputs like ``tensors``."""
+    def holds(self, *inputs: Any) -> bool:
+        """Whether the graph is right for tensors and numbers like ``inputs``: those whose sizes or values are symbols."""
         if self._holds is None:
             self._holds = _compiled_guards(self.guards(), len(self.inputs))
-        return self._holds(*tensors)
+        return self._holds(*inputs)
 
 
 class Given(Abstraction):
@@ -289,7 +299,7 @@ def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
     code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
     lines = [f"    {t}_sizes = {t}.shape" for t in used]
     text = "\n".join([f"def holds({', '.join(f't{i}' for i in range(n))}):", *lines, f"    return bool({code})"])
-    names: dict[str, Any] = dict(SYMPY_INTERP)
+    names: dict[str, Any] = {"math": math, **SYMPY_INTERP}
     exec(compile(text, "<guards of sizes>", "exec"), names)
     holds: Callable[..., bool] = names["holds"]
     return holds

@@ -190,11 +190,11 @@ class Trace(Level):
         self.abstraction.bind(fake, node)
         return self.wrap(fake, node)
 
-    def integer(self, n: int, name: str) -> Any:
-        """A placeholder for an integer whose value is a symbol."""
+    def unknown(self, n: float, name: str) -> Any:
+        """A placeholder for a number whose value is a symbol."""
         assert self.abstraction is not None
         node = self.placeholder(name)
-        symbol = self.abstraction.integer(n, node)
+        symbol = self.abstraction.unknown(n, node)
         self.abstract.describe(node, symbol)
         return symbol
 

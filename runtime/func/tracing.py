@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,16 +28,18 @@ def trace_flat(
     names: Sequence[str] | None = None,
     fixed_sizes: bool = False,
     abstraction: Abstraction | None = None,
+    unknown: Collection[int] = (),
 ) -> tuple[fx.Graph, dict[str, Any], Trace]:
     """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are passed as they are, with a placeholder.
 
     ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``: what makes the abstract values, instead
-    of a new one or of the mode of fake tensors among ``tensors``. Returns the graph, whose output is the list that ``f`` returned, its
+    of a new one or of the mode of fake tensors among ``tensors``. ``unknown``: see :func:`run_trace`.
+    Returns the graph, whose output is the list that ``f`` returned, its
     constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
     level = Trace(abstraction=abstraction, decompositions=decompositions, fixed_sizes=fixed_sizes, provenance=Provenance())
-    run_trace(level, f, tensors, names or [f"arg{i}_1" for i in range(len(tensors))], dispatcher=abstraction is not None)
+    run_trace(level, f, tensors, names or [f"arg{i}_1" for i in range(len(tensors))], unknown=unknown, dispatcher=abstraction is not None)
     return level.graph, level.attributes, level
 
 
@@ -47,18 +49,18 @@ def run_trace(
     inputs: Sequence[Any],
     names: Sequence[str],
     *,
-    integers: bool = False,
+    unknown: Collection[int] = (),
     dispatcher: bool = False,
 ) -> None:
-    """Trace ``f`` at ``level``, see :func:`trace_flat`. ``integers``: whether an ``int`` among ``inputs`` becomes a symbol. ``dispatcher``:
+    """Trace ``f`` at ``level``, see :func:`trace_flat`. ``unknown``: the positions of the numbers that become symbols. ``dispatcher``:
     whether torch's Python dispatcher is on, which has the kernels for symbolic sizes."""
     try:
         given: list[Any] = []
-        for t, name in zip(inputs, names, strict=True):
+        for i, (t, name) in enumerate(zip(inputs, names, strict=True)):
             if isinstance(t, torch.Tensor):
                 given.append(level.input(t, name))
-            elif integers and type(t) is int:
-                given.append(level.integer(t, name))
+            elif i in unknown:
+                given.append(level.unknown(t, name))
             else:
                 node = level.placeholder(name)
                 if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):

@@ -66,7 +66,8 @@ class Backward:
         written = joint.boundary.written
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
         self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
-        self.exposed = (*exposed, *kept)
+        is_tensor = [isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor) for i in self.reread]
+        self.exposed = (*exposed, *(at for at, shows in zip(kept, is_tensor, strict=True) if shows))
         self.watch = None if joint.layouts is None else Watch(joint, forward.graph)
         self._run: Boxed | None = None
         self._differentiable: Callable[..., Any] | None = None

@@ -33,20 +33,23 @@ from ..partition.partitions import Partition, default_partition
 from ..partition.simplify import without_round_trips
 from .arguments import Call, Kind, enter, flatten, of_leaves
 from .backward import Backward, CompiledBackward
-from .guards import Take, guard
+from .guards import Sizes, Take, guard
+from .numbers import Numbers, Pinned, refuse_pinned
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 from .subclasses import of_whole_tensors, parts_of
 
 _grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
 
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
+_SIDES = 4  # how many programs there are for numbers under conditions, such as the sides of a branch, before numbers are constants
 
 
 class _CompiledProgram:
     """One program for one kind of inputs.
 
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
-    ``places``: where the program finds the tensors that it closes over, as far as they have names.
+    ``places``: where the program finds the tensors that it closes over, as far as they have names. ``unknown``: the arguments that are
+    numbers of any value.
     """
 
     __slots__ = (
@@ -62,6 +65,7 @@ class _CompiledProgram:
         "reread",
         "reshaped",
         "sharing",
+        "unknown",
         "ways",
         "written",
     )
@@ -74,9 +78,11 @@ class _CompiledProgram:
         outside: Sequence[Kind],
         shared: tuple[Group, ...] | None,
         places: Sequence[Place],
+        unknown: frozenset[int] = frozenset(),
     ) -> None:
         self.joint = joint
         self.places = places
+        self.unknown = unknown
         self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
         self.backward = backward
         boundary = joint.boundary
@@ -107,10 +113,16 @@ class _CompiledProgram:
                 return None
             call = based
         if joint.abstraction is not None:
-            plain = call.plain if joint.layouts is None else [part for t in call.plain for part in flattened(t)]
-            if not joint.abstraction.holds(*(p for p in plain if isinstance(p, torch.Tensor))):
+            asked = [call.plain[i] for i in self._asked(call.plain)]
+            plain = asked if joint.layouts is None else [part for t in asked for part in flattened(t)]
+            if not joint.abstraction.holds(*plain):
                 return None
         return call if outside is None else call.followed_by(outside)
+
+    def _asked(self, plain: Sequence[Any]) -> list[int]:
+        """The arguments whose sizes or values are symbols of the graph."""
+        sizes = self.joint.abstraction is not None and self.joint.abstraction.dynamic
+        return [i for i, x in enumerate(plain) if i in self.unknown or (sizes and isinstance(x, torch.Tensor))]
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
         """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
@@ -120,7 +132,7 @@ class _CompiledProgram:
             if any(not group.identical for group in joint.groups) or (joint.layouts is not None and joint.abstraction is not None):
                 self.ways[classes] = None
             else:
-                holds = joint.abstraction.holds if joint.abstraction is not None else None
+                holds = None if joint.abstraction is None else Sizes(joint.abstraction.holds, self._asked(given), joint.abstraction.dynamic)
                 self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, recording)
         return self.ways[classes]
 
@@ -196,6 +208,7 @@ def aot_function(
     A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which require grad, and all that is not a
     tensor), each mode of the modules that it calls, and each state of torch's that it may ask for (grad and inference mode, autocast,
     default dtype and device, deterministic algorithms). With ``dynamic`` it is traced once for all sizes for which the same graph is right.
+    A number that changes from call to call is traced once more, for all values for which the same graph is right.
 
     What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to closed-over tensors, changes of their
     geometry, results that are arguments or views, random draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside
@@ -231,9 +244,14 @@ class Recipe:
     keep_primals: bool
     cache: Cache | None = None
 
-    def program(self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None) -> _CompiledProgram:
-        """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace."""
-        joint = self._joint(spec, call, abstraction)
+    def program(
+        self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None, unknown: frozenset[int] = frozenset()
+    ) -> _CompiledProgram:
+        """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace. ``unknown``: the arguments
+        that are numbers of any value. :class:`Pinned` if the program asks for the value of one."""
+        joint = self._joint(spec, call, abstraction, unknown)
+        if unknown:
+            refuse_pinned(joint, unknown)
         outside = enter(joint.closed_over, _grad_enabled(), False)
         assert outside is not None
         shared = None
@@ -243,21 +261,28 @@ class Recipe:
             groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
-                joint = self._joint(spec, call, abstraction, [with_autograd_base(g, call) for g in groups])
+                joint = self._joint(spec, call, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         places = places_of(joint.closed_over, self.fn, self.modules)
-        return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places)
+        return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places, unknown)
 
     def _joint(
-        self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None, groups: Sequence[Group] = ()
+        self,
+        spec: pytree.TreeSpec | None,
+        call: Call,
+        abstraction: Abstraction | None,
+        unknown: frozenset[int],
+        groups: Sequence[Group] = (),
     ) -> Joint:
         f, n = of_leaves(self.fn, spec), len(call.plain)
         based = with_bases(call, groups)
         assert based is not None, "the groups are those of this call"
         given, bases = based.plain[:n], based.plain[n:]
+        if unknown and abstraction is None:
+            abstraction = Abstraction(dynamic=self.dynamic)
         options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
-        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, **options)
+        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         graph = joint.module.graph
@@ -303,29 +328,53 @@ class _Programs:
         self.recent: dict[Kind, tuple[tuple[Take, _CompiledProgram], ...]] = {}
         self._by_key: OrderedDict[Kind, list[_CompiledProgram]] = OrderedDict()
         self._lock = threading.RLock()  # a thread that needs a program waits for another one that makes it
+        self._numbers = Numbers()
         self._warned = False
 
     def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[_CompiledProgram, Call]:
         """The program for a call, made if there is none, and what it takes."""
         recording = _grad_enabled()
-        key = (*around, *entered.kinds)
         with self._lock:
-            known = self._by_key.setdefault(key, [])
-            self._by_key.move_to_end(key)
-            for program in known:
-                call = program.takes(entered, recording)
-                if call is not None:
-                    break
-            else:
-                program = self.recipe.program(spec, entered)
-                known.append(program)
-                call = program.takes(entered, recording)
-                assert call is not None, "a program takes the call that it was made for"
-                self._make_room()
-            way = program.way(given, entered.kinds, recording)
+            found = None
+            while found is None:
+                kinds, unknown = self._numbers.opened(around, entered.kinds)
+                found = self._known(around, kinds, entered, recording) or self._made(around, kinds, spec, entered, recording, unknown)
+            program, call = found
+            way = program.way(given, kinds, recording)
             if way is not None:
                 others = [w for w in self.recent.get(around, ()) if w[0] is not way]
                 self.recent[around] = ((way, program), *others[: _WAYS - 1])
+        return program, call
+
+    def _known(self, around: Kind, kinds: Sequence[Kind], entered: Call, recording: bool) -> tuple[_CompiledProgram, Call] | None:
+        key = (*around, *kinds)
+        for program in self._by_key.get(key, ()):
+            call = program.takes(entered, recording)
+            if call is not None:
+                self._by_key.move_to_end(key)
+                return program, call
+        return None
+
+    def _made(
+        self, around: Kind, kinds: Sequence[Kind], spec: pytree.TreeSpec | None, entered: Call, recording: bool, unknown: frozenset[int]
+    ) -> tuple[_CompiledProgram, Call] | None:
+        """A new program. None if there is none for any values of the numbers ``unknown``; then fewer of them are inputs from now on."""
+        key = (*around, *kinds)
+        try:
+            if unknown and len(self._by_key.get(key, ())) == _SIDES:
+                raise Pinned(unknown)
+            program = self.recipe.program(spec, entered, unknown=unknown)
+        except Exception as e:
+            if not unknown:
+                raise
+            # The trace for these values alone says what is wrong, if anything is.
+            self._numbers.fix(around, entered.kinds, e.positions if isinstance(e, Pinned) else unknown)
+            return None
+        self._by_key.setdefault(key, []).append(program)
+        self._by_key.move_to_end(key)
+        call = program.takes(entered, recording)
+        assert call is not None, "a program takes the call that it was made for"
+        self._make_room()
         return program, call
 
     def _make_room(self) -> None:
@@ -336,8 +385,8 @@ class _Programs:
             name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
             warnings.warn(
                 f"{name} has been compiled for more than {self.LIMIT} kinds of arguments, so programs are dropped and compiled again. "
-                "Every shape is a kind, and so is every value of an argument that is no tensor. Compile with dynamic=True, or pass numbers "
-                "as tensors.",
+                "Every shape is a kind, and so is every value of an argument that is neither a tensor nor a number, or of a number "
+                "that the program compares or uses as a size. Compile with dynamic=True, or pass numbers as tensors.",
                 UserWarning,
                 stacklevel=5,
             )

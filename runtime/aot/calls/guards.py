@@ -16,7 +16,7 @@ Then the general way decides, which may find the same program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,8 +27,18 @@ from ...tape.values import edge_of
 from ..capture.aliasing import Group, sharing
 from ..capture.closed_over import Place
 from .arguments import Call, Kind, kind_of
+from .numbers import in_range
 
 Take = Callable[[Sequence[Any]], Call | None]
+
+
+class Sizes(NamedTuple):
+    """``holds`` of the plain arguments ``asked``: whether their sizes and values are such that the graph is right. ``dynamic``: whether the
+    sizes of arguments are symbols."""
+
+    holds: Callable[..., bool]
+    asked: Sequence[int]
+    dynamic: bool
 
 
 class _Source:
@@ -61,26 +71,24 @@ def guard(
     outside: Sequence[Kind],
     places: Sequence[Place],
     groups: tuple[Group, ...] | None,
-    holds: Callable[..., bool] | None,
+    sizes: Sizes | None,
     recording: bool,
 ) -> Take | None:
     """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
-    ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if that matters. ``holds``: for a program of
-    any size, whether these plain arguments have sizes that it is for. None if the arguments are such that only the general way can tell.
+    ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if that matters. ``sizes``: what
+    must hold of symbols. None if the arguments are such that only the general way can tell.
     """
     source = _Source()
     names = [f"x{i}" for i in range(len(given))]
     source.lines.append(f"if len(given) != {len(given)}: return None")
     if names:
         source.lines.append(f"[{', '.join(names)}] = given")
-    leaves, plain, targets, tensors = [], [], [], []
+    leaves, plain, targets = [], [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
-        inner, target = _argument(source, x, name, kind, holds is not None, recording)
+        inner, target = _argument(source, x, name, kind, sizes is not None and sizes.dynamic, recording)
         leaves.append(name)
         plain.append(inner)
-        if isinstance(x, torch.Tensor):
-            tensors.append(inner)
         if target:
             targets.append(target)
     for t, kind in zip(closed_over, outside, strict=True):
@@ -94,8 +102,8 @@ def guard(
             targets.append(target)
     for place in places:
         source.require(place.condition(source.constant))
-    if holds is not None:
-        source.require(f"{source.constant(holds)}({', '.join(tensors)})")
+    if sizes is not None:
+        source.require(f"{source.constant(sizes.holds)}({', '.join(plain[i] for i in sizes.asked)})")
     if groups is not None:
         source.require(f"sharing([{', '.join(plain)}]) == {source.constant(groups)}")
     all_kinds = source.constant([*kinds, *outside])
@@ -107,6 +115,9 @@ def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, rec
     """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
     wanted = bool(kind[0])
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
+    if not isinstance(x, torch.Tensor) and len(kind) == 2:  # a number of any value
+        source.require(f"{name} - {name} == 0.0" if type(x) is float else f"{source.constant(in_range)}({name})")
+        return name, ""
     if not isinstance(x, torch.Tensor):
         exact = type(x) in (bool, int, str, type(None))  # else equality is not enough: ``0.0 == -0.0``
         source.require(f"{name} == {source.constant(x)}" if exact else f"kind_of({name}, False, {dynamic}) == {source.constant(kind)}")

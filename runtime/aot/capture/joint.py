@@ -75,6 +75,7 @@ def joint_graph(
     whole: bool = False,
     abstraction: Abstraction | None = None,
     loss: int | None = None,
+    unknown: Sequence[int] = (),
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
@@ -82,7 +83,8 @@ def joint_graph(
     ``bases``: the common base of each group that is not one tensor.
     ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
-    ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents.
+    ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
+    numbers whose values are symbols.
     """
     for t in inputs:
         refuse_opaque(t)
@@ -104,7 +106,14 @@ def joint_graph(
     names = [f"primals_{i + 1}" for i in range(len(given))]
     with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(
-            run, given, dynamic=dynamic, decompositions=decompositions, names=names, fixed_sizes=not abstract, abstraction=abstraction
+            run,
+            given,
+            dynamic=dynamic,
+            decompositions=decompositions,
+            names=names,
+            fixed_sizes=not abstract,
+            abstraction=abstraction,
+            unknown=numbers(layouts, unknown),
         )
     (program,) = programs
     module = module_of(graph, attributes, "Joint")

@@ -17,7 +17,7 @@ import runtime
 from runtime import dropin
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.arguments import enter
-from runtime.aot.calls.guards import guard
+from runtime.aot.calls.guards import Sizes, guard
 
 PLAIN: dict[str, Callable[[], Any]] = {
     "plain": lambda: torch.ones(2, 3),
@@ -61,7 +61,7 @@ def test_a_guard_takes_what_has_the_same_kind(recording: bool, dynamic: bool) ->
             a, b = PLAIN[first](), PLAIN[second]()
             made, entered = enter([a], recording, dynamic), enter([b], recording, dynamic)
             assert made is not None and entered is not None
-            take = guard([a], made.kinds, (), (), (), None, (lambda *tensors: True) if dynamic else None, recording)
+            take = guard([a], made.kinds, (), (), (), None, Sizes(lambda *tensors: True, [0], True) if dynamic else None, recording)
             assert take is not None
             taken = take([b])
             if taken is None:
@@ -128,7 +128,7 @@ def test_a_function_holds_a_bounded_number_of_programs() -> None:
         graphs += 1
         return nop(module, inputs)
 
-    f = aot_function(lambda x, n: x * n, compiler)
+    f = aot_function(lambda x, n: x * int(n), compiler)  # which asks for the value of n
     x = torch.ones(2)
     with pytest.warns(UserWarning, match="compiled for more than 64 kinds of arguments"):
         for n in range(80):
