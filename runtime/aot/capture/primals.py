@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...func.functionalize import Chain, FunctionalLevel, FunctionalValue
+from ...func.functionalize import Chain, FunctionalLevel, FunctionalValue, Memory
 from ...func.provenance import here
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
@@ -28,7 +28,8 @@ class Primals:
 
     ``recording``: whether gradients may be wanted. ``values``: per primal what the program sees. ``edges``: per primal where its gradient
     goes, as long as nothing writes to it. ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by id of a
-    memory, the number of the primal whose it is. ``outside``: the tensors that the program closes over.
+    memory, the number of the primal whose it is. ``outside``: the tensors that the program closes over. ``made``: the classes of tensors
+    that the program has made of others, and their memories with the generations at that time.
     """
 
     def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
@@ -44,6 +45,7 @@ class Primals:
         self.memories: dict[int, int] = {}
         self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
+        self.made: list[tuple[str, list[tuple[Memory, int]]]] = []
         self.versions: list[tuple[torch.Tensor, int]] = []  # of tensors from outside: the dispatcher counts the writes of the trace
 
     def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
@@ -86,8 +88,8 @@ class Primals:
     def from_outside(self, t: torch.Tensor) -> Any:
         """What the program sees in place of ``t``, which it closes over."""
         refuse_opaque(unwrap(t))
-        if composed(t):
-            self._refuse_made_inside(t)
+        if composed(t) and any(isinstance(part, Value) and part._level.number for part in flattened(t)):
+            return self._made_inside(t)
         if not t.is_inference():
             self.versions.append((t, t._version))
         with _disable_current_modes():
@@ -97,12 +99,30 @@ class Primals:
             self.outside.append(t)
             return self._further(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
 
-    def _refuse_made_inside(self, t: Any) -> None:
-        if any(isinstance(part, Value) and part._level.number for part in flattened(t)):
+    def _made_inside(self, t: Any) -> Any:
+        """A value for ``t``, which the program has made of tensors that it computes. It has no history, as a leaf in eager mode."""
+        kind = type(t).__name__
+        parts = [part if isinstance(part, Value) and part._level.number else self.from_outside(part) for part in flattened(t)]
+        if any(part.requires_grad for part in parts):
             raise RuntimeError(
-                f"the program makes a {type(t).__name__} of tensors that it computes, and the derivative ends there. Make it outside of "
-                f"the compiled function and pass it as an argument, or return the tensors and make it of them.{here()}"
+                f"the program makes a {kind} of tensors that require grad, and the derivative ends there. Make it outside of the compiled "
+                f"function and pass it as an argument, make it of their detach(), or return the tensors and make it of them.{here()}"
             )
+        layout, found = layout_of(t, self.trace.abstraction is not None), [self.functional_value(part) for part in parts]
+        assert layout is not None
+        with _disable_current_modes():
+            value = self.functional.wrap(layout.rebuilt(iter([self.read(part) for part in parts])))
+        stores = [v._store for v in (value, *found) if v is not None]
+        self.made.append((kind, [(store.memory, store.memory.generation) for store in stores]))
+        return self.tape.wrap(value) if self.recording and value.dtype in DIFFERENTIABLE else value
+
+    def refuse_writes_to_parts(self) -> None:
+        """Refuse a write to a tensor that the program has made of others, or to these: they share memory in eager mode."""
+        for kind, memories in self.made:
+            if any(memory.generation != generation for memory, generation in memories):
+                raise RuntimeError(
+                    f"the program makes a {kind} of tensors, and then writes to it or to them. Write to the tensors before, or to a clone."
+                )
 
     def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
         """A further primal, after those that there are. ``fixed``: its sizes are constants of the graph."""

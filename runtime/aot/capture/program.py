@@ -76,6 +76,7 @@ class Program:
             with functional.mode:
                 grads = self._gradients(roots)
             self._refuse_writes_outside()
+            primals.refuse_writes_to_parts()
             changed = self._written_since(before, returned)
             gradients = [None if g is None else primals.read(g) for g in grads]
             gradients += [primals.read(primals.entered[i]) for i in changed]

@@ -175,6 +175,8 @@ def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
     places = [(p, d) for p, part in enumerate(parts) if d < part.dim()]  # the same dimension is the likelier place
     places += [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
     found = next(((p, e) for p, e in places if _same_number(n, parts[p].shape[e])), None)
+    if found is None and not isinstance(n, int):  # the equality becomes a guard
+        found = next(((p, e) for p, e in places if n == parts[p].shape[e]), None)
     if found is None and not isinstance(n, int):
         raise RuntimeError(
             f"a size of a {kind.__name__} is that of none of its parts, and depends on the sizes of the arguments. Compile it without "
@@ -194,6 +196,9 @@ def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int 
         return None
     if all(isinstance(n, int) for n in own):
         return tuple(own)
+    for p, part in enumerate(parts):  # the equalities become guards
+        if part.layout is torch.strided and part.dim() == t.dim() and all(n == m for n, m in zip(own, part.stride(), strict=True)):
+            return p
     raise RuntimeError(
         f"the strides of a {type(t).__name__} are those of none of its parts, and depend on the sizes of the arguments. Compile it without "
         "dynamic sizes."

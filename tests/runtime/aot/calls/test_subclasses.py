@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, SubclassSymbolicContext
 from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
@@ -140,6 +143,18 @@ def test_draws_of_a_subclass_are_torchs() -> None:
     assert same(compiled(f)(two()), expected)
 
 
+def test_a_program_may_make_a_subclass() -> None:
+    def made(x: Any, w: Any) -> Any:
+        y = TwoTensor(x.detach(), x.detach() * 2)
+        return y * w, y
+
+    for dynamic in (False, True):
+        as_in_torch(made, lambda: [numbers((2, 3)), two(seed=5)], dynamic=dynamic)
+    x = torch.ones(2)
+    y = compiled(lambda x: TwoTensor(x, torch.zeros(2)))(x)
+    assert y.a.data_ptr() == x.data_ptr() and same(y, TwoTensor(torch.ones(2), torch.zeros(2)))
+
+
 # which program a call finds
 
 
@@ -247,6 +262,28 @@ def test_the_one_program_of_a_module_refuses_another_class_by_the_arguments_numb
             run(other)
 
 
+@pytest.mark.parametrize("make", [two, nested])
+def test_examples_of_a_subclass_may_be_fake(make: Any) -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
+    fake = mode.from_tensor(make((4, 5)), source=ConstantSource("x"), symbolic_context=symbolic(make((4, 5))))
+    run: Any = aot_module_simplified(Tupled(torch.nn.Softmax(1)), (fake,), nop)
+    for shape in ((4, 5), (6, 7))[: 2 if make is two else 1]:  # torch fixes the sizes of a part that has parts
+        assert same(run(make(shape))[0], make(shape).softmax(1))
+    for other in (numbers((4, 5)), nested((4, 5)) if make is two else two((4, 5))):
+        with pytest.raises(AssertionError, match="argument 0 is not like its example"):
+            run(other)
+
+
+def symbolic(t: Any) -> Any:
+    """Every size of a subclass and of its parts is a symbol of its own."""
+    sizes: dict[str, Any] = {"dynamic_sizes": [DimDynamic.DYNAMIC] * t.dim()}
+    if not isinstance(t, TwoTensor):
+        return StatelessSymbolicContext(**sizes)
+    return SubclassSymbolicContext(
+        **sizes, tensor_source=ConstantSource("x"), inner_contexts={name: symbolic(getattr(t, name)) for name in ("a", "b")}
+    )
+
+
 # what shares memory
 
 
@@ -323,9 +360,26 @@ def test_a_subclass_that_does_not_say_what_it_consists_of_is_refused_by_name() -
             compiled(f)(*args)
 
 
-def test_a_subclass_that_the_program_makes_is_refused() -> None:
+def test_a_subclass_that_the_program_makes_of_tensors_that_require_grad_is_refused() -> None:
     for f in (lambda x: TwoTensor(x, x * 2) + 1, lambda x: TwoTensor(x, x * 2)):
-        with pytest.raises(RuntimeError, match="the program makes a TwoTensor of tensors that it computes"):
+        with pytest.raises(RuntimeError, match="makes a TwoTensor of tensors that require grad, and the derivative ends there"):
+            compiled(f)(tensor([1.0, 2.0], requires_grad=True))
+
+
+def test_a_write_to_what_the_program_makes_a_subclass_of_is_refused() -> None:
+    def to_whole(x: Any) -> Any:
+        y = TwoTensor(x, x * 2)
+        y.mul_(2)
+        return y + x
+
+    def to_part(x: Any) -> Any:
+        y = TwoTensor(x, x * 2)
+        z = y + 1
+        x.mul_(2)
+        return z + y
+
+    for f in (to_whole, to_part):
+        with pytest.raises(RuntimeError, match="makes a TwoTensor of tensors, and then writes to it or to them"):
             compiled(f)(torch.ones(2))
 
 
