@@ -247,7 +247,8 @@ def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | N
     finally:
         torch._C._set_grad_enabled(was)
     if ctx.dirty_tensors:
-        torch._C._increment_version(ctx.dirty_tensors)  # as torch does: forward may have written without the dispatcher
+        for t in ctx.dirty_tensors:  # as torch does: forward may have written without the dispatcher
+            t.count_write() if isinstance(t, Value) else torch._C._increment_version([t])
     return output, ctx
 
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
 from ..rules import foreach
-from ..rules.ops import FUNCTIONAL, INPLACE, OUT, VIEW, Op, op_of
+from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
@@ -27,43 +27,15 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry
 from ..tape.inplace import METADATA
 from ..tape.values import GradValue, edge_of
+from .functional_forms import defaults_of, functional_of
 from .memory_order import filled, in_order_of_memory
+from .overlap import overlaps, through_copy
 from .scatter import copying_form, put_back
+from .stores import Chain, Pieces, Store, agree
 
 aten = torch.ops.aten
 _dense = torch.ops.aten.is_non_overlapping_and_dense
-_overloads: dict[Any, Any] = {}
-
-
-# For each view op: func, arguments after self, kwargs, output number.
-Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
-
-
-class Memory:
-    """Memory that aliases share: how often it was written to, and the base's value after the last write."""
-
-    __slots__ = ("generation", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.generation = 0
-        self.value = value
-
-
-class Store:
-    """The base of aliases that share a history: its value at generation ``seen``.
-
-    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a write through this store was made with
-    grad mode. ``counter``: the version, in a list that ``detach()`` shares and ``.data`` does not.
-    """
-
-    __slots__ = ("counter", "memory", "recorded", "seen", "value")
-
-    def __init__(self, value: torch.Tensor | None, source: Store | None = None) -> None:
-        self.value = value
-        self.memory: Memory = Memory(value) if source is None else source.memory
-        self.counter: list[int] = [0] if source is None else source.counter
-        self.seen = self.memory.generation if value is not None else -1
-        self.recorded = False
+_UNSAFE = {aten.unsafe_split.Tensor: aten.split.Tensor, aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default}
 
 
 class WrittenBack(NamedTuple):
@@ -100,6 +72,10 @@ class FunctionalValue(Value):
     @property
     def _version(self) -> int:  # type: ignore[override]
         return self._store.counter[0]
+
+    def count_write(self) -> None:
+        super().count_write()
+        self._store.counter[0] += 1
 
     @property
     def data(self) -> Any:
@@ -142,7 +118,10 @@ class FunctionalLevel(Level):
 
     def present(self, store: Store) -> torch.Tensor:
         """The present value of ``store``. Writes through other stores of its memory change the value, and are not in its history."""
-        memory, old = store.memory, store.value
+        memory = store.memory
+        if memory.pieces or memory.part_of is not None:
+            agree(memory, self)
+        old = store.value
         if old is not None and store.seen == memory.generation:
             return old
         value: torch.Tensor
@@ -159,14 +138,14 @@ class FunctionalLevel(Level):
 
     def read(self, v: FunctionalValue) -> torch.Tensor:
         """The present value of ``v``."""
-        generation = v._store.memory.generation
+        memory = v._store.memory
+        if memory.pieces or memory.part_of is not None:
+            agree(memory, self)
+        generation = memory.generation
         if v._seen != generation:
             value = self.present(v._store)
             with torch.set_grad_enabled(not v._unrecorded):  # the result is stored, and the first read may come under no_grad
-                for func, rest, kwargs, which in v._chain:
-                    value = self._view_op(func)(value, *rest, **kwargs)
-                    if which is not None:
-                        value = value[which]
+                value = self.viewed(value, v._chain)
             v._inner = value
             v._seen = generation
         return v._inner
@@ -177,21 +156,18 @@ class FunctionalLevel(Level):
             new = new.to(v.dtype)
         if new.shape != v.shape:
             raise RuntimeError(f"output with shape {list(v.shape)} doesn't match the broadcast shape {list(new.shape)}")
+        self._replace(v, self.put_back(v._chain, self.present(v._store), new), counted)
+
+    def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
+        """Make ``new`` the value of the base of ``v``."""
         store = v._store
         old = self.present(store)
         recorded = torch.is_grad_enabled()
-        if recorded and v._unrecorded and (_has_gradient(old) or _has_gradient(new)):
+        if v._unrecorded and recorded and (_has_gradient(old) or _has_gradient(new)):
             raise RuntimeError(
                 "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Make the view and write to it "
                 "both inside the no_grad block, or both outside."
             )
-        bases = [old]
-        for func, rest, kwargs, which in v._chain[:-1]:
-            out = self._view_op(func)(bases[-1], *rest, **kwargs)
-            bases.append(out if which is None else out[which])
-        for (func, rest, kwargs, which), base in zip(reversed(v._chain), reversed(bases), strict=bool(v._chain)):
-            new = put_back(func, base, new, which, rest, kwargs, self.views)
-        new = _laid_out_as(old, new)
         if not recorded and _has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
                 copied = old.clone()
@@ -202,6 +178,29 @@ class FunctionalLevel(Level):
         store.memory.value = new
         store.memory.generation += 1
         store.seen = store.memory.generation
+
+    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
+        """The view of ``base`` to which ``chain`` leads."""
+        for func, rest, kwargs, which in chain:
+            out = self._view_op(func)(base, *rest, **kwargs)
+            base = out if which is None else out[which]
+        return base
+
+    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """``old`` with ``new`` in the place that ``chain`` shows."""
+        if overlaps(old, chain):
+            return through_copy(old, chain, lambda part: part.copy_(new))
+        bases = [old]
+        for step in chain[:-1]:
+            bases.append(self.viewed(bases[-1], (step,)))
+        for (func, rest, kwargs, which), base in zip(reversed(chain), reversed(bases), strict=bool(chain)):
+            new = put_back(func, base, new, which, rest, kwargs, self.views)
+        return _laid_out_as(old, new)
+
+    def settle(self, stores: Iterable[Store]) -> None:
+        """Bring the memories of ``stores`` to what was written to pieces of them, when the program has returned."""
+        for store in stores:
+            agree(store.memory, self)
 
     def written_back(self, store: Store) -> WrittenBack:
         return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
@@ -228,6 +227,8 @@ class FunctionalLevel(Level):
             return self.valued(func(*args))
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
+        if func in _UNSAFE:
+            return self._unsafe_split(func, args, kwargs)
         if op.kind is INPLACE or op.fills_argument:
             return self._mutate(op, args, kwargs)
         if op.kind is OUT:
@@ -263,12 +264,22 @@ class FunctionalLevel(Level):
         unrecorded = source._unrecorded or not torch.is_grad_enabled()
         return rewrapped(out, lambda t, i: self.wrap(t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)))
 
+    def _unsafe_split(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results of ``unsafe_split``. They share memory with its argument, but a write to one is not in the history of the other."""
+        source = self.own(args[0])
+        values = [self.wrap(t) for t in func(self.read(source), *args[1:], **kwargs)]
+        step = (_UNSAFE[func], tuple(args[1:]), kwargs, None)
+        Pieces(source._store, (*source._chain, step), [v._store.memory for v in values])
+        return values
+
     def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = op.base_name
         if name == "detach_":
             return self._detach(self.own(args[0]))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
+        if name in ("resize_", "resize_as_") and _has_size(args[0], args[1]):
+            return args[0]
         if name in METADATA:
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
@@ -276,6 +287,8 @@ class FunctionalLevel(Level):
         if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
+        if isinstance(args[0], FunctionalValue) and args[0]._chain and overlaps(self.present(args[0]._store), args[0]._chain):
+            return self._write_in_place(op.func, args[0], args, kwargs)
         schema = op.func._schema
         written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
@@ -283,7 +296,7 @@ class FunctionalLevel(Level):
         functional = functional_of(op.func)
         if functional is not None:
             run = in_order_of_memory(functional)
-            results = run(*self.lowered_args(args), **_defaults(op, functional, args), **self.lowered_kwargs(kwargs))
+            results = run(*self.lowered_args(args), **defaults_of(op, functional, args), **self.lowered_kwargs(kwargs))
             results = list(results) if isinstance(results, tuple) else [results]
             own, news = results[:n_own], results[n_own:]
         else:
@@ -299,6 +312,17 @@ class FunctionalLevel(Level):
             self._write_each(target, new)
         returned = self.valued(own) if own else targets[: len(schema.returns)]
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
+
+    def _write_in_place(self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """A write to a value that shows an element of its base several times."""
+        given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
+
+        def write(part: torch.Tensor) -> torch.Tensor:
+            written: torch.Tensor = func(*(part if a is target else g for a, g in zip(args, given, strict=True)), **options)
+            return written
+
+        self._replace(target, through_copy(self.present(target._store), target._chain, write), True)
+        return target
 
     def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
         """Whether two of ``targets`` may share memory, or one with a tensor in a list of ``others``, so that they must be written one after
@@ -366,12 +390,6 @@ def _laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return new
 
 
-def _defaults(op: Op, functional: Any, args: Any) -> dict[str, Any]:
-    """Defaults that the in-place form has and the functional form lacks. Example: ``bernoulli_(p=0.5)``."""
-    missing = functional._schema.arguments[len(args) :]
-    return {a.name: op.defaults[op.positions[a.name]] for a in missing if not (a.has_default_value() or a.kwarg_only)}
-
-
 def _has_history(t: Any) -> bool:
     """Whether ``t`` has a history at an outer level that differentiates."""
     while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
@@ -394,31 +412,6 @@ def _cloned(x: Any) -> Any:
     return [t.clone() for t in x] if isinstance(x, (list, tuple)) else x.clone()
 
 
-def functional_of(func: Any) -> Any:
-    """The overload with the arguments of ``func`` that returns what ``func`` writes, and writes nothing. None if ATen has none."""
-    if func not in _overloads:
-        _overloads[func] = _find_functional(func)
-    return _overloads[func]
-
-
-def _find_functional(func: Any) -> Any:
-    namespace, name = func._schema.name.split("::")
-    base = f"__{name[3:]}" if name.startswith("__i") else name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    wanted = _signature(a for a in func._schema.arguments if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write))
-    for candidate in (base, f"{base}_functional", f"{name}_functional"):
-        packet = getattr(getattr(torch.ops, namespace), candidate, None)
-        for which in packet.overloads() if packet is not None else ():
-            other = getattr(packet, which)
-            pure = op_of(other).kind is FUNCTIONAL and not op_of(other).fills_argument
-            if pure and _signature(other._schema.arguments) == wanted:
-                return other
-    return None
-
-
-def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in arguments]
-
-
 def run_functional(
     f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
@@ -434,6 +427,7 @@ def run_functional(
         with level.mode:
             outs = f(*given)
         results = [level.lowered(o) for o in outs]
+        level.settle((*(s for s in roots if s is not None), *(s for _, s in level.held)))
         changed = [(i, level.written_back(store)) for i, store in enumerate(roots) if store is not None and store.memory.generation]
         outside = [(t, level.written_back(store)) for t, store in level.held if store.memory.generation]
     finally:
@@ -476,6 +470,10 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         return pytree.tree_unflatten(results, out_spec)
 
     return transformed
+
+
+def _has_size(t: torch.Tensor, size: torch.Tensor | Sequence[int]) -> bool:
+    return list(t.shape) == list(size.shape if isinstance(size, torch.Tensor) else size)
 
 
 def _drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:

@@ -17,11 +17,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 aten = torch.ops.aten
 _BERNOULLI = aten.bernoulli.p
+_RANDOM = getattr(aten.random, "from")
 
 
 def in_order_of_memory(functional: Any) -> Callable[..., Any]:
     """``functional``, or for ``bernoulli`` a function that draws as ``bernoulli_`` of its first argument does."""
-    return _bernoulli if functional is _BERNOULLI else functional
+    return _bernoulli if functional is _BERNOULLI else _random_from if functional is _RANDOM else functional
+
+
+def _random_from(target: torch.Tensor, low: int, high: int | None, *, generator: Any = None) -> torch.Tensor:
+    """``random.from`` by ``random.to``: Python source cannot name an overload that is called ``from``, and a graph is printed as source."""
+    drawn: torch.Tensor
+    if high is None:
+        drawn = _RANDOM(target, low, high, generator=generator)
+        return drawn
+    drawn = aten.random.to(target, high - low, generator=generator)
+    return drawn + low if low else drawn
 
 
 def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:

@@ -31,6 +31,7 @@ from ..seam.surgery import refit
 from .abstract_values import AbstractValues
 from .outside import OutsideMemory, private_copy
 from .provenance import Provenance, here
+from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
 
 aten = torch.ops.aten
@@ -46,6 +47,7 @@ class _Facts(NamedTuple):
 
     node_name: str  # as torch's: `add` for `aten.add.Tensor`
     composite: bool
+    draws: bool
     reads: bool  # its result in Python depends on elements
     reshapes: bool  # in place
     may_write: bool
@@ -59,6 +61,7 @@ def _facts(func: Any) -> _Facts:
     return _Facts(
         fx.graph._snake_case(func.overloadpacket.__name__),
         torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd),
+        torch.Tag.nondeterministic_seeded in func.tags or bool(op.record is not None and op.record.draws),
         torch.Tag.data_dependent_output in func.tags,
         torch.Tag.inplace_view in func.tags,
         bool(written) or (op.record is not None and op.record.hidden_writes is not None),
@@ -127,6 +130,7 @@ class Trace(Level):
         "mode",
         "outside",
         "provenance",
+        "random_states",
         "reads",
     )
     what = "trace (make_fx, aot_function or export)"
@@ -152,6 +156,7 @@ class Trace(Level):
         self.constants: dict[int, Any] = {}
         self.held: list[Any] = []  # keeps ids in `constants` valid
         self.outside = OutsideMemory()
+        self.random_states: RandomStates | None = None  # if a program that sets such a state is refused
         self.decompositions = decompositions or {}
         self.abstraction = abstraction
         self.abstract = AbstractValues(None if abstraction is None else abstraction.mode)
@@ -285,6 +290,9 @@ class Trace(Level):
             if self.abstraction is not None:
                 self.abstraction.read_sizes_of(args[0]._node)
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
+        drawing = self.random_states if facts.draws else None
+        if drawing is not None:
+            drawing.check(options.get("generator"))
         if self.abstraction is None:
             out = func(*inner, **options)
         else:
@@ -295,6 +303,8 @@ class Trace(Level):
                 self._refuse_size(func)
             except DataDependentOutputException as e:
                 raise _escape(f"{e.func}") from None
+        if drawing is not None:
+            drawing.note(options.get("generator"))
         node = self.graph.create_node("call_function", func, given, named, name=facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)

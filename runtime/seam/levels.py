@@ -182,6 +182,10 @@ class Value(torch.Tensor):
         super().__init_subclass__(**options)
         VALUES.add(cls)
 
+    def count_write(self) -> None:
+        """Count a write that the dispatcher has not seen."""
+        torch._C._increment_version([self])
+
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
         if requires_grad:

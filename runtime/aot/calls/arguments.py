@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import NestedTensor
+from ...func.overlap import shows_twice
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor
@@ -133,8 +134,9 @@ def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool)
 
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:
-    """The order of the dimensions in memory, and whether there are gaps. None for a contiguous tensor."""
+    """The order of the dimensions in memory, whether there are gaps or overlaps, and whether there are overlaps. None for a contiguous
+    tensor."""
     if x.layout is not _STRIDED or x.is_contiguous():
         return None
     order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))
-    return tuple(order), torch.ops.aten.is_non_overlapping_and_dense(x)
+    return tuple(order), torch.ops.aten.is_non_overlapping_and_dense(x), shows_twice(x)

@@ -178,8 +178,9 @@ class CompiledBackward(Node):
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         saved, backward = self._checked(create_graph), self.backward
+        given = [g is not None for g in grads]
         if create_graph:
-            return self._differentiably(saved, grads)
+            return self._reached(self._differentiably(saved, grads), given)
         n = backward.n_saved
         values = [*saved[:n], *grads]
         task = RUNNING.task
@@ -200,7 +201,14 @@ class CompiledBackward(Node):
         if self.written:
             self._write(results[-len(self.written) :])
             results = results[: -len(self.written)]
-        return results
+        return self._reached(results, given)
+
+    def _reached(self, gradients: Sequence[Any], given: Sequence[bool]) -> Sequence[Any]:
+        """``gradients``, with None for those that no given cotangent reaches."""
+        if all(given):
+            return gradients
+        present = sum(1 << i for i, there in enumerate(given) if there)
+        return [g if bits & present else None for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)]
 
     def _checked(self, create_graph: bool) -> list[Any]:
         """What was saved. Raise if it was freed, or if a part that is needed was written to since."""

@@ -21,7 +21,7 @@ from ...seam.levels import SCOPE
 from ...session.tensor import SESSION, unwrap
 from ...tape.saved import refuse_inference
 from ..cache.cuts import Cache, default_cache
-from ..capture.aliasing import Group, memory_of, sharing
+from ..capture.aliasing import Group, memory_of, overlapping, place_of, sharing
 from ..capture.boundary import write
 from ..capture.closed_over import Place, modules_of, places_of
 from ..capture.joint import Joint, joint_graph
@@ -108,6 +108,8 @@ class _CompiledProgram:
         if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
             return None
         if any(not group.identical for group in joint.groups):
+            if any(place_of(call.plain[g.members[0]]) != g.places[0] for g in joint.groups if len(g.members) == 1):
+                return None
             based = with_bases(call, joint.groups)
             if based is None:
                 return None
@@ -258,7 +260,8 @@ class Recipe:
         if joint.boundary.changes_inputs:
             every = call.followed_by(outside)
             shared = sharing(every.plain)
-            groups = [g for g in shared if any(joint.boundary.inputs[i].written or joint.boundary.inputs[i].reshaped for i in g.members)]
+            changed = [x.written or bool(x.reshaped) for x in joint.boundary.inputs]
+            groups = [g for g in (*shared, *overlapping(every.plain, shared)) if any(changed[i] for i in g.members)]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
                 joint = self._joint(spec, call, abstraction, unknown, [with_autograd_base(g, call) for g in groups])

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ...func.overlap import shows_twice
 from ...session.tensor import Tensor
 from ...tape.values import edge_of
 from ..capture.aliasing import Group, place_of
@@ -25,6 +26,9 @@ from .arguments import Call
 def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
     """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
     for group in groups:
+        if len(group.members) == 1:
+            _refuse_overlapping(group, call, n_arguments)
+            continue
         what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
         if group.parts_of and not group.identical:
             raise RuntimeError(
@@ -42,6 +46,22 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
                 f"{what} share memory, the program writes to it, and one of them requires grad. They are not all views of one tensor that "
                 "were made with grad mode, so the write cannot be a part of its history. Pass one tensor and take views inside."
             )
+
+
+def _refuse_overlapping(group: Group, call: Call, n_arguments: int) -> None:
+    """Refuse a tensor that shows elements several times where a write to it cannot be carried over."""
+    (i,) = group.members
+    if i >= n_arguments:
+        raise RuntimeError(
+            "the program writes to a tensor that it closes over, and that shows an element of its memory several times. Pass it as an "
+            "argument."
+        )
+    base = _autograd_base(group, call)
+    if call.wanted[i] and (base is None or shows_twice(base._inner)):
+        raise RuntimeError(
+            f"argument {i} shows an element of its memory several times, the program writes to it, and it requires grad. It is no view "
+            "of a tensor that was made with grad mode, so the write cannot be a part of its history. Pass that tensor and view it inside."
+        )
 
 
 def with_autograd_base(group: Group, call: Call) -> Group:

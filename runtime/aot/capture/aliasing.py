@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from ...func.functionalize import FunctionalValue
+from ...func.overlap import shows_twice
 from ...rules.ops import op_of
 from .subclasses import composed, flattened
 
@@ -88,7 +90,7 @@ Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset
 
 @dataclass(frozen=True)
 class Group:
-    """Arguments that share memory.
+    """Arguments that share memory, or one argument that shows an element of its memory several times.
 
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
     elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
@@ -177,7 +179,20 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
             each = [tensors[i] for i in members]
             size = each[0].element_size()
             places = tuple(map(place_of, each))
-            found.append(Group(tuple(members), all(t is each[0] for t in each), start // size, (end - start) // size, places))
+            identical = all(t is each[0] for t in each) and not shows_twice(each[0])
+            found.append(Group(tuple(members), identical, start // size, (end - start) // size, places))
+    return found
+
+
+def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Group]:
+    """A group for each of ``tensors`` that shows an element of its memory several times and is in no group of ``shared``."""
+    known = {i for group in shared for i in group.members}
+    found = []
+    for i, t in enumerate(tensors):
+        if i not in known and isinstance(t, torch.Tensor) and not composed(t) and shows_twice(t):
+            start, end = _span(t)
+            size = t.element_size()
+            found.append(Group((i,), False, start // size, (end - start) // size, (place_of(t),)))
     return found
 
 
@@ -185,3 +200,18 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that lie between the first and the last element of ``t``."""
     first, last = int(t.storage_offset()), sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return first * t.element_size(), (first + last + 1) * t.element_size()
+
+
+def refuse_written_pieces(returned: Sequence[FunctionalValue], arguments: Iterable[FunctionalValue]) -> None:
+    """Refuse a result that shares memory with an argument or with another result, and of which a graph gives the new value alone."""
+    arguments = list(arguments)
+    for v in returned:
+        memory = v._store.memory
+        if memory.part_of is None or not memory.generation:
+            continue
+        whole = memory.whole
+        if any(t._store.memory is not memory and t._store.memory.whole is whole for t in (*arguments, *returned)):
+            raise RuntimeError(
+                "the program writes to memory that an argument or another result shares with a result of unsafe_split or unsafe_chunk, and "
+                "returns that. Return a clone of it, or use split or chunk."
+            )

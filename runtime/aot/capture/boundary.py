@@ -183,7 +183,8 @@ class Boundary:
     ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
     computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
     that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
-    ``once``: why the program has no second derivative, or empty.
+    ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
+    the bits of a number.
     """
 
     inputs: tuple[Input, ...]
@@ -192,6 +193,7 @@ class Boundary:
     repeated: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
     once: str = ""
+    reach: tuple[int, ...] = ()
 
     @property
     def written(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value
 from ...session.tensor import SESSION
@@ -26,7 +27,7 @@ from ...session.tensor import SESSION
 class ClosedOver(EnteringMode):
     """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor.
 
-    ``found``: those tensors, in the order in which the program met them. Generators from outside have their state back afterwards.
+    ``found``: those tensors, in the order in which the program met them.
     """
 
     def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
@@ -34,16 +35,8 @@ class ClosedOver(EnteringMode):
         self.enter = enter
         self.found: list[torch.Tensor] = []
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
-        self._states: dict[torch.Generator, torch.Tensor] = {}
-
-    def __exit__(self, *exc: Any) -> None:
-        super().__exit__(*exc)  # type: ignore[no-untyped-call]
-        for generator, state in self._states.items():
-            generator.set_state(state)
 
     def value(self, t: Any) -> Any:
-        if isinstance(t, torch.Generator) and t not in self._states:
-            self._states[t] = t.get_state()
         if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level is not SESSION):
             return t
         known = self._values.get(id(t))
@@ -58,6 +51,12 @@ class ClosedOver(EnteringMode):
         args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
         if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
             return args[0].detach_()
+        if torch.is_inference_mode_enabled() and op_of(func).kind is VIEW:
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+            ):  # the dispatcher makes the result a view of a normal tensor
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -68,6 +67,15 @@ def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
         if isinstance(x, torch.nn.Module):
             found.update((id(m), m) for m in x.modules())
     return tuple(found.values())
+
+
+def generators_of(f: Any) -> list[Any]:
+    """The random generators that ``f`` closes over, as far as they are at hand."""
+    found: dict[int, Any] = {}
+    for x in _at_hand(f, 3):
+        names = [x.__globals__.get(name) for name in x.__code__.co_names] if isinstance(x, FunctionType) else []
+        found |= {id(g): g for g in (x, *names) if isinstance(g, torch.Generator) and g is not torch.default_generator}
+    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...func.functionalize import Chain, FunctionalLevel, FunctionalValue, Memory
+from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
+from ...func.stores import Chain, Memory
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value

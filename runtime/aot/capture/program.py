@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalValue
+from ...func.random_states import RandomStates
 from ...func.trace import Trace
 from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Input as Leaf
 from ...tape.saved import HOOKS
-from .aliasing import Group
+from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
-from .closed_over import ClosedOver
+from .closed_over import ClosedOver, generators_of
 from .outputs import Computed, leaf_of, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE
+from .reach import reach
 from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .surroundings import without_autocast
 from .tangents import mark
@@ -52,6 +55,7 @@ class Program:
         self.differentiate = differentiate
         self.given = given
         self.tangents: list[Layout | None] = []
+        self.reach: tuple[int, ...] = ()
         self.bases = bases
         self.lift = lift
         self.whole = whole
@@ -70,8 +74,10 @@ class Program:
                 primals.join(self.bases)
                 with torch.set_grad_enabled(primals.recording), HOOKS.suspended():  # hooks around a call see what the call saves
                     outs, self.out_spec = self._run(primals.values[: len(self.given)])
+            functional.settle(v._store for v in primals.entered.values())
             results, roots = self._results_of(outs)
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
+            refuse_written_pieces(returned, primals.entered.values())
             before = self._writes(returned)
             with functional.mode:
                 grads = self._gradients(roots)
@@ -82,16 +88,18 @@ class Program:
             gradients += [primals.read(primals.entered[i]) for i in changed]
             self.layouts = Layouts.of(primals.layouts, results, self.tangents, gradients, self.trace.abstraction is not None)
             once = self._why_once(outs) or ("" if self.layouts is None else "a tensor subclass is among its arguments or results")
-            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=once)
+            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=once, reach=self.reach)
             return [part for t in (*results, *gradients) for part in flattened(t)]
         finally:
             primals.close()
 
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
-        if not self.lift:
-            return pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
-        with ClosedOver(self.primals.from_outside) as closed_over:
+        states = self.trace.random_states = RandomStates(generators_of(self.f), self.trace.abstraction is None)
+        with ClosedOver(self.primals.from_outside) if self.lift else nullcontext() as closed_over, states:
             outs, spec = pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+        self.trace.random_states = None  # a checkpoint sets states while the backward runs
+        if closed_over is None:
+            return outs, spec
         with self.functional.mode:
             return [closed_over.value(o) for o in outs], spec
 
@@ -144,6 +152,7 @@ class Program:
         captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
         if not roots:
             return [None] * len(captures)
+        self.reach = reach([edge for edge, _ in roots], captures)
         with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
             return execute(self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
 

@@ -172,3 +172,12 @@ def test_a_result_of_a_written_argument_without_history_has_a_gradient() -> None
     weight = _leaf(2.0)
     aot.aot_function(f, aot.nop)(runtime.tensor([3.0]), weight).backward()
     assert weight.grad is not None and weight.grad.tolist() == [3.0]
+
+
+def test_the_gradient_of_what_the_used_results_do_not_depend_on_is_none() -> None:
+    a, b, c = _leaf(1.0), _leaf(2.0), _leaf(3.0)
+    first, second = aot.aot_function(lambda a, b, c: (a * b, (b * c, c * 1)[0]), aot.nop)(a, b, c)
+    found = runtime.autograd.grad(first, (a, b, c), allow_unused=True, create_graph=True)
+    assert found[0].tolist() == [2.0] and found[1].tolist() == [1.0] and found[2] is None
+    found = runtime.autograd.grad(second, (a, b, c), allow_unused=True)
+    assert found[0] is None and found[1].tolist() == [3.0] and found[2].tolist() == [2.0]

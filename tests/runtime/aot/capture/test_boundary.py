@@ -326,3 +326,27 @@ def test_a_write_with_grad_in_a_call_without_is_refused() -> None:
     x = tensor([1.0, 2.0], requires_grad=True) * 1
     with torch.no_grad(), pytest.raises(RuntimeError, match="writes to an argument or a tensor that it closes over inside enable_grad"):
         compiled(f)(x)
+
+
+def test_mark_dirty_counts_as_a_write() -> None:
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.mark_dirty(x)
+            return x.mul_(3)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 3
+
+    def program(f: Any) -> Any:
+        x = runtime.tensor([1.0], requires_grad=True) * 1
+        before = x._version
+        f(x)
+        return x, x._version - before
+
+    assert equal(*both(Tripled.apply, program))
+
+
+def test_a_result_of_the_right_size_given_by_out_is_filled() -> None:
+    assert equal(*both(lambda x: x * torch.add(x, 1, out=torch.empty(2).resize_(2)), lambda f: f(torch.ones(2))))

@@ -183,3 +183,14 @@ def test_the_weights_of_a_recurrent_layer_get_their_gradients(layer: Any) -> Non
 
     for a, b in zip(gradients(aot_module(layer, nop)), gradients(layer), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_closed_over_tensor_is_viewed_in_inference_mode() -> None:
+    w = torch.arange(4.0)
+
+    def f(x: Any) -> Any:
+        with torch.inference_mode():
+            y = w.detach().view(2, 2)[1] * 2
+        return x + y.clone()
+
+    assert compiled(f)(torch.ones(2)).tolist() == [5.0, 7.0]

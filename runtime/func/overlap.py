@@ -1,0 +1,69 @@
+"""Writes through views that show one element several times.
+
+    x.unfold(0, 2, 1).mul_(2)       # writes to x[1] twice
+    x.expand(2, 3)[0] = 1           # the other row changes, too
+
+A kernel writes one element after another, and no functional form does that. So the write is made in place, on a copy of the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..seam.levels import Value
+
+aten = torch.ops.aten
+_MAY_OVERLAP = frozenset((aten.expand.default, aten.unfold.default, aten.as_strided.default))
+Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]  # see ``Chain`` of :mod:`.functionalize`
+
+
+def shows_twice(t: torch.Tensor) -> bool:
+    """Whether two elements of ``t`` may be at one place of memory."""
+    if t.layout is not torch.strided:
+        return False
+    reach = 0  # how far the dimensions before this one lead
+    for stride, size in sorted((s, n) for n, s in zip(t.shape, t.stride(), strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
+    """Whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
+    last = max((i for i, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
+    if last < 0:
+        return False
+    t = base
+    for func, rest, kwargs, which in chain[: last + 1]:
+        t = _viewed(t, func, rest, kwargs, which)
+        if func in _MAY_OVERLAP and shows_twice(t):
+            return True
+    return False
+
+
+def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """``base`` after ``write``, which gets the view of a copy, writes to it and returns it."""
+    copy: torch.Tensor
+    if base.storage_offset() or shows_twice(base) or not aten.is_non_overlapping_and_dense.default(base):  # then a clone has other strides
+        copy = aten.as_strided_scatter.default(base, base, base.shape, base.stride(), base.storage_offset())
+    else:
+        copy = base.clone()
+    part = copy
+    for step in chain:
+        part = _viewed(part, *step)
+    written = write(part)
+    if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
+        return copy
+    # a view of what was written, so that a graph shows that it comes after the write
+    after: torch.Tensor = aten.as_strided.default(written, copy.shape, copy.stride(), copy.storage_offset())
+    return after
+
+
+def _viewed(t: torch.Tensor, func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], which: int | None) -> torch.Tensor:
+    out = func(t, *rest, **kwargs)
+    part: torch.Tensor = out if which is None else out[which]
+    return part

@@ -1,0 +1,121 @@
+"""What the values of the functionalize level are views of.
+
+    y.unsafe_chunk(2)[0].mul_(2)        # changes the numbers of y, and nobody's history
+
+The results of ``unsafe_split`` share memory with its argument. A program seldom uses both, so each result is a memory of its own here. The
+numbers go from one to the other when a memory is used after the other one was written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+# For each view op: func, arguments after self, kwargs, output number.
+Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
+
+
+class Memory:
+    """Memory that aliases share: how often it was written to, and the base's value after the last write.
+
+    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
+    """
+
+    __slots__ = ("generation", "part_of", "pieces", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.generation = 0
+        self.value = value
+        self.pieces: list[Pieces] = []
+        self.part_of: Pieces | None = None
+
+    @property
+    def whole(self) -> Memory:
+        """The memory that this one is a piece of a piece of, or this one."""
+        return self if self.part_of is None else self.part_of.store.memory.whole
+
+
+class Store:
+    """The base of aliases that share a history: its value at generation ``seen``.
+
+    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a write through this store was made with
+    grad mode. ``counter``: the version, in a list that ``detach()`` shares and ``.data`` does not.
+    """
+
+    __slots__ = ("counter", "memory", "recorded", "seen", "value")
+
+    def __init__(self, value: torch.Tensor | None, source: Store | None = None) -> None:
+        self.value = value
+        self.memory: Memory = Memory(value) if source is None else source.memory
+        self.counter: list[int] = [0] if source is None else source.counter
+        self.seen = self.memory.generation if value is not None else -1
+        self.recorded = False
+
+
+class Pieces:
+    """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of ``store``.
+
+    Either some pieces have been written to since the numbers last agreed, or the whole has, never both.
+    """
+
+    __slots__ = ("chain", "memories", "seen", "store", "whole_seen")
+
+    def __init__(self, store: Store, chain: Chain, memories: Sequence[Memory]) -> None:
+        self.store = store
+        self.chain = chain
+        self.memories = list(memories)
+        self.seen = [0] * len(self.memories)
+        self.whole_seen = store.memory.generation
+        for memory in self.memories:
+            memory.part_of = self
+        store.memory.pieces.append(self)
+
+    def place(self, i: int) -> Chain:
+        """The views that lead from the base of the whole to piece ``i``."""
+        func, rest, kwargs, _ = self.chain[-1]
+        return (*self.chain[:-1], (func, rest, kwargs, i))
+
+
+class Views(Protocol):
+    """What finds the part of a base that a chain shows, and puts another value there."""
+
+    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor: ...
+
+    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
+
+
+def agree(memory: Memory, views: Views) -> None:
+    """Bring the numbers of ``memory`` to what was written to pieces of it, and to what it is a piece of."""
+    with torch.no_grad():
+        _fetch(memory, views)
+        _collect(memory, views)
+
+
+def _fetch(memory: Memory, views: Views) -> None:
+    own = memory.part_of
+    if own is None:
+        return
+    whole = own.store.memory
+    _fetch(whole, views)
+    _collect(whole, views, own)
+    if whole.generation != own.whole_seen:
+        for i, piece in enumerate(own.memories):
+            piece.value = views.viewed(whole.value, own.place(i)).detach()
+            piece.generation += 1
+            own.seen[i] = piece.generation
+        own.whole_seen = whole.generation
+
+
+def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
+    """Put what was written to pieces of ``whole`` into it, except to those of ``but``."""
+    for pieces in whole.pieces:
+        if pieces is but:
+            continue
+        for i, piece in enumerate(pieces.memories):
+            _collect(piece, views)
+            if piece.generation != pieces.seen[i]:
+                whole.value = views.put_back(pieces.place(i), whole.value.detach(), piece.value.detach())
+                whole.generation += 1
+                pieces.seen[i], pieces.whole_seen = piece.generation, whole.generation

@@ -1,0 +1,55 @@
+"""Arguments that show an element of their memory several times, and are written to."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from tests.runtime.aot.capture.boundary_helpers import both, compiled, equal
+
+
+def test_a_write_to_an_unfolded_argument_is_made_element_by_element() -> None:
+    def program(f: Any) -> Any:
+        base = torch.arange(4.0)
+        return f(base.unfold(0, 2, 1)), base, base._version
+
+    expected, found = both(lambda x: x.mul_(2) * 1, program)
+    assert equal(expected, found) and expected[1].tolist() == [0.0, 4.0, 8.0, 6.0]
+
+
+def test_a_write_to_a_row_of_an_expanded_argument_with_a_history_has_its_gradient() -> None:
+    def program(f: Any) -> Any:
+        leaf = runtime.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        base = leaf * 1
+        out = f(base.expand(2, 3))
+        return base, runtime.autograd.grad(out.sin().sum() + base.cos().sum(), leaf)
+
+    assert equal(*both(lambda x: x[0].mul_(x[1]) * 1, program))
+
+
+def test_other_sizes_are_another_program() -> None:
+    f = compiled(lambda x: x.add_(1), dynamic=True)
+    for size in (2, 3):
+        base, expected = torch.arange(6.0), torch.arange(6.0)
+        f(base.unfold(0, size, 1))
+        expected.unfold(0, size, 1).add_(1)
+        assert torch.equal(base, expected)
+
+
+def test_an_overlapping_leaf_is_refused() -> None:
+    leaf = runtime.wrap(torch.arange(4.0).unfold(0, 2, 1), requires_grad=True)
+
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            x.mul_(2)
+        return x * 2
+
+    with pytest.raises(RuntimeError, match="argument 0 shows an element of its memory several times"):
+        compiled(f)(leaf)
+
+
+def test_an_overlapping_closed_over_tensor_is_refused() -> None:
+    buffer = torch.arange(4.0).unfold(0, 2, 1)
+    with pytest.raises(RuntimeError, match="closes over, and that shows an element"):
+        compiled(lambda x: buffer.add_(x))(torch.ones(2))

@@ -1,0 +1,114 @@
+"""Writes through views that show an element several times, and to results of ``unsafe_split``, do what they do in eager mode."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.aot import aot_function, nop
+from runtime.func import functionalize, grad, vmap
+from runtime.func.overlap import shows_twice
+
+Program = Callable[[torch.Tensor], Any]
+
+
+def unfolded(x: torch.Tensor) -> Any:
+    y = x * 1
+    y.unfold(0, 2, 1).mul_(2)
+    return y
+
+
+def strided(x: torch.Tensor) -> Any:
+    y = x * 1
+    y.as_strided((2, 2), (1, 1)).add_(1)
+    return y
+
+
+def row_of_an_expanded_tensor(x: torch.Tensor) -> Any:
+    y = x * 1
+    z = y.expand(2, 4)
+    z[0].add_(1)
+    return y, z.clone()
+
+
+def pieces(x: torch.Tensor) -> Any:
+    y = x * 1
+    a, b = y.unsafe_chunk(2)
+    a.mul_(3)
+    y.add_(1)
+    b.add_(1)
+    c, d = y.unsafe_split(2)
+    c.mul_(2)
+    a.add_(1)
+    d[0] = 5
+    e, _ = d.unsafe_split_with_sizes([1, 1])
+    e.sub_(7)
+    return y.clone(), a * 1, b * 1, c * 1, d * 1
+
+
+def argument(x: torch.Tensor) -> Any:
+    x.unfold(0, 2, 1).mul_(2)
+    x.unsafe_split(2)[1].zero_()
+    return x * 2
+
+
+PROGRAMS = (unfolded, strided, row_of_an_expanded_tensor, pieces, argument)
+RUNS: dict[str, Callable[[Program], Program]] = {
+    "functionalize": functionalize,
+    "without views": partial(functionalize, remove="mutations_and_views"),
+    "compiled": lambda f: aot_function(f, nop),
+    "compiled for any size": lambda f: aot_function(f, nop, dynamic=True),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_the_numbers_are_those_of_the_kernels(program: Program, run: str) -> None:
+    x, y = torch.arange(4.0), torch.arange(4.0)
+    expected, found = program(x), RUNS[run](program)(y)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert torch.equal(x, y) and x._version == y._version
+
+
+@pytest.mark.parametrize("program", PROGRAMS[:3], ids=lambda f: f.__name__)
+def test_gradients_and_batches_of_it_are_those_of_the_program(program: Program) -> None:
+    def loss(f: Program) -> Program:
+        def summed(x: torch.Tensor) -> Any:
+            out = f(x)
+            return sum(r.sin().sum() for r in (out if isinstance(out, tuple) else (out,)))
+
+        return summed
+
+    x = torch.arange(8.0).view(2, 4)
+    leaf = x[0].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(program)(leaf), leaf)
+    torch.testing.assert_close(grad(loss(functionalize(program)))(x[0]), expected)
+    each = torch.stack([loss(program)(row) for row in x])
+    torch.testing.assert_close(vmap(loss(functionalize(program)))(x), each)
+
+
+def test_a_write_to_a_piece_of_unsafe_split_is_not_in_the_history_of_the_whole() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.unsafe_split(2)[0].mul_(3)
+        return (y * torch.arange(1.0, 5.0)).sum()
+
+    assert grad(functionalize(f))(torch.ones(4)).tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_a_result_of_unsafe_split_that_was_written_to_and_is_returned_with_its_memory_is_refused() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        (part, _) = x.unsafe_split(2)
+        part.mul_(2)
+        return part
+
+    with pytest.raises(RuntimeError, match="with a result of unsafe_split"):
+        aot_function(f, nop)(torch.ones(4))
+
+
+@pytest.mark.parametrize(("strides", "twice"), [((1, 1), True), ((0, 1), True), ((2, 2), True), ((2, 1), False), ((1, 3), False)])
+def test_strides_say_whether_a_tensor_shows_an_element_twice(strides: tuple[int, int], twice: bool) -> None:
+    places = torch.arange(20).as_strided((3, 2), strides).flatten().tolist()
+    assert shows_twice(torch.zeros(20).as_strided((3, 2), strides)) is twice is (len(set(places)) < len(places))

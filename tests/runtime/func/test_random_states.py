@@ -1,0 +1,73 @@
+"""A program that sets the state of a random generator is refused, since its graph would not."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.aot import aot_function, nop
+from runtime.checkpoint import checkpoint
+from runtime.func import vmap
+
+GENERATOR = torch.Generator()
+
+
+def seeds(x: Any) -> Any:
+    torch.manual_seed(3)
+    return x * 2
+
+
+def seeds_after_a_draw(x: Any) -> Any:
+    y = x + torch.rand(2)
+    torch.manual_seed(3)
+    return y + torch.rand(2)
+
+
+def seeds_a_generator(x: Any) -> Any:
+    GENERATOR.manual_seed(3)
+    return x * torch.rand(2, generator=GENERATOR)
+
+
+def forks(x: Any) -> Any:
+    with torch.random.fork_rng(devices=()):
+        y = torch.rand(2)
+    return x * y
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [seeds, seeds_after_a_draw, seeds_a_generator, forks], ids=lambda f: f.__name__)
+def test_it_is_refused_every_time(program: Any, dynamic: bool) -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="sets the state of a random generator"):
+            aot_function(program, nop, dynamic=dynamic)(torch.ones(2))
+
+
+def test_the_message_has_the_line_of_the_next_draw() -> None:
+    with pytest.raises(RuntimeError, match=r"return y \+ torch.rand"):
+        aot_function(seeds_after_a_draw, nop)(torch.ones(2))
+
+
+def draws(x: Any) -> Any:
+    y = checkpoint(lambda t: torch.nn.functional.dropout(t, 0.5), x, use_reentrant=False)
+    return vmap(lambda t: t + torch.rand(()), randomness="different")(y) + torch.rand(2, generator=GENERATOR)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_draws_are_those_of_the_program_and_leave_the_states_that_it_leaves(dynamic: bool) -> None:
+    seen = []
+    for f in (draws, aot_function(draws, nop, dynamic=dynamic)):
+        for _ in range(2):
+            torch.manual_seed(1)
+            GENERATOR.manual_seed(2)
+            seen.append((f(torch.ones(2)), torch.get_rng_state(), GENERATOR.get_state()))
+    for a, b in zip(seen[:2], seen[2:], strict=True):
+        assert all(map(torch.equal, a, b))
+
+
+def test_integers_between_two_bounds_are_drawn_as_without_the_compiler() -> None:
+    for low, high in ((3, 9), (0, 4), (-5, 5)):
+        drawn = []
+        for run in (torch.Tensor.random_, aot_function(torch.Tensor.random_, nop)):
+            torch.manual_seed(0)
+            drawn.append(run(torch.ones(2, 3).t(), low, high))
+        assert torch.equal(*drawn)
