@@ -108,7 +108,7 @@ class _CompiledProgram:
         if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
             return None
         if any(not group.identical for group in joint.groups):
-            if any(place_of(call.plain[g.members[0]]) != g.places[0] for g in joint.groups if len(g.members) == 1):
+            if any(place_of(call.plain[g.members[0]]) != g.places[0] for g in joint.groups if len(g.members) == 1 and g.places):
                 return None
             based = with_bases(call, joint.groups)
             if based is None:

@@ -26,7 +26,7 @@ from .arguments import Call
 def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
     """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
     for group in groups:
-        if len(group.members) == 1:
+        if len(group.members) == 1 and not group.parts_of:
             _refuse_overlapping(group, call, n_arguments)
             continue
         what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
