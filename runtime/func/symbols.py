@@ -62,6 +62,24 @@ def _called(f: Callable[[Any], Any], x: Any) -> Any:
     return x.tracer.create_proxy("call_function", f, (x,), {}) if isinstance(x, fx.Proxy) else f(x)
 
 
+class _ByHint(ShapeEnv):  # type: ignore[misc]
+    """A shape environment in which a condition on a real number becomes a guard, and is never decided by the ranges of its parts. Torch's
+    ranges are those of integers: it finds that ``k % 1.5`` is at most 0.5."""
+
+    def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
+        if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
+            return None
+        return super()._maybe_evaluate_static(expr, **options)
+
+    def _maybe_fast_eval_comparison(self, expr: Any) -> Any:
+        return None if _real(expr) else super()._maybe_fast_eval_comparison(expr)
+
+
+def _real(expression: Any) -> bool:
+    """Whether a number in ``expression`` is no integer."""
+    return any(part.is_Float or (part.is_Symbol and not part.is_integer) for part in expression.atoms())
+
+
 class Place:
     """Where a graph reads the value of a symbol: the result of ``source``, or what ``take(source)`` makes of it. The node that reads it is
     made when it is first needed."""
@@ -93,7 +111,7 @@ class Abstraction:
     def __init__(self, *, dynamic: bool = True, mode: FakeTensorMode | None = None) -> None:
         self.dynamic = dynamic
         self.allows_real_constants = True
-        self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True, static_shapes=not dynamic)
+        self.mode = mode or FakeTensorMode(shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True, static_shapes=not dynamic)
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.numbers: list[Any] = []  # those of the inputs that are numbers

@@ -140,6 +140,14 @@ def test_numbers_in_containers_and_keywords() -> None:
     assert len(graphs) == 2
 
 
+@pytest.mark.parametrize(
+    "f",
+    [lambda x, k: x * (2 if k % 1.5 > 0.5 else 3), lambda x, k: x * (2 if k // 0.25 > 3 else 3), lambda x, k: x + min(k, 0.5) * max(k, 1)],
+)
+def test_a_condition_on_a_real_number_is_asked_of_each(f: Program) -> None:
+    same_as_eager(f, [0.1, 0.7, 1.4, 1.6, 3.5, -0.7], None)
+
+
 def test_many_branches_make_a_program_for_each_value() -> None:
     same_as_eager(lambda x, k: x * int(k), [float(i) for i in range(40)], 40)
 
