@@ -62,7 +62,7 @@ def _called(f: Callable[[Any], Any], x: Any) -> Any:
     return x.tracer.create_proxy("call_function", f, (x,), {}) if isinstance(x, fx.Proxy) else f(x)
 
 
-class _ByHint(ShapeEnv):  # type: ignore[misc]
+class _ByHint(ShapeEnv):
     """A shape environment in which a condition on a real number becomes a guard, and is never decided by the ranges of its parts. Torch's
     ranges are those of integers: it finds that ``k % 1.5`` is at most 0.5."""
 
@@ -70,6 +70,9 @@ class _ByHint(ShapeEnv):  # type: ignore[misc]
         if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
             return None
         return super()._maybe_evaluate_static(expr, **options)
+
+    # torch empties the cache of the method that is replaced
+    _maybe_evaluate_static.cache_clear = getattr(ShapeEnv._maybe_evaluate_static, "cache_clear", None)  # type: ignore[attr-defined]
 
     def _maybe_fast_eval_comparison(self, expr: Any) -> Any:
         return None if _real(expr) else super()._maybe_fast_eval_comparison(expr)
