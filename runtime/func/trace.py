@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from math import isfinite
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -256,7 +257,7 @@ class Trace(Level):
             return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone(), literal=True),), kwargs)
         if self.fixed_sizes and _size_depends_on_values(func, args):
             self._refuse_size(func)
-        table = self.decompositions.get(func)
+        table = self.decompositions.get(func) or _UNSPELLABLE.get(func)
         if table is not None:
             out = self._decomposed(func, table, args, kwargs)
             if out is not NotImplemented:
@@ -409,6 +410,8 @@ class Trace(Level):
     def _in_graph(self, a: Any) -> Any:
         if isinstance(a, TracedValue):
             return a._node
+        if type(a) is complex and not isfinite(a.imag):
+            return self.other_constant(a)  # its text, "(1+infj)", is no Python
         if isinstance(a, _IN_GRAPHS):
             return a
         if isinstance(a, SYMBOLIC) and self.abstraction is not None and self.abstraction.knows(a):
@@ -416,7 +419,7 @@ class Trace(Level):
         return self.other_constant(a)
 
     def other_constant(self, a: Any) -> Any:
-        """A constant that is neither a tensor nor a literal of Python: a generator, a script object, a size of an outer trace."""
+        """A constant that is neither a tensor nor a literal of Python: a generator, a script object, an outer size, ``1 + infj``."""
         known = self.constants.get(id(a))
         if known is None:
             known = self.constants[id(a)] = self.attribute(a, "_symbolic_constant" if isinstance(a, SYMBOLIC) else "_opaque_obj")
@@ -453,6 +456,29 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+
+
+def _drawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """The numbers of ``aten.random.from``, by an op that draws the same."""
+    if high is None:
+        raise RuntimeError(f"random_({low}, None) has no upper end, which a graph cannot say. Give it one.{here()}")
+    drawn: torch.Tensor
+    if generator is None:
+        drawn = aten.randint_like.low_dtype(x, low, high)
+    else:
+        drawn = aten.randint_like.low_generator_dtype(x, low, high, generator=generator)
+    return drawn
+
+
+def _redrawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    return x.copy_(_drawn_between(x, low, high, generator=generator))
+
+
+# Ops whose names are no Python, so that no module can be generated from a graph that has them.
+_UNSPELLABLE: dict[Any, Callable[..., Any]] = {
+    getattr(aten.random, "from"): _drawn_between,
+    getattr(aten.random_, "from"): _redrawn_between,
+}
 
 
 def _literal(a: Any) -> Any:

@@ -6,6 +6,7 @@ export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +43,16 @@ class _Named:
 
     @property
     def range(self) -> tuple[Any, Any]:
-        low, high = self.dim.min, self.dim.max
-        return (0 if low is None else low), (int_oo if high is None else high)
+        dim = self.dim.root if self.derived else self.dim
+        low, high = (0 if dim.min is None else dim.min), (int_oo if dim.max is None else dim.max)
+        if self.derived:
+            low, high = max(self.dim.fn(low), 0), high if high is int_oo else self.dim.fn(high)
+        return low, high
+
+    @property
+    def derived(self) -> bool:
+        """Whether it is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
+        return isinstance(self.dim, _DerivedDim)
 
     @property
     def fixed(self) -> bool:
@@ -61,14 +70,17 @@ class ExportedSizes(Abstraction):
     def __init__(self, specs: Sequence[Spec], names: Sequence[str]) -> None:
         super().__init__()
         self.specs = dict(zip(names, specs, strict=True))
-        self.names = iter([n for n in names if self.specs[n] is not None])
+        self.names = [n for n in names if self.specs[n] is not None]
         self.places: list[_Named] = []
         self.known: dict[str, Any] = {}  # sizes by name of a Dim
+        self.bound: list[tuple[fx.Node, Any, str]] = []  # placeholders with their fake tensors and names
+        self.last = ""  # the input that was made last
+        self.derived: dict[int, Any] = {}  # by id of a place of a Dim that is computed from another one: what it must be
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         if fixed:
             return super().abstract(t, fixed=True)
-        name = next(self.names)
+        name = self.last = self.names.pop(0)
         spec = self.specs.get(name) or {}
         for dim in spec:
             if not 0 <= dim < t.dim():
@@ -82,12 +94,18 @@ class ExportedSizes(Abstraction):
         self.inputs.append(fake)
         for i, dim in dims.items():
             self._constrain(_Named(dim, name, i, fake.shape[i]), int(t.shape[i]))
+        if not self.names:
+            for place in self.places:
+                if place.derived:
+                    self._relate(place)
         return fake  # type: ignore[no-any-return]
+
+    def bind(self, fake: Any, node: fx.Node) -> None:
+        self.bound.append((node, fake, self.last))
+        super().bind(fake, node)
 
     def _constrain(self, place: _Named, example: int) -> None:
         low, high = place.range
-        if isinstance(place.dim, _DerivedDim):
-            raise ValueError(f"{place} is computed from another one. Give it Dim.AUTO, and the program finds the relation.")
         if not isinstance(place.size, torch.SymInt):
             if place.automatic:
                 return  # of size 0 or 1
@@ -95,14 +113,43 @@ class ExportedSizes(Abstraction):
         if not low <= example <= high:
             raise ValueError(f"{place} has size {example} in the example, which is not between {low} and {high}")
         self.places.append(place)
+        if place.derived:
+            return
         if isinstance(place.dim, Dim):
             first = self.known.setdefault(place.dim.__name__, place.size)
             if first is not place.size and not bool(first == place.size):
                 raise ValueError(f"{place} has size {example} in the example, and elsewhere another one")
+        self._bound(place)
+
+    def _bound(self, place: _Named) -> None:
+        low, high = place.range
         if high is not int_oo:
             bool(place.size <= high)
         if low > 2:
             bool(place.size >= low)
+
+    def _relate(self, place: _Named) -> None:
+        """Tell the sizes that ``place`` is ``a * n + b``, where n is the size of its root. A root that is no dimension itself is computed
+        from the first dimension that depends on it."""
+        fn, root = place.dim.fn, place.dim.root.__name__
+        offset, factor = fn(0), fn(1) - fn(0)
+        example = self._example(place.size)
+        if root not in self.known:
+            if (example - offset) % factor:
+                raise ValueError(f"{place} has size {example} in the example, which is not {place.dim.__name__} for any {root}")
+            bool((place.size - offset) % factor == 0)
+            self._bound(place)
+            self.known[root] = (place.size - offset) // factor
+            return
+        expected = fn(self.known[root])
+        if self._example(expected) != example:
+            raise ValueError(f"{place} has size {example} in the example, where {place.dim.__name__} is {self._example(expected)}")
+        bool(place.size == expected)
+        self.derived[id(place)] = expected
+
+    @staticmethod
+    def _example(size: Any) -> int:
+        return int(size if isinstance(size, int) else size.node.hint)
 
     def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
         """The range of each symbol. Raise if the program needs more than its Dim says."""
@@ -110,6 +157,9 @@ class ExportedSizes(Abstraction):
         by_symbol: dict[Any, _Named] = {}
         for place in self.places:
             expression = env.replace(place.size.node.expr)
+            expected = self.derived.get(id(place))
+            if expected is not None and expression == env.replace(expected.node.expr) and not expression.is_number:
+                continue  # its root says all of it
             if expression.is_number:
                 if not place.automatic:
                     raise ValueError(
@@ -139,15 +189,31 @@ class ExportedSizes(Abstraction):
         conditions = [guard.expr for guard in env.guards if env._maybe_evaluate_static(guard.expr, axioms=()) is None]
         conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
         with graph.inserting_before(graph.output_node()):
+            self._write_relations(graph)
             for condition in dict.fromkeys(conditions):
                 holds = self.lower(env.create_symboolnode(condition))
                 if isinstance(holds, fx.Node):
-                    where = ", ".join(
-                        f"{s} is dimension {p.at} of {p.where}" for p in self.places for s in condition.free_symbols if self._is(p, s)
-                    )
-                    graph.call_function(
-                        torch.ops.aten._assert_scalar.default, (holds, f"the exported program is right for {condition} alone; {where}")
-                    )
+                    message = f"the exported program is right for {condition} alone; {self._told(condition)}"
+                    graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+
+    def _write_relations(self, graph: fx.Graph) -> None:
+        """Check each size that is computed from others, such as ``2 * n``: torch checks sizes that are symbols or numbers."""
+        for node, fake, name in self.bound:
+            for at, size in enumerate(fake.shape):
+                expression = self.shape_env.replace(size.node.expr) if isinstance(size, torch.SymInt) else None
+                if expression is None or expression.is_number or expression.is_symbol:
+                    continue
+                actual = graph.call_function(torch.ops.aten.sym_size.int, (node, at))
+                actual.meta["val"] = size
+                wanted = self.lower(self.shape_env.create_symintnode(expression, hint=self._example(size)))
+                holds = graph.call_function(operator.eq, (actual, wanted))
+                message = f"the exported program is right if dimension {at} of {name} is {expression} alone; {self._told(expression)}"
+                graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+
+    def _told(self, expression: Any) -> str:
+        """What the symbols of ``expression`` are."""
+        symbols = sorted(expression.free_symbols, key=str)
+        return ", ".join(f"{s} is dimension {p.at} of {p.where}" for p in self.places for s in symbols if self._is(p, s))
 
     def _is(self, place: _Named, symbol: Any) -> bool:
         return bool(self.shape_env.replace(place.size.node.expr) == symbol)

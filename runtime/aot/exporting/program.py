@@ -24,6 +24,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from ...func.functional_call import functional_call
+from ...func.provenance import line_of
 from ...func.symbols import SYMBOLIC
 from ...seam.shells import make_subclass
 from ..calls.simplified import plain
@@ -232,8 +233,14 @@ class _Container:
         for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
             name = str(node.target)
             value = getattr(self.module, name)
-            if not isinstance(value, torch.Tensor):
+            if isinstance(value, fx.GraphModule):
                 continue
+            if not isinstance(value, torch.Tensor):
+                line = next(filter(None, map(line_of, node.users)), None)
+                raise RuntimeError(
+                    f"the program has a constant of type {type(value).__name__}, which a saved program cannot hold: {value!r}. Leave "
+                    f"it out, or compute it from tensors.{'' if line is None else f' It happened at {line}'}"
+                )
             with self.graph.inserting_before(first):
                 lifted = self.graph.placeholder(f"c{name}")
             lifted.meta = node.meta

@@ -1,9 +1,14 @@
 """A traced graph says what the program did, and replays it."""
 
+import inspect
+import math
+from typing import Any
+
 import pytest
 import torch
+from torch.fx.experimental import proxy_tensor
 
-from runtime.aot import make_fx
+from runtime.aot import aot_function, export, make_fx, nop
 from runtime.func import jvp, vjp, vmap
 
 aten = torch.ops.aten
@@ -163,3 +168,46 @@ def test_a_kernel_without_symbolic_sizes_fixes_them() -> None:
     module = make_fx(lambda x: torch.unsafe_chunk(x, 2)[1], tracing_mode="symbolic")(torch.randn(4, 3))
     x = torch.randn(4, 3)
     close(module(x), x[2:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("generator", [None, torch.Generator()])
+def test_a_draw_between_two_numbers_has_a_name_that_python_takes(generator: Any, dtype: torch.dtype) -> None:
+    """The overload is called ``random_.from``."""
+
+    def f(x: Any) -> Any:
+        return x.clone().random_(2, 90, generator=generator), x.t()[::2].clone().random_(0, 50, generator=generator)
+
+    x = torch.ones(3, 4).t().to(dtype)
+    graph, compiled = make_fx(f)(x), aot_function(f, nop)
+    for run in (graph, compiled):
+        expected, found = [], []
+        for program, results in ((f, expected), (run, found)):
+            (generator or torch.default_generator).manual_seed(5)
+            results += [t.detach() for t in program(x)]
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match=r"has no upper end.*test_trace\.py"):
+        make_fx(lambda x: x.clone().random_(2, None))(x)
+
+
+def test_an_infinite_complex_number_has_a_text_that_python_takes() -> None:
+    for number in (complex(1, math.inf), complex(math.nan, -math.inf), complex(0, math.nan), complex(math.inf, 0)):
+
+        def f(x: Any, number: complex = number) -> Any:
+            return torch.full((2,), number) * x
+
+        x = torch.ones(2)
+        for run in (make_fx(f)(x), make_fx(f, tracing_mode="symbolic")(x), aot_function(f, nop)):
+            torch.testing.assert_close(run(x), f(x), equal_nan=True)
+
+
+def test_what_a_saved_program_cannot_hold_is_refused_with_its_line() -> None:
+    generator = torch.Generator()
+    for f in (lambda x: torch.rand(2, generator=generator) + x, lambda x: torch.full((2,), complex(0, math.inf)) * x):
+        with pytest.raises(RuntimeError, match=r"which a saved program cannot hold.*test_trace\.py"):
+            export(f, (torch.ones(2),))
+
+
+def test_make_fx_has_the_keywords_of_torchs() -> None:
+    ours, theirs = (inspect.signature(f).parameters for f in (make_fx, proxy_tensor.make_fx))
+    assert [(p.name, p.kind, p.default) for p in ours.values()] == [(p.name, p.kind, p.default) for p in theirs.values()]
