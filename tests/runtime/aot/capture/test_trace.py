@@ -181,11 +181,11 @@ def test_a_draw_between_two_numbers_has_a_name_that_python_takes(generator: Any,
     x = torch.ones(3, 4).t().to(dtype)
     graph, compiled = make_fx(f)(x), aot_function(f, nop)
     for run in (graph, compiled):
-        expected, found = [], []
-        for program, results in ((f, expected), (run, found)):
+        both = []
+        for program in (run, f):
             (generator or torch.default_generator).manual_seed(5)
-            results += [t.detach() for t in program(x)]
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+            both.append([t.detach() for t in program(x)])
+        torch.testing.assert_close(*both, rtol=0, atol=0)
     with pytest.raises(RuntimeError, match=r"has no upper end.*test_trace\.py"):
         make_fx(lambda x: x.clone().random_(2, None))(x)
 
