@@ -74,19 +74,20 @@ class Backward:
         self._lock = threading.Lock()
 
     def run(self, values: list[Any]) -> Sequence[Any]:
-        run = self._run
-        if run is None:
-            with self._lock:
-                if self._run is None:
-                    assert self.module is not None
-                    with without_autocast():
-                        made = as_boxed(self.compiler(self.module, examples(self.module)))
-                    layouts = self.joint.layouts
-                    self._run = made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
-                    self.module = None  # the compiler may hold it, or not
-                run = self._run
-        results: Sequence[Any] = run(values)
+        results: Sequence[Any] = (self._run or self.compiled())(values)
         return results
+
+    def compiled(self) -> Boxed:
+        """The function of the backward graph, compiled now if it is not yet."""
+        with self._lock:
+            if self._run is None:
+                assert self.module is not None
+                with without_autocast():
+                    made = as_boxed(self.compiler(self.module, examples(self.module)))
+                layouts = self.joint.layouts
+                self._run = made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
+                self.module = None  # the compiler may hold it, or not
+            return self._run
 
     def differentiable(self) -> Callable[..., Any]:
         """The pullback as a compiled function."""

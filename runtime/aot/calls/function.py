@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 import warnings
 from collections import OrderedDict
@@ -27,7 +28,7 @@ from ..capture.closed_over import Place, modules_of, places_of
 from ..capture.joint import Joint, joint_graph
 from ..capture.subclasses import flattened
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
-from ..compilers.boxed import Boxed, Compiler, as_boxed, examples
+from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
 from ..partition.simplify import without_round_trips
@@ -311,7 +312,10 @@ class Recipe:
             forward, backward = cache.cut(self.partition, joint, options, self.dynamic)
         # before a compiler changes the graphs
         made = Backward(joint, forward, backward, self.backward_compiler, self._again, self.keep_primals)
-        return as_boxed(self.forward_compiler(forward, examples(forward))), made
+        run = as_boxed(self.forward_compiler(forward, examples(forward)))
+        if joint.abstraction is not None and inspect.unwrap(self.backward_compiler) is not nop:
+            made.compiled()  # now: what a compiler asks about sizes becomes a guard of the program
+        return run, made
 
     def _again(self, pullback: fx.GraphModule) -> Callable[..., Any]:
         """The pullback of one of the programs, compiled in the same way."""

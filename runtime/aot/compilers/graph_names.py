@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import wraps
 from typing import Any
 
 from torch import fx
@@ -46,6 +47,7 @@ def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) 
     number = next(_programs)
 
     def named(compiler: Compiler, kind: str) -> Compiler:
+        @wraps(compiler)
         def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
             before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
             try:

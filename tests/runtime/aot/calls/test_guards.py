@@ -155,3 +155,18 @@ def test_threads_wait_for_one_capture() -> None:
     for t in threads:
         t.join()
     assert len(graphs) == 1 and len(results) == 8
+
+
+def test_what_a_compiler_asks_about_sizes_while_it_compiles_the_backward_is_a_guard() -> None:
+    sizes: list[int] = []
+
+    def for_one_size(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        sizes.append(int(inputs[0].shape[0]))
+        return nop(module, inputs)
+
+    f = aot_function(lambda x: x.sin(), nop, for_one_size, dynamic=True)
+    for n in (3, 3, 5):
+        x = runtime.tensor([0.0] * n, requires_grad=True)
+        f(x).sum().backward()
+        assert x.grad.tolist() == [1.0] * n
+    assert sizes == [3, 5]

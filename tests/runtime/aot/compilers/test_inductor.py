@@ -1,0 +1,84 @@
+"""Inductor as a compiler. `inductor_programs` has the programs; here are a few of them, and what is refused."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from runtime import tensor
+from runtime.aot import aot_function, aot_module, inductor, make_fx
+from runtime.aot.compilers.boxed import examples
+from runtime.aot.compilers.inductor import decomposed
+
+ROOT = Path(__file__).parents[4]
+aten = torch.ops.aten
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def test_layers_and_copies_are_as_eager_forward_and_backward(tmp_path: Path) -> None:
+    names = ["cnn", "copies"]
+    command = [sys.executable, "-m", "tests.runtime.aot.compilers.inductor_programs", *names]
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0 and done.stdout.count("as eager") == len(names), done.stdout + done.stderr
+
+
+def test_graphs_are_decomposed_into_what_inductor_lowers() -> None:
+    def program(x: Any, w: Any) -> Any:
+        return [F.layer_norm(F.linear(x, w), (2,)).t()]
+
+    module = make_fx(program)(torch.ones(3, 2), torch.eye(2))
+    assert {aten.t.default, aten.native_layer_norm.default} <= {n.target for n in module.graph.nodes}
+    lowered = decomposed(module, examples(module))
+    assert not {aten.t.default, aten.native_layer_norm.default} & {n.target for n in lowered.graph.nodes}
+    x, w = torch.randn(3, 2), torch.randn(2, 2)
+    torch.testing.assert_close(lowered(x, w), program(x, w))
+
+
+def test_a_graph_that_does_not_return_a_list_is_refused() -> None:
+    module = make_fx(torch.sin)(torch.ones(2))
+    with pytest.raises(RuntimeError, match="it returns no list"):
+        inductor(module, examples(module))
+
+
+def test_a_program_that_inductor_does_not_compile_is_refused_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+
+    def failing(*_: object, **__: object) -> None:
+        raise KeyError("no such kernel\nmore lines")
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", failing)
+    with pytest.raises(RuntimeError, match=r"a graph of 1 call: KeyError: 'no such kernel.*Compile this program with runtime.aot.nop"):
+        aot_function(torch.sin, inductor)(torch.ones(2))
+
+
+def test_an_op_whose_abstract_kernel_is_wrong_is_refused_by_name() -> None:
+    run = aot_module(nn.LSTM(4, 3), inductor)
+    with pytest.raises(RuntimeError, match=r"abstract kernels say of aten\.mkldnn_rnn_layer\.default that a result has shape"):
+        run(tensor(torch.ones(2, 1, 4).tolist(), requires_grad=True))
+
+
+def test_arguments_that_are_no_tensors_are_not_given_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+
+    def noting(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        given.extend(inputs)
+
+        def run(args: list[Any]) -> Any:
+            return module(*args)
+
+        return run
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", noting)
+    out = aot_function(lambda x, flag, n, text: x * n, inductor)(torch.ones(2), None, 3, "text")
+    assert out.tolist() == [3.0, 3.0] and len(given) == 1
