@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from ..aot.calls import simplified
+from ..aot.compilers import graph_names
 from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
@@ -233,6 +234,7 @@ def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
 
     entries: Any = importlib.import_module("torch._functorch.aot_autograd")
     theirs = entries.aot_module_simplified
+    patches.set(graph_names, "next_number", lambda: next(entries.AOT_COUNTER))  # graphs of both are numbered together
     pairs = [(_compile, ours_unless_aside(_compile, compile)), (theirs, _simplified(theirs, patches))]
     for name in ("aot_export_joint_with_descriptors", "aot_compile_joint_with_descriptors"):
         pairs.append((getattr(entries, name), ours_unless_aside(getattr(entries, name), _refused(name))))

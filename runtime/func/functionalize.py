@@ -24,14 +24,14 @@ from ..rules.record import HiddenWrites, overload, parameters
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import faithful_shell
-from ..seam.surgery import GEOMETRY, change_geometry
+from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from ..tape.values import GradValue, edge_of
 from .functional_forms import defaults_of, functional_of
 from .memory_order import filled, in_order_of_memory
 from .overlap import overlaps, through_copy
 from .scatter import copying_form, put_back
-from .stores import Chain, Pieces, Store, agree
+from .stores import Chain, Pieces, Replaced, Store, agree
 
 aten = torch.ops.aten
 _dense = torch.ops.aten.is_non_overlapping_and_dense
@@ -93,9 +93,10 @@ class FunctionalValue(Value):
 
 class FunctionalLevel(Level):
     """One running functionalization. ``views``: whether views are replaced by copies, too. ``whole``: composite ops, without writes or
-    results that are views, which are not decomposed."""
+    results that are views, which are not decomposed. ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by
+    id, those that were."""
 
-    __slots__ = ("closed_over", "held", "mode", "overtaken", "views", "whole")
+    __slots__ = ("closed_over", "held", "mode", "overtaken", "replaced", "replaces", "views", "whole")
     what = "functionalize"
 
     def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
@@ -105,6 +106,8 @@ class FunctionalLevel(Level):
         self.mode = LevelMode(self)
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
+        self.replaces = False
+        self.replaced: dict[int, Replaced] = {}
         self.overtaken = False  # whether a store that had a value took that of another store of its memory
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
@@ -280,6 +283,8 @@ class FunctionalLevel(Level):
             return self._geometry(op, args, kwargs)
         if name in ("resize_", "resize_as_") and _has_size(args[0], args[1]):
             return args[0]
+        if op.func is aten.set_.source_Tensor and self.replaces:
+            return self._set(*args)
         if name in METADATA:
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
@@ -337,6 +342,20 @@ class FunctionalLevel(Level):
         v._inner = self.read(v).detach()
         v._store = Store(v._inner, v._store)
         return v
+
+    def _set(self, target: Any, source: torch.Tensor) -> Any:
+        """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a version of its own."""
+        target, source = self.own(target), self.own(source)
+        if target.dtype is not source.dtype:
+            raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {target.dtype}")
+        replaced = self.replaced.setdefault(id(target), Replaced(target, target._store, target._chain))
+        value, inner = self.present(source._store), self.read(source)
+        store = replaced.by(source._store, value, target._store.counter[0] + 1)
+        fresh = self.wrap(inner, Place(store, source._chain, source._unrecorded))
+        refit(target, fresh)
+        target._inner, target._store, target._chain = inner, store, fresh._chain
+        target._seen, target._unrecorded = fresh._seen, fresh._unrecorded
+        return target
 
     def _write_each(self, target: Any, new: Any, counted: bool = True) -> None:
         if isinstance(target, (list, tuple)):

@@ -119,3 +119,28 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
                 whole.value = views.put_back(pieces.place(i), whole.value.detach(), piece.value.detach())
                 whole.generation += 1
                 pieces.seen[i], pieces.whole_seen = piece.generation, whole.generation
+
+
+class Replaced:
+    """A value that was given other memory by ``set_``.
+
+    ``store`` and ``chain``: its first place. ``generation``: how often that memory was written to before. ``count``: how often the value
+    was given memory. ``version``: that of the value after the last time.
+    """
+
+    __slots__ = ("chain", "count", "generation", "store", "value", "version")
+
+    def __init__(self, value: Any, store: Store, chain: Chain) -> None:
+        self.value = value
+        self.store = store
+        self.chain = chain
+        self.generation = store.memory.generation
+        self.count = self.version = 0
+
+    def by(self, source: Store, present: Any, version: int) -> Store:
+        """A store of the memory of ``source``, whose value is ``present``, for the value that is given this memory."""
+        self.count += 1
+        self.version = version
+        store = Store(None, source)
+        store.value, store.seen, store.counter = present, source.memory.generation, [version]
+        return store

@@ -63,6 +63,7 @@ class _CompiledProgram:
         "n_forward",
         "outside",
         "places",
+        "replaced",
         "reread",
         "reshaped",
         "sharing",
@@ -90,6 +91,7 @@ class _CompiledProgram:
         self.n_forward = boundary.n_forward
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
+        self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
         self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped]
         self.exposed = backward.exposed if backward is not None else ()
         self.at_risk = backward.at_risk if backward is not None else ()
@@ -181,6 +183,10 @@ class _CompiledProgram:
         returned = [o.of(leaves, made) for o in boundary.outputs]
         for again, first in boundary.repeated:
             returned[again] = returned[first]
+        if self.replaced:  # after the results, which may be views of what an argument was
+            sources = [o.of(leaves, made) for _, _, o in self.replaced]
+            for (i, x, _), source in zip(self.replaced, sources, strict=True):
+                x.replace(leaves[i], source)
         return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
 
 

@@ -68,7 +68,8 @@ class Input:
 
     ``differentiated``: its gradient is among the graph's results. ``written``: its new value is. ``tangent``: the number of the new value's
     cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
-    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order.
+    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order. ``replaced``: how the
+    tensor is made whose memory it has after the call, by ``set_``.
     """
 
     differentiated: bool
@@ -76,6 +77,7 @@ class Input:
     tangent: int | None = None
     counted: int = 0
     reshaped: tuple[ViewStep, ...] = ()
+    replaced: Output | None = None
 
     def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
         """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""
@@ -95,6 +97,19 @@ class Input:
             func = step.in_place()
             assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
             func(target, *step.rest, **step.kwargs)
+
+    def replace(self, target: Any, source: Any) -> None:
+        """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
+        if isinstance(target, Tensor) and target._deliver is not None:
+            raise RuntimeError(
+                "the program calls set_() on an argument that is a leaf of torch's own autograd, whose memory this package does not "
+                "replace. Make it with runtime.wrap(x, requires_grad=True)."
+            )
+        if source is not target:
+            with torch.no_grad():
+                target.set_(source.detach())
+        for _ in range(self.counted - (source is not target)):
+            torch._C._increment_version([target])
 
 
 def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
@@ -207,7 +222,7 @@ class Boundary:
 
     @property
     def changes_inputs(self) -> bool:
-        return any(x.written or x.reshaped for x in self.inputs)
+        return any(x.written or x.reshaped or x.replaced for x in self.inputs)
 
     @property
     def n_forward(self) -> int:

@@ -27,10 +27,35 @@ class Computed:
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for o in outs:
             found = primals.functional_value(o)
-            if found is not None and id(found._store.memory) not in primals.memories:
+            if found is not None and id(found._store.memory) not in primals.memories and not any(o is v for v in primals.values):
                 shared = self._sharing.setdefault(id(found._store.memory), [])
                 if not any(o is s for s in shared):
                     shared.append(o)
+
+    def memory_of(self, i: int) -> Output | None:
+        """How the tensor is made whose memory primal ``i`` was given by ``set_``, if it was."""
+        primals = self.primals
+        found = primals.functional_value(primals.values[i])
+        replaced = None if found is None else primals.functional.replaced.get(id(found))
+        if found is None or replaced is None:
+            return None
+        memory = found._store.memory
+        j = primals.memories.get(id(memory), -1)
+        if j < 0:
+            if id(memory) in self._sharing:
+                raise AssertionError("the program gives an argument the memory of a result by set_(). Return the argument instead of it.")
+            return Output(Made.RESULT, self._number(found))
+        if memory is replaced.store.memory:
+            steps = tuple(ViewStep(*step) for step in found._chain)
+            whole = primals.functional.present(found._store)
+            same = (whole.shape, whole.stride(), whole.storage_offset()) == (found.shape, found.stride(), found.storage_offset())
+            return Output(Made.INPUT, j, () if same else steps, False)
+        source = primals.functional_value(primals.values[j])
+        if source is None or id(source) in primals.functional.replaced or primals.is_joined(j):
+            raise AssertionError(
+                "the program gives an argument by set_() the memory of another one that changes its own. Return both instead."
+            )
+        return Output(Made.INPUT, j, self._steps(found, primals.values[j]), False)
 
     def output(self, o: Any) -> Output:
         output = self._output(o)
@@ -78,13 +103,15 @@ class Computed:
         """The view ops that lead from ``base``, which has this memory, to ``v``."""
         found = self.primals.functional_value(base)
         assert found is not None
-        own = len(found._chain)  # what has changed the geometry of the base in place
-        if any(a is not b for a, b in zip(v._chain, found._chain, strict=False)) or len(v._chain) < own:
+        replaced = self.primals.functional.replaced.get(id(found))
+        store, chain = (found._store, found._chain) if replaced is None else (replaced.store, replaced.chain)
+        own = len(chain)  # what has changed the geometry of the base in place
+        if any(a is not b for a, b in zip(v._chain, chain, strict=False)) or len(v._chain) < own:
             raise RuntimeError(
                 "the program returns a view of an argument that is older than a change of the argument's sizes or strides in place. Return "
                 "a copy, or take the view after the change."
             )
-        detached = () if v._store is found._store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
+        detached = () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
         return (*detached, *(ViewStep(*step) for step in v._chain[own:]))
 
     def _number(self, v: Any) -> int:

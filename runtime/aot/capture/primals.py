@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
-from ...func.stores import Chain, Memory
+from ...func.stores import Chain, Memory, Replaced
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
@@ -44,6 +44,7 @@ class Primals:
         self.edges: list[Any] = []
         self.layouts: list[Layout | None] = []
         self.memories: dict[int, int] = {}
+        self.shapes: dict[int, torch.Size] = {}
         self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
         self.made: list[tuple[str, list[tuple[Memory, int]]]] = []
@@ -59,6 +60,7 @@ class Primals:
             return t
         v: Any = self.functional.wrap(t)
         self.memories[id(v._store.memory)] = len(self.values)
+        self.shapes[len(self.values)] = t.shape
         self.entered[len(self.values)] = v
         if flag:
             v = self.tape.input(v)
@@ -169,6 +171,8 @@ class Primals:
         found = self.functional_value(v)
         if found is None or any(i in g.members[1:] for g in self.groups if g.identical):  # the first of them stands for all
             return Input(flag)
+        if (replaced := self.functional.replaced.get(id(found))) is not None:
+            return self._record_of_replaced(i, found, replaced)
         reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
         for step in reshaped:
             if step.in_place() is None:
@@ -200,12 +204,32 @@ class Primals:
         seen = edge is not None and (entered is None or edge[0] is not entered[0])
         return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)
 
+    def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:
+        """What the program has done to primal ``i``, which it has given other memory by ``set_``. :class:`.outputs.Computed` says which."""
+        what = "the program gives an argument other memory by set_(), but the input has other mutations that we cannot carry out with that"
+        if replaced.store.memory.generation != replaced.generation:
+            raise RuntimeError(
+                "cannot mutate tensors with frozen storage: the program gives an argument other memory by set_(), and then writes to a "
+                "view of the memory that it had. Write to a copy."
+            )
+        if replaced.generation or replaced.chain or found._store.counter[0] != replaced.version or self._group(i) is not None:
+            raise AssertionError(f"{what}: a write, or a change of sizes or strides. Let the program return the new tensor instead.")
+        if self.layouts[i] is not None or found.shape != self.shapes[i]:
+            raise AssertionError(f"{what}: other sizes, or a tensor subclass. Let the program return the new tensor instead.")
+        if self.edges[i] is not None and self.edge(self.values[i]) != self.edges[i]:
+            raise AssertionError(f"{what}: another history. Let the program return the new tensor instead.")
+        return Input(self.flags[i], counted=replaced.count)
+
     def _changes_of_geometry(self, i: int) -> Chain:
         """The view ops that the program has applied to primal ``i`` in place."""
         found = self.functional_value(self.values[i])
         group = self._group(i)
         from_base = 0 if group is None else 1 if group.differentiated else 2  # how many ops take a member from its base
         return () if found is None else found._chain[from_base:]
+
+    def is_joined(self, i: int) -> bool:
+        """Whether argument ``i`` shares memory with another one."""
+        return any(i in group.members for group in self.groups)
 
     def _group(self, i: int) -> Group | None:
         """The group with a base of which argument ``i`` is a member."""

@@ -62,6 +62,7 @@ class Program:
         self.loss = loss
         self.primals = Primals(trace, groups, any(differentiate) or torch.is_grad_enabled())
         self.functional = self.primals.functional
+        self.functional.replaces = lift
         self.tape = self.primals.tape
 
     def results(self, traced: Sequence[Any]) -> list[Any]:
@@ -121,6 +122,7 @@ class Program:
 
         inputs = tuple(primals.record(i, add) for i in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
+        inputs = tuple(dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs))
         outputs = tuple(computed.output(o) for o in outs)
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
         self.boundary = Boundary(inputs, outputs, tangents, repeated(outs))
@@ -172,7 +174,10 @@ class Program:
         after = self._writes(returned)
         n = len(entered)
         if any(a[1] != b[1] for a, b in zip(before, after, strict=True)):
-            raise RuntimeError("the backward pass changes sizes or strides of a tensor in place; let it use the op that returns a view")
+            raise AssertionError(
+                "Found an input that had its metadata mutated in the backward, or a result: the backward pass changes sizes or strides in "
+                "place. Let it use the op that returns a view."
+            )
         changed = tuple(i for i, a, b in zip(entered, before, after, strict=False) if a[0] != b[0])
         memories = {id(entered[i]._store.memory) for i in changed}
         if any(a[0] != b[0] and id(v._store.memory) not in memories for v, a, b in zip(returned, before[n:], after[n:], strict=True)):

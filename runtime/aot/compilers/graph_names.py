@@ -42,9 +42,14 @@ def get_aot_graph_name() -> str:
 get_graph_being_compiled = get_aot_graph_name
 
 
+def next_number() -> int:
+    """The number of the next program."""
+    return next(_programs)
+
+
 def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) -> tuple[Compiler, Compiler, Compiler]:
     """The compilers of one program. While one runs, the functions above say which graph it compiles."""
-    number = next(_programs)
+    number = next_number()
 
     def named(compiler: Compiler, kind: str) -> Compiler:
         @wraps(compiler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -277,6 +278,22 @@ def test_a_fake_tensor_of_a_tensor_with_a_history_has_one() -> None:
     result = mode.from_tensor(leaf * 2)
     assert result.requires_grad and not result.is_leaf and result.shape == (2, 3)
     assert mode.from_tensor(leaf).is_leaf and mode.from_tensor(leaf) is mode.from_tensor(leaf)
+
+
+@pytest.mark.usefixtures("routed")
+def test_our_graphs_are_numbered_by_torchs_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from functorch.compile import aot_function, get_aot_compilation_context, nop
+
+    monkeypatch.setattr(importlib.import_module("torch._functorch.aot_autograd"), "AOT_COUNTER", itertools.count(70))
+    names: list[str] = []
+
+    def compiler(graph: Any, examples: list[Any]) -> Any:
+        names.extend(get_aot_compilation_context()[0])
+        return nop(graph, examples)
+
+    for _ in range(2):
+        aot_function(torch.sin, compiler)(torch.ones(2))
+    assert names == ["70_inference", "71_inference"]
 
 
 @pytest.mark.usefixtures("routed")

@@ -37,6 +37,22 @@ class TestBackwardWrites:
 
         assert equal(*both(Counts.apply, program))
 
+    def test_a_change_of_geometry_is_refused(self) -> None:
+        class Turns(runtime.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any, y: Any) -> Any:
+                ctx.y = y
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                ctx.y.t_()
+                return g, None
+
+        x, y = tensor([[1.0, 2.0]], requires_grad=True), tensor([[3.0, 3.0]])
+        with pytest.raises(AssertionError, match="input that had its metadata mutated in the backward"):
+            compiled(Turns.apply)(x, y)
+
     def test_a_write_to_a_result_is_refused(self) -> None:
         class Clears(runtime.autograd.Function):
             @staticmethod
