@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..rules.ops import Op
 from ..rules.record import parameters
 from ..seam import factories
 from ..seam.levels import Value, constant_of
+from .provenance import here
 
 
 class OutsideMemory:
@@ -82,3 +84,19 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
     fresh = factories.empty(0, dtype=t.dtype, device=t.device)
     storage: Any = t.untyped_storage()
     return fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
+
+
+def refuse_made_of_values(t: torch.Tensor) -> None:
+    """Refuse an instance of a class that handles its own calls, if it consists of values of a transform: it is no tensor from outside."""
+    if _made_of_values(t):
+        raise RuntimeError(
+            f"the program makes a {type(t).__name__} of tensors that are traced, and a graph has plain tensors. Return the tensors and "
+            f"make it of them, or compile the program with aot_function.{here()}"
+        )
+
+
+def _made_of_values(t: Any) -> bool:
+    if isinstance(t, Value) or not is_traceable_wrapper_subclass(t):
+        return False
+    parts = [getattr(t, name) for name in t.__tensor_flatten__()[0]]
+    return any(p._level.number > 0 if isinstance(p, Value) else _made_of_values(p) for p in parts)

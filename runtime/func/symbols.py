@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import (
     compute_unbacked_bindings,
 )
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -151,6 +151,12 @@ class Abstraction:
         is not among those that :meth:`holds` takes."""
         source = ConstantSource(f"input_{len(self.inputs)}")
         t = _plain_like(t)
+        composed: bool = is_traceable_wrapper_subclass(t)
+        if composed:
+            raise RuntimeError(
+                f"a {type(t).__name__} is an input of a trace on abstract values, which are plain tensors. Trace on real values, or "
+                "compile the program with aot_function."
+            )
         with _disable_current_modes():
             if fixed or not self.dynamic:
                 fake = self.mode.from_tensor(t, static_shapes=True, source=source)

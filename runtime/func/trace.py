@@ -30,7 +30,7 @@ from ..seam.levels import Level, Value, constant_of, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from .abstract_values import AbstractValues
-from .outside import OutsideMemory, private_copy
+from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
 from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
@@ -228,6 +228,7 @@ class Trace(Level):
         changes of it are seen."""
         known: TracedValue | None = self.constants.get(id(t))
         if known is None:
+            refuse_made_of_values(t)
             if self.abstraction is None and isinstance(t, FakeTensor):
                 raise RuntimeError(
                     "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or give fake arguments of "
