@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack, _pop_mode_temporarily
 
 from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
@@ -187,7 +187,8 @@ def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...]
 @rule(FunctionalLevel)
 def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the next outer level."""
-    read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
+    with _below(level):
+        read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
     if not any(map(_transformed, pytree.tree_leaves(read))):
         return run_forward(cls, args)
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
@@ -204,6 +205,15 @@ def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...
 def _transformed(t: object) -> bool:
     """Whether a level differentiates or batches ``t``. A trace does neither."""
     return any(level.keeps_history or level.hidden for level in levels_of(t))
+
+
+@contextmanager
+def _below(level: FunctionalLevel) -> Iterator[None]:
+    """Turn the mode of ``level`` and those entered after it off. A value that is read there is one of outer levels."""
+    with ExitStack() as stack:
+        while level.mode in _get_current_dispatch_mode_stack():
+            stack.enter_context(_pop_mode_temporarily())
+        yield
 
 
 @contextmanager

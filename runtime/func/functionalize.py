@@ -29,7 +29,7 @@ from ..tape.inplace import METADATA
 from ..tape.values import GradValue, edge_of
 from .functional_forms import defaults_of, functional_of
 from .memory_order import filled, in_order_of_memory
-from .overlap import overlaps, through_copy
+from .overlap import overlaps, refuse_gaps, through_copy
 from .scatter import copying_form, put_back
 from .stores import Chain, Pieces, Replaced, Store, agree
 
@@ -191,6 +191,7 @@ class FunctionalLevel(Level):
 
     def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """``old`` with ``new`` in the place that ``chain`` shows."""
+        refuse_gaps(old, chain)
         if overlaps(old, chain):
             return through_copy(old, chain, lambda part: part.copy_(new))
         bases = [old]
@@ -321,6 +322,7 @@ class FunctionalLevel(Level):
     def _write_in_place(self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A write to a value that shows an element of its base several times."""
         given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
+        refuse_gaps(self.present(target._store), target._chain)
 
         def write(part: torch.Tensor) -> torch.Tensor:
             written: torch.Tensor = func(*(part if a is target else g for a, g in zip(args, given, strict=True)), **options)

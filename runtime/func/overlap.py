@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from ..errors import InplaceError
 from ..seam.levels import Value
+from .provenance import here
 
 aten = torch.ops.aten
 _MAY_OVERLAP = frozenset((aten.expand.default, aten.unfold.default, aten.as_strided.default))
@@ -43,6 +45,15 @@ def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
         if func in _MAY_OVERLAP and shows_twice(t):
             return True
     return False
+
+
+def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
+    """Refuse a write through ``as_strided`` of ``base`` if it may reach elements of memory that ``base`` does not show."""
+    if any(func is aten.as_strided.default for func, *_ in chain) and not aten.is_non_overlapping_and_dense.default(base):
+        raise InplaceError(
+            "a write through as_strided of a tensor that does not fill its memory, which may reach elements beside it. Take as_strided of "
+            f"the tensor that it is a view of, or of a contiguous copy.{here()}"
+        )
 
 
 def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

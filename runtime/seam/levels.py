@@ -186,6 +186,13 @@ class Value(torch.Tensor):
         """Count a write that the dispatcher has not seen."""
         torch._C._increment_version([self])
 
+    def retain_grad(self) -> None:
+        """Raise: a value has no ``.grad``, and torch would say that it does not require grad."""
+        raise RuntimeError(
+            f"retain_grad() of a tensor inside {self._level.what} is not possible. Return it and call retain_grad() of the result, or ask "
+            "for the gradient with respect to it."
+        )
+
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
         if requires_grad:

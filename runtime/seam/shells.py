@@ -59,6 +59,9 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     program: ATen takes no views of memory that is not yet conjugated."""
     if inner.is_nested:
         raise NestedTensor
+    if torch.is_inference_mode_enabled():  # a view of a normal tensor is one, and a shell may be a view of an older one
+        with torch.inference_mode(False):
+            return faithful_shell(cls, inner)
     strided = inner.layout is torch.strided
     v = _make_wrapper(
         cls,

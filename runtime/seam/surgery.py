@@ -34,6 +34,9 @@ def refit(v: Any, fresh: Any) -> None:
 
 def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes of the result of ``view_op``."""
+    if torch.is_inference_mode_enabled() and not target.is_inference():  # then a view of it is a normal tensor, too
+        with torch.inference_mode(False), torch.no_grad():
+            return change_geometry(view_op, target, args, kwargs)
     fresh = view_op(target, *args, **kwargs)
     refit(target, fresh)
     state = dict(fresh.__dict__)

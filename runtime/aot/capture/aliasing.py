@@ -63,7 +63,7 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
-    return tuple(i for i, n in enumerate(results[n_results:]) if behind[n] & wanted)
+    return tuple(i for i, n in enumerate(results[n_results:]) if behind[n] & wanted and isinstance(n.meta.get("val"), torch.Tensor))
 
 
 def saved_of_results(forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int) -> tuple[int, ...]:

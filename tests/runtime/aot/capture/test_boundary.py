@@ -350,3 +350,43 @@ def test_mark_dirty_counts_as_a_write() -> None:
 
 def test_a_result_of_the_right_size_given_by_out_is_filled() -> None:
     assert equal(*both(lambda x: x * torch.add(x, 1, out=torch.empty(2).resize_(2)), lambda f: f(torch.ones(2))))
+
+
+def test_a_function_reads_what_was_written_through_another_view() -> None:
+    class Halves(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x / 2, x.detach() > 1
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.mark_non_differentiable(output[1])
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, _: Any) -> Any:
+            return g / 2
+
+    def f(x: Any) -> Any:
+        y = x * 1
+        row = y[0]
+        y.mul_(3)
+        return Halves.apply(row)  # type: ignore[no-untyped-call]
+
+    expected, found = both(f, lambda f: f(tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)))
+    assert equal(expected, found) and type(found[1]) is torch.Tensor
+
+
+def test_retain_grad_is_refused_by_its_name() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        y.retain_grad()
+        return y
+
+    with pytest.raises(RuntimeError, match=r"retain_grad\(\) of a tensor inside"):
+        compiled(f)(tensor([1.0], requires_grad=True))
+
+
+def test_a_write_beside_the_elements_of_an_argument_is_refused() -> None:
+    for dynamic in (False, True):
+        with pytest.raises(RuntimeError, match="a write through as_strided of a tensor that does not fill its memory"):
+            compiled(lambda x: x.as_strided((2, 2), (1, 1)).fill_(0.5), dynamic=dynamic)(torch.zeros(6)[::2])

@@ -194,3 +194,16 @@ def test_a_closed_over_tensor_is_viewed_in_inference_mode() -> None:
         return x + y.clone()
 
     assert compiled(f)(torch.ones(2)).tolist() == [5.0, 7.0]
+
+
+def test_arguments_are_viewed_and_turned_in_inference_mode() -> None:
+    def f(x: Any) -> Any:
+        with torch.inference_mode():
+            x.view(-1)[0].zero_()
+            x.t_()
+        return x * 2
+
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            x = torch.ones(2, 3)
+            assert compiled(f)(x).tolist() == [[0.0, 2.0], [2.0, 2.0], [2.0, 2.0]] and x.shape == (3, 2)
