@@ -5,13 +5,16 @@ The captured program works on tensors of the session. Its parameters are those o
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._inductor
 import torch.export
 import torch.onnx
+from torch.export.pt2_archive._package import AOTICompiledModel
 
 from .patches import Patches
 from .stepping_aside import Exchange, RefuseSession, aside, ours_unless_aside
@@ -55,6 +58,19 @@ def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
     return exported
 
 
+def _of_package(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of a compiled program that was loaded from a file: a library, which takes and gives plain tensors."""
+
+    @functools.wraps(run)
+    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = Exchange()
+        args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
+        with torch.no_grad():
+            return exchange.session_tree(run(model, *args, **kwargs))
+
+    return call
+
+
 class Programs:
     """``ExportedProgram`` under the drop-in. Torch's own methods see plain tensors, all other code sees those of the session."""
 
@@ -85,11 +101,24 @@ class Programs:
             finally:
                 self._turn(program, exchange.session_tree)
 
-    def export(self, module: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
-        exchange = Exchange()
-        with aside(self._patches), exchange.lent(module):
-            program = _export(module, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options)
-        return self._received(program, exchange)
+    def exporter(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        """``torch.export.export``, or another function with its arguments that returns an ``ExportedProgram``."""
+
+        def export(mod: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
+            exchange = Exchange()
+            with aside(self._patches), exchange.lent(mod):
+                program = theirs(mod, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options)
+            return self._received(program, exchange)
+
+        return export
+
+    def packager(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        """``aoti_compile_and_package``, which compiles a program to a file."""
+
+        def package(exported_program: Any, *args: Any, **options: Any) -> Any:
+            return self._plainly(exported_program, lambda: theirs(exported_program, *args, **options))
+
+        return package
 
     def load(self, f: Any, **options: Any) -> Any:
         with aside(self._patches):
@@ -109,6 +138,7 @@ class Programs:
             exchange = self._exchanges.setdefault(program, Exchange())
             return self._received(self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)), exchange)
 
+        lasting.set(AOTICompiledModel, "__call__", _of_package(AOTICompiledModel.__call__))
         lasting.set(_ExportedProgram, "module", ours_unless_aside(original_module, module))
         lasting.set(_ExportedProgram, "run_decompositions", ours_unless_aside(original_decompositions, run_decompositions))
 
@@ -125,7 +155,9 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
         (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
-        (_export, programs.export),
+        (_export, programs.exporter(_export)),
+        (torch.export.draft_export, programs.exporter(torch.export.draft_export)),
+        (torch._inductor.aoti_compile_and_package, programs.packager(torch._inductor.aoti_compile_and_package)),
         (_load, programs.load),
     ]
     return {id(theirs): (theirs, ours_unless_aside(theirs, ours)) for theirs, ours in pairs}

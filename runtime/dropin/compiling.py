@@ -163,11 +163,17 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
 
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         exchange = _exchange(graph.fake_mode)
+        plain = [exchange.plain(t) for t in examples]
+        contexts = graph.tracing_context.tensor_to_context
+        for t, made in zip(examples, plain, strict=True):
+            if made is not t and t in contexts:  # which sizes are fixed, for a backend that makes fake tensors once more
+                contexts[made] = contexts[t]
         with _backend_runs(exchange):
-            return _in_session(original_backend(graph, module, [exchange.plain(t) for t in examples]))
+            return _in_session(original_backend(graph, module, plain))
 
     for name in ("id_match_unchecked", "CLOSURE_MATCH"):
         dynamo.set(guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches))
+    dynamo.set(guards.GuardManager, "grad_manager", _by_attribute)
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
     dynamo.set(builder, "infer_subclass_type", lambda value: None if type(value) is Tensor else original_class(value))
     dynamo.set(output_graph.OutputGraph, "_call_user_compiler", call_backend)
@@ -204,6 +210,11 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
         return None if patches.replaces(guards.get(guard)) else guard_on(guards, guard, *args, **kwargs)
 
     return guarded
+
+
+def _by_attribute(manager: Any, **options: Any) -> Any:
+    """The guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of the session has nothing."""
+    return manager.getattr_manager(attr="grad", **options)
 
 
 def _refused(name: str) -> Callable[..., Any]:

@@ -110,6 +110,8 @@ class Exchange:
                     made = torch.nn.Parameter(made, t.requires_grad)
                 elif t.requires_grad:
                     made = made.requires_grad_() if t.is_leaf else _with_history(made)
+            if t.is_leaf and t.grad is not None:
+                made.grad = self.plain(t.grad)
             found = self._plain[id(t)] = t, made
             self._session[id(made)] = t
         return found[1]

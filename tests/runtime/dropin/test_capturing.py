@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import threading
 import zipfile
@@ -14,6 +15,8 @@ from torch import nn
 
 import runtime
 from runtime import dropin, unwrap
+from runtime.dropin import capturing
+from runtime.dropin.patches import Patches
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -394,3 +397,54 @@ def test_an_export_to_onnx_is_given_the_model_with_plain_tensors(monkeypatch: py
     ((model, kinds, (given, file), options),) = calls
     assert model is layer and file == "file" and options == {"input_names": ["given"]}
     assert kinds == [nn.Parameter, nn.Parameter] and [type(t) for t in given] == [torch.Tensor]
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_drafted_export_is_one_of_torchs_for_plain_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own function leaves its log file open, so another one stands for it."""
+    given: list[Any] = []
+
+    def drafted(mod: nn.Module, args: Any, **options: Any) -> Any:
+        given.extend(map(type, (*mod.parameters(), *args)))
+        return torch.export.export(mod, args)
+
+    monkeypatch.setattr(importlib.import_module("torch.export._draft_export"), "draft_export", drafted)
+    m, x = model(), torch.ones(4, 2)
+    program = torch.export.draft_export(m, (x,))
+    assert not any(issubclass(c, runtime.Tensor) for c in given)
+    program.module()(x).sum().backward()
+    assert all(p.grad is not None for p in m.parameters())
+
+
+@pytest.mark.usefixtures("routed")
+def test_export_takes_its_arguments_by_name() -> None:
+    x = torch.ones(4, 2)
+    program = torch.export.export(mod=model(), args=(x,), kwargs={})
+    torch.testing.assert_close(unwrap(program.module()(x)), unwrap(model()(x)))
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_program_that_is_packaged_has_plain_tensors_meanwhile() -> None:
+    program = torch.export.export(model(), (torch.ones(4, 2),))
+    classes: list[set[type]] = []
+
+    def package(exported: Any, *, package_path: str) -> str:
+        classes.append({type(t) for t in exported.state_dict.values()})
+        return package_path
+
+    assert capturing.Programs(Patches()).packager(package)(program, package_path="a.pt2") == "a.pt2"
+    (found,) = classes
+    assert found and not any(issubclass(c, runtime.Tensor) for c in found)
+    assert all(isinstance(t, runtime.Tensor) for t in program.state_dict.values())
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_package_is_given_plain_tensors_and_gives_tensors_of_the_session() -> None:
+    given: list[type] = []
+
+    def run(model: Any, *args: Any) -> Any:
+        given.extend(map(type, args))
+        return [args[0] * 2]
+
+    (out,) = capturing._of_package(run)(None, torch.ones(2, requires_grad=True))
+    assert given == [torch.Tensor] and isinstance(out, runtime.Tensor) and out.tolist() == [2.0, 2.0] and not out.requires_grad

@@ -70,6 +70,78 @@ def routed() -> Iterator[None]:
         yield
 
 
+def optimized(backend: str | None, whole_step: bool) -> list[torch.Tensor]:
+    """The parameters after three steps of Adam. What is compiled is the optimizer's step, or the whole training step."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    m, x = nn.Linear(3, 2), torch.ones(4, 3)
+    optimizer = torch.optim.Adam(m.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        m(x).pow(2).sum().backward()
+        (update if not whole_step else optimizer.step)()
+
+    update, run = optimizer.step, step
+    if backend is not None:
+        update = torch.compile(optimizer.step, backend=backend) if not whole_step else update
+        run = torch.compile(step, backend=backend) if whole_step else step
+    for _ in range(3):
+        run()
+    return [p.detach().clone() for p in m.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("whole_step", [False, True])
+def test_a_compiled_optimizer_finds_the_gradients_of_the_session(backend: str, whole_step: bool) -> None:
+    expected = optimized(None, whole_step)
+    with dropin.installed():
+        found = optimized(backend, whole_step)
+    torch.testing.assert_close([unwrap(t) for t in found], expected)
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_program_that_reads_a_gradient_is_captured_anew_when_there_is_none_any_more() -> None:
+    graphs, backend = counted()
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def f(x: Any) -> Any:
+        return x * 2 if x.grad is None else x * x.grad
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    assert f(x).tolist() == [2.0, 4.0]
+    x.grad = torch.tensor([5.0, 7.0])
+    assert f(x).tolist() == [5.0, 14.0] and len(graphs) == 2
+    x.grad = None
+    assert f(x).tolist() == [2.0, 4.0] and len(graphs) == 2
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_backend_finds_which_sizes_of_its_examples_are_fixed() -> None:
+    """A backend that makes fake tensors again, as Inductor's does, would take all sizes for symbols without it."""
+    found: list[bool] = []
+
+    def backend(module: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Any:
+        contexts = torch._guards.TracingContext.get().tensor_to_context
+        found.extend(e in contexts for e in examples)
+        return module.forward
+
+    w = nn.Parameter(torch.ones(3))
+    torch.compile(lambda x: (x * w).sum(), backend=backend, fullgraph=True)(torch.ones(2, 3, requires_grad=True))
+    assert found == [True, True]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.usefixtures("routed")
+def test_a_condition_within_a_compiled_function_has_its_gradients(backend: str) -> None:
+    f = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), backend=backend, fullgraph=True)
+    for values, slope in (([1.0, 2.0], torch.cos), ([-1.0, -2.0], lambda x: -torch.sin(x))):
+        x = torch.tensor(values, requires_grad=True)
+        f(x).sum().backward()
+        assert x.grad is not None
+        torch.testing.assert_close(unwrap(x.grad), slope(unwrap(x.detach())))
+
+
 def inputs_of_every_kind(compiled: bool) -> list[Any]:
     """Results and gradients of a function of leaves, results, views and written tensors."""
     leaf, weight = torch.arange(6.0).reshape(2, 3).requires_grad_(), nn.Parameter(torch.ones(3))
@@ -182,7 +254,7 @@ def test_a_program_is_captured_anew_when_a_name_that_it_uses_changes_and_not_for
 
 def test_dynamo_is_changed_once_and_is_what_it_was_after_leaving() -> None:
     names = ["guards.GuardBuilder", "convert_frame.ConvertFrame", "convert_frame.ConvertFrameAssert", "output_graph.OutputGraph"]
-    names += ["variables.builder.VariableBuilder"]
+    names += ["variables.builder.VariableBuilder", "guards.GuardManager"]
     modules = {name.rpartition(".")[0] for name in names} | {"variables.builder", "trace_rules"}
 
     def state() -> list[Any]:
