@@ -26,7 +26,7 @@ from ..capture.aliasing import Group, memory_of, overlapping, place_of, sharing
 from ..capture.boundary import write
 from ..capture.closed_over import Place, modules_of, places_of
 from ..capture.joint import Joint, joint_graph
-from ..capture.subclasses import flattened
+from ..capture.subclasses import flattened, refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
@@ -259,6 +259,8 @@ class Recipe:
         """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace. ``unknown``: the arguments
         that are numbers of any value. :class:`Pinned` if the program asks for the value of one."""
         joint = self._joint(spec, call, abstraction, unknown)
+        if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):  # else torch's functions were captured before
+            refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
         if unknown:
             refuse_pinned(joint, unknown)
         outside = enter(joint.closed_over, _grad_enabled(), False)

@@ -10,7 +10,7 @@ and derivatives are those of the whole tensor. The class turns each call on it i
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ...errors import NestedTensor
 from ...func.symbols import SYMBOLIC
 from ...seam.levels import Value, levels_of
 from ...session.tensor import dispatches, unwrap
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_HANDLERS: tuple[Any, ...] = (torch._C._disabled_torch_function_impl, torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
 
 
 def composed(t: object) -> bool:
@@ -44,6 +46,18 @@ def refuse_opaque(t: object) -> None:
         "Give it __tensor_flatten__ and __tensor_unflatten__, so that a graph can take the tensors that it consists of, or compile a "
         "function of these tensors."
     )
+
+
+def refuse_functions(tensors: Iterable[object]) -> None:
+    """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of ATen calls would leave out."""
+    for t in tensors:
+        handler: Any = type(t).__torch_function__ if isinstance(t, torch.Tensor) and composed(t) else None
+        if handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS:
+            raise RuntimeError(
+                f"a {type(t).__name__} is among the arguments or closed-over tensors, whose __torch_function__ handles calls of torch's "
+                "functions. A graph has ATen calls alone. Use torch.compile, which captures what __torch_function__ does, or let the class "
+                "handle its calls in __torch_dispatch__ alone."
+            )
 
 
 def flattened(t: Any) -> Iterator[Any]:
@@ -156,6 +170,8 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
     A size is then that of a part if there is one with this number, and else a number."""
     if not composed(t):
         return None
+    if t.is_nested:
+        raise NestedTensor
     names, parts, context = _parts(t)
     kind = type(t)
     for x in pytree.tree_leaves(context):
