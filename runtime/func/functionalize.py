@@ -351,11 +351,10 @@ class FunctionalLevel(Level):
         if target.dtype is not source.dtype:
             raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {target.dtype}")
         replaced = self.replaced.setdefault(id(target), Replaced(target, target._store, target._chain))
-        value, inner = self.present(source._store), self.read(source)
-        store = replaced.by(source._store, value, target._store.counter[0] + 1)
-        fresh = self.wrap(inner, Place(store, source._chain, source._unrecorded))
+        store = replaced.by(source._store, self.present(source._store), target._store.counter[0] + 1)
+        fresh = self.wrap(self.read(source), Place(store, source._chain, source._unrecorded))
         refit(target, fresh)
-        target._inner, target._store, target._chain = inner, store, fresh._chain
+        target._inner, target._store, target._chain = fresh._inner, store, fresh._chain
         target._seen, target._unrecorded = fresh._seen, fresh._unrecorded
         return target
 

@@ -71,7 +71,7 @@ def saved_of_results(forward: fx.Graph, results: Sequence[Sequence[int]], n_resu
     behind = _behind(forward)
     (returned,) = forward.output_node().args
     given: Any = returned
-    saved = frozenset[fx.Node]().union(*(behind[n] for n in given[n_results:]))
+    saved = frozenset[fx.Node]().union(*(behind[n] for n in given[n_results:] if isinstance(n.meta.get("val"), torch.Tensor)))
     each = [frozenset[fx.Node]().union(*(behind[given[j]] for j in js if isinstance(given[j], fx.Node))) for js in results]
     return tuple(i for i, own in enumerate(each) if own & saved)
 

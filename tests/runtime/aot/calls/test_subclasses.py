@@ -331,6 +331,15 @@ def test_a_write_between_forward_and_backward_is_noticed() -> None:
             out.sum().backward(torch.ones_like(out.sum().detach()))
 
 
+def test_a_write_to_what_only_sizes_are_saved_of_is_none() -> None:
+    x = runtime.wrap(two(), requires_grad=True) * 1
+    out = compiled(lambda x: x.sum(0), dynamic=True, partition_fn=min_cut_rematerialization_partition)(x)
+    with torch.no_grad():
+        x.mul_(2)
+    (g,) = runtime.autograd.grad(out, x, two((3,)))
+    assert same(g, TwoTensor(two((3,)).a.expand(2, 3), two((3,)).b.expand(2, 3)))
+
+
 # what is refused
 
 
