@@ -15,7 +15,9 @@ import torch._inductor
 import torch.export
 import torch.onnx
 from torch.export.pt2_archive._package import AOTICompiledModel
+from torch.utils import _pytree as pytree
 
+from ..session.tensor import Tensor, unwrap, wrap
 from .patches import Patches
 from .stepping_aside import Exchange, RefuseSession, aside, ours_unless_aside
 
@@ -63,10 +65,8 @@ def _of_package(run: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(run)
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = Exchange()
-        args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
-        with torch.no_grad():
-            return exchange.session_tree(run(model, *args, **kwargs))
+        args, kwargs = pytree.tree_map_only(Tensor, unwrap, (args, kwargs))
+        return pytree.tree_map_only(torch.Tensor, wrap, run(model, *args, **kwargs))
 
     return call
 

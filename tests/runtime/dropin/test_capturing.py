@@ -16,7 +16,6 @@ from torch import nn
 import runtime
 from runtime import dropin, unwrap
 from runtime.dropin import capturing
-from runtime.dropin.patches import Patches
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -432,7 +431,8 @@ def test_a_program_that_is_packaged_has_plain_tensors_meanwhile() -> None:
         classes.append({type(t) for t in exported.state_dict.values()})
         return package_path
 
-    assert capturing.Programs(Patches()).packager(package)(program, package_path="a.pt2") == "a.pt2"
+    assert dropin._patches is not None
+    assert capturing.Programs(dropin._patches).packager(package)(program, package_path="a.pt2") == "a.pt2"
     (found,) = classes
     assert found and not any(issubclass(c, runtime.Tensor) for c in found)
     assert all(isinstance(t, runtime.Tensor) for t in program.state_dict.values())
