@@ -1,11 +1,13 @@
 """Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from the C++ kernels.
 
 ``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python returns a copy, and a write to the copy
-would not reach ``x``. ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition does.
+would not reach ``x``. ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition does. The
+decompositions of recurrent nets have no dropout between layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +34,37 @@ def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 @_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
 def _batch_norm(*args: Any, **kwargs: Any) -> Any:
     """As without the Python dispatcher where a level of ours sees the call: torch's decomposition counts writes to running statistics."""
-    if any(isinstance(a, Value) for a in args) or isinstance(_get_current_dispatch_mode(), LevelMode):
+    if _sees_ours(args):
         with torch._C._DisablePythonDispatcher():
             return _BATCH_NORM(*args, **kwargs)
     return _BATCH_NORM.py_kernels[DispatchKey.Autograd](*args, **kwargs)
+
+
+def _layer_by_layer(overload: Any) -> None:
+    """Run a recurrent net with dropout as one net per layer: torch's decomposition has no dropout between layers."""
+    theirs = overload.py_kernels[DispatchKey.Autograd]
+
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    def run(x: torch.Tensor, *rest: Any) -> Any:
+        hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
+        if not (_sees_ours((x, *params)) and train and dropout and n > 1):
+            return theirs(x, *rest)
+        several = isinstance(hx, (list, tuple))
+        of_layers = list(zip(*(h.chunk(n) for h in hx), strict=True)) if several else hx.chunk(n)
+        size = len(params) // n
+        states = []
+        for i in range(n):
+            own = params[i * size : (i + 1) * size]
+            x, *state = overload(x, of_layers[i], own, has_biases, 1, 0.0, train, bidirectional, batch_first)
+            states.append(state)
+            if i < n - 1:
+                x = torch.dropout(x, dropout, train)
+        return (x, *(torch.cat(each) for each in zip(*states, strict=True)))
+
+
+def _sees_ours(args: Sequence[Any]) -> bool:
+    return any(isinstance(a, Value) for a in args) or isinstance(_get_current_dispatch_mode(), LevelMode)
+
+
+for _net in (torch.ops.aten.lstm, torch.ops.aten.gru, torch.ops.aten.rnn_tanh, torch.ops.aten.rnn_relu):
+    _layer_by_layer(_net.input)

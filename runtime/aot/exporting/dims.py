@@ -180,13 +180,15 @@ class ExportedSizes(Abstraction):
                 raise ValueError(
                     f"{place}: the program needs {found.lower} <= size <= {found.upper}. Say Dim({place.dim.__name__!r}, {bound})."
                 )
-        symbols = {s for fake in self.inputs for n in fake.shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+        numbers = [n for fake in self.inputs for n in (*fake.shape, *(fake.stride() if fake.layout is torch.strided else ()))]
+        symbols = {s for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
         return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
 
     def write_conditions(self, graph: fx.Graph) -> None:
         """Check in the graph what the range of a symbol does not say, and that a size is none of those that are constants."""
         env = self.shape_env
-        conditions = [guard.expr for guard in env.guards if env._maybe_evaluate_static(guard.expr, axioms=()) is None]
+        found = [env.replace(guard.expr) for guard in env.guards]  # some symbols turned out to be numbers after the guard
+        conditions = [c for c in found if env._maybe_evaluate_static(c, axioms=()) is None]
         conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
         with graph.inserting_before(graph.output_node()):
             self._write_relations(graph)

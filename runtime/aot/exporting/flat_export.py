@@ -25,6 +25,9 @@ from .signature import BackwardSignature, GraphSignature
 
 Table = Mapping[Any, Callable[..., Any]]
 
+# Without grad mode ATen calls forms of ops that have no derivative. Whoever runs the graph may have grad mode on.
+_DIFFERENTIABLE: Table = {torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default}
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -79,7 +82,7 @@ def captured(
             given,
             wanted,
             dynamic=dynamic,
-            decompositions=decompositions,
+            decompositions={**_DIFFERENTIABLE, **(decompositions or {})},
             lift=False,
             whole=True,
             abstraction=abstraction,

@@ -137,6 +137,13 @@ class _Given:
             return self.f(*args, **kwargs)
         return functional_call(self.f, dict(zip(self.state, values[:n], strict=True)), args, kwargs)
 
+    def other_names(self) -> dict[str, Any]:
+        """Parameters and buffers under each name but the first."""
+        if not isinstance(self.f, torch.nn.Module):
+            return {}
+        named = (*self.f.named_parameters(remove_duplicate=False), *self.f.named_buffers(remove_duplicate=False))
+        return {name: t for name, t in named if name not in self.state}
+
     def persistent(self, buffer: str) -> bool:
         assert isinstance(self.f, torch.nn.Module)
         path, _, name = buffer.rpartition(".")
@@ -215,13 +222,31 @@ class _Container:
             if persistent is False:
                 self.constants[name] = plain(t)
             specs.append(InputSpec(InputKind.PARAMETER if parameter else InputKind.BUFFER, TensorArgument(node.name), name, persistent))
-        specs += self._lift_constants(placeholders[n_state] if placeholders[n_state:] else None)
+        first = placeholders[n_state] if placeholders[n_state:] else None
+        specs += self._other_names(dict(zip(given.state, placeholders, strict=False)), first)
+        specs += self._lift_constants(first)
         for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
             self._rename(node, name)
             if not isinstance(x, torch.Tensor):
                 node.meta["val"] = x
             specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
         return specs, placeholders
+
+    def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node | None) -> list[InputSpec]:
+        """Inputs that the graph does not use: other names of shared parameters and buffers. A program has a state dict by its inputs."""
+        specs = []
+        before = before or next(n for n in self.graph.nodes if n.op != "placeholder")
+        for name, t in self.given.other_names().items():
+            parameter = isinstance(t, torch.nn.Parameter)
+            owner = next(first for first, shared in self.given.state.items() if shared is t)
+            with self.graph.inserting_before(before):
+                node = self.graph.placeholder(("p_" if parameter else "b_") + name.replace(".", "_"))
+            node.meta = dict(known[owner].meta)
+            persistent = None if parameter else self.given.persistent(name)
+            if persistent is False:
+                self.constants[name] = plain(t)
+            specs.append(InputSpec(InputKind.PARAMETER if parameter else InputKind.BUFFER, TensorArgument(node.name), name, persistent))
+        return specs
 
     def _rename(self, node: fx.Node, name: str) -> None:
         node._rename(name)

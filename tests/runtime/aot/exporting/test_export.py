@@ -81,7 +81,8 @@ def test_export_changes_neither_the_module_nor_its_arguments() -> None:
 def test_the_signature_says_what_is_what() -> None:
     model, program = exported()
     s = program.graph_signature
-    assert list(s.parameters) == [name for name, _ in model.named_parameters()]  # a shared one once
+    assert list(s.parameters) == [*(name for name, _ in model.named_parameters()), "second.weight"]  # its other name, which is not used
+    assert not next(n for n in program.graph.nodes if n.name == "p_second_weight").users
     assert list(s.buffers) == [name for name, _ in model.named_buffers()] and list(s.non_persistent_buffers) == ["shift"]
     assert len(s.lifted_tensor_constants) == 2 and list(s.user_inputs) == ["x", 2, "counts_calls"]
     assert list(s.user_inputs_to_mutate.values()) == ["counts_calls"]
