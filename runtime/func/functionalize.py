@@ -282,7 +282,7 @@ class FunctionalLevel(Level):
             return self._detach(self.own(args[0]))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
-        if name in ("resize_", "resize_as_") and _has_size(args[0], args[1]):
+        if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(getattr(args[1], "shape", args[1])):
             return args[0]
         if op.func is aten.set_.source_Tensor and self.replaces:
             return self._set(*args)
@@ -490,10 +490,6 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         return pytree.tree_unflatten(results, out_spec)
 
     return transformed
-
-
-def _has_size(t: torch.Tensor, size: torch.Tensor | Sequence[int]) -> bool:
-    return list(t.shape) == list(size.shape if isinstance(size, torch.Tensor) else size)
 
 
 def _drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:

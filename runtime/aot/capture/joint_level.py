@@ -14,6 +14,7 @@ from ...seam.levels import Value
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Node
+from ...tape.saved import HOOKS
 from ...tape.values import edge_of
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN
@@ -31,17 +32,20 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "trace", "writes_unseen")
+    __slots__ = ("derivatives", "packed", "trace", "writes_unseen")
     runs_ctx_forward = packs = True
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self.trace = trace
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
+        self.packed = False  # whether hooks of the program have packed what is saved: a derivative sees a constant in its place
         self.writes_unseen = False  # whether numbers of a tensor with a history have changed, and its history has not
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
         v = super().wrap(inner, edge)
+        if edge is not None and HOOKS.stack:
+            self.packed = True
         node = getattr(getattr(inner, "_inner", None), "_node", None)
         if node is None:  # a constant of the program
             return v

@@ -191,6 +191,8 @@ class Program:
         why = ""
         if self.tape.writes_unseen or self.functional.overtaken:
             why = "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
+        if self.tape.packed:
+            why = "it sets hooks on saved tensors"
         seen: set[Any] = set()
         stack = [edge[0] for edge in map(self.primals.edge, (*outs, *self.primals.values)) if edge is not None]
         while stack:

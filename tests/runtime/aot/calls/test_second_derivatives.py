@@ -210,3 +210,14 @@ def test_the_backward_is_compiled_when_it_first_runs() -> None:
     y.sum().backward()
     f(x).sum().backward()
     assert len(graphs) == 1 and x.grad.tolist() == [4.0, 4.0]
+
+
+def test_hooks_on_saved_tensors_inside_the_program_leave_the_first_derivative_alone() -> None:
+    def f(x: Any) -> Any:
+        with runtime.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
+            return x.sin().sum()
+
+    x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    assert torch.equal(runtime.autograd.grad(aot_function(f, nop)(x), x)[0], torch.tensor([1.0, 2.0]).cos())
+    with pytest.raises(RuntimeError, match="it sets hooks on saved tensors"):
+        runtime.autograd.grad(aot_function(f, nop)(x), x, create_graph=True)
