@@ -10,7 +10,7 @@ Transforms entered inside a trace are inner levels, so the ATen calls of their r
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple, NoReturn
@@ -53,6 +53,7 @@ class _Facts(NamedTuple):
     reshapes: bool  # in place
     may_write: bool
     written: tuple[int, ...]  # positions of the arguments that its schema says it writes to
+    returned: int | None  # the one among them that is its only result
 
 
 @cache
@@ -67,7 +68,12 @@ def _facts(func: Any) -> _Facts:
         torch.Tag.inplace_view in func.tags,
         bool(written) or (op.record is not None and op.record.hidden_writes is not None),
         written,
+        next((i for i in written if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])), None),
     )
+
+
+def _same_alias(argument: Any, result: Any) -> bool:
+    return result.alias_info is not None and result.alias_info.before_set == argument.alias_info.before_set
 
 
 class TracedValue(Value):
@@ -356,9 +362,9 @@ class Trace(Level):
             return func(*[_literal(a) for a in args], **kwargs)
 
     def _results(self, func: Any, node: fx.Node, out: Any, args: Any, kwargs: Any) -> Any:
-        written = _facts(func).written
-        if written:
-            return self._mutated(func, node, out, written, args, kwargs)
+        facts = _facts(func)
+        if facts.written:
+            return self._mutated(func, node, out, facts, args, kwargs)
         abstract = self.abstract.describe(node, out)
         if isinstance(out, torch.Tensor):
             v = self._value(out, node)
@@ -389,18 +395,19 @@ class Trace(Level):
             out: torch.Tensor = func(*self._map(args, _literal), **self._map_dict(kwargs, _literal))
         return out
 
-    def _mutated(self, func: Any, node: fx.Node, out: Any, written: Sequence[int], args: Any, kwargs: Any) -> Any:
+    def _mutated(self, func: Any, node: fx.Node, out: Any, facts: _Facts, args: Any, kwargs: Any) -> Any:
         """The call changed arguments. Their values stay; where the call returns one, its node becomes the newest name of it."""
-        targets = [_argument(func, i, args, kwargs) for i in written]
+        targets = [_argument(func, i, args, kwargs) for i in facts.written]
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, TracedValue)]
         for t in flat:
             t._literal = None
             if t.shape != t._inner.shape or (t.layout is torch.strided and t.stride() != t._inner.stride()):
                 refit(t, self._value(t._inner, t._node))
         abstract = self.abstract.describe(node, out)
-        if isinstance(out, torch.Tensor) and flat:
-            flat[0]._node = node
-            return flat[0]
+        returned = None if facts.returned is None else _argument(func, facts.returned, args, kwargs)
+        if isinstance(out, torch.Tensor) and isinstance(returned, TracedValue):
+            returned._node = node
+            return returned
         same = {id(t._inner): t for t in flat}
         return rewrapped(out, lambda t, i: same[id(t)] if id(t) in same else self._value(t, self._item(node, i, abstract)))
 

@@ -98,6 +98,13 @@ class Input:
             assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
             func(target, *step.rest, **step.kwargs)
 
+    def keeps_geometry(self, x: Any) -> bool:
+        """Whether argument ``x`` has the same sizes and strides after all changes of its geometry: ``unsqueeze_`` and ``squeeze_``, say."""
+        after = x
+        for step in self.reshaped:
+            after = step(after.detach())
+        return after is x or (after.shape, after.stride(), after.storage_offset()) == (x.shape, x.stride(), x.storage_offset())
+
     def replace(self, target: Any, source: Any) -> None:
         """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
         if isinstance(target, Tensor) and target._deliver is not None:

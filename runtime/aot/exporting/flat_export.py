@@ -95,8 +95,8 @@ def captured(
 def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> None:
     """Refuse writes that no result of the graph can stand for."""
     boundary = joint.boundary
-    for name, record in zip(names, boundary.inputs, strict=True):
-        if record.reshaped:
+    for name, record, x in zip(names, boundary.inputs, given, strict=True):
+        if not record.keeps_geometry(x):
             raise RuntimeError(
                 f"Found an input that received a metadata mutation: {name} has other sizes or strides after the call "
                 f"({record.reshaped[0].func._schema.name}_). An exported graph cannot change them. Use the op that returns a view."

@@ -164,6 +164,38 @@ def test_a_number_that_follows_from_the_text_may_be_read_and_one_that_data_was_w
         make_fx(written)(x)
 
 
+@torch.library.custom_op("trace_tests::counted_double", mutates_args={"count"})
+def counted_double(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    count.add_(1)
+    return x * 2
+
+
+@counted_double.register_fake
+def _(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_a_new_result_of_an_op_that_writes_to_an_argument_is_not_that_argument(mode: str) -> None:
+    def f(x: torch.Tensor, count: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return counted_double(x, count) + 1, count * 10
+
+    module = make_fx(f, tracing_mode=mode)(torch.ones(2), torch.zeros(2))
+    close(module(torch.ones(2), torch.zeros(2)), (torch.full((2,), 3.0), torch.full((2,), 10.0)))
+
+
+def test_the_gradient_of_rrelu_reads_its_noise() -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        g: torch.Tensor = vjp(lambda x: torch.nn.functional.rrelu(x, 0.1, 0.9, training=True), x)[1](torch.ones(6))[0]
+        return g
+
+    module, x = make_fx(gradient)(torch.randn(6)), -torch.ones(6, requires_grad=True)
+    torch.manual_seed(2)
+    y = torch.nn.functional.rrelu(x, 0.1, 0.9, training=True)
+    torch.manual_seed(2)
+    close(module(x.detach()), torch.autograd.grad(y.sum(), x)[0])
+
+
 def test_a_kernel_without_symbolic_sizes_fixes_them() -> None:
     module = make_fx(lambda x: torch.unsafe_chunk(x, 2)[1], tracing_mode="symbolic")(torch.randn(4, 3))
     x = torch.randn(4, 3)

@@ -157,6 +157,8 @@ def test_what_no_result_of_a_graph_can_stand_for_is_refused() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match=r"received a metadata mutation: argument 0 .*aten::t_"):
         aot_export_module(Calls(lambda w, a: (a.t_() * 1,)), (x,), trace_joint=False)
+    graph, _ = aot_export_module(Calls(lambda w, a: (a.unsqueeze_(0).mul_(2).squeeze_(0) * 1,)), (x,), trace_joint=False)
+    assert [r.tolist() for r in graph(torch.ones(2), x)] == [[[2.0] * 3] * 2] * 2  # after the call it has the sizes that it had before
     with pytest.raises(RuntimeError, match="duplicated inputs that are mutated in the graph: argument 0 and argument 1"):
         aot_export_module(Calls(lambda w, a, b: (a.add_(1) + b,)), (x, x), trace_joint=False)
     with pytest.raises(RuntimeError, match="aliased inputs that are mutated in the graph: argument 0 and argument 1"):
