@@ -63,6 +63,8 @@ def _table(table: Mapping[Any, Formula], known: tuple[str, ...]) -> str:
 def _facts(record: Record) -> Iterator[str]:
     if record.decomposition is not None:
         yield f"decomposition {_code(record.decomposition)}"
+    if record.abstract is not None:
+        yield f"abstract {_code(record.abstract)}"
     if record.inverse is not None:
         yield f"inverse {_code(record.inverse)}"
     if isinstance(record.nondiff, tuple) and record.nondiff:

@@ -280,6 +280,9 @@ class FunctionalLevel(Level):
         name = op.base_name
         if name == "detach_":
             return self._detach(self.own(args[0]))
+        if op.func is aten.polygamma_.default:  # the op that returns its result takes its arguments in another order
+            with self.mode:
+                return args[0].copy_(aten.polygamma.default(args[1], args[0]))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
         if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(getattr(args[1], "shape", args[1])):

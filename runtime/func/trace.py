@@ -29,6 +29,7 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, constant_of, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
+from .abstract_kernels import run_abstractly
 from .abstract_values import AbstractValues
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
@@ -306,7 +307,7 @@ class Trace(Level):
         else:
             try:
                 with self.abstraction.running():
-                    out = func(*inner, **options)
+                    out = run_abstractly(func, inner, options)
             except DynamicOutputShapeException:
                 self._refuse_size(func)
             except DataDependentOutputException as e:
@@ -495,7 +496,7 @@ def _literal(a: Any) -> Any:
 
 def _size_depends_on_values(func: Any, args: Any) -> bool:
     """Whether how many elements a call returns depends on the elements of an argument. An index does so only by a mask."""
-    if torch.Tag.dynamic_output_shape not in func.tags:
+    if torch.Tag.dynamic_output_shape not in func.tags or func is aten._ctc_loss.default:  # whose lengths are numbers
         return False
     if func is aten.index.Tensor:
         return any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])

@@ -91,7 +91,11 @@ random(
 flat("poisson", "self", batch=None, draws="values")
 register("multinomial", nondiff=True, draws="values", family="random")
 register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, draws="values")
-register("_sample_dirichlet binomial rrelu_with_noise_functional", draws="values", family="random")
+register("_standard_gamma_grad", abstract=lambda self, output: torch.empty_like(self + output), family="random")
+register("_dirichlet_grad", abstract=lambda x: x.new_empty(x.shape), family="random")
+register("_sample_dirichlet", draws="values", abstract=lambda self: self.new_empty(self.shape), family="random")
+register("binomial", draws="values", abstract=lambda count: count.new_empty(count.shape), family="random")
+register("rrelu_with_noise_functional", draws="values", family="random")
 
 
 def _dropout_and_mask(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:

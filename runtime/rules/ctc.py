@@ -67,6 +67,12 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return (out if alone else out.unflatten(1, (size, -1))).movedim(1, 0)
 
 
+def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses (batch) and the logarithms of alpha (batch, time, labels with a blank around each)."""
+    time, batch, _ = log_probs.shape
+    return log_probs.new_empty(batch), log_probs.new_empty((batch, time, 2 * max(target_lengths, default=0) + 1))
+
+
 for _suffix in ("", ".Tensor"):
     _op = overload(f"_ctc_loss_backward{_suffix}")
 
@@ -85,6 +91,7 @@ for _suffix in ("", ".Tensor"):
         jvp=asking("log_probs_t", "log_probs", *_ARGUMENTS)(_jvp),
         batch=_forward_batch,
         nondiff=(1,),
+        abstract=None if _suffix else _abstract,
         cost="high",
         family="loss",
     )
@@ -97,6 +104,7 @@ for _suffix in ("", ".Tensor"):
             ("neg_log_likelihood", "log_alpha"): lambda: (None, None),
         },
         batch=_backward_batch,
+        abstract=lambda log_probs: torch.empty_like(log_probs),
         cost="high",
         family="loss",
     )

@@ -255,7 +255,13 @@ register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=trailing_or_empty, 
 # ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form (1992) I - V T V^H
 
 # torch has no derivative for geqrf either; a gradient raises MissingRule
-register("geqrf", batch=trailing, cost="high", family="linalg")
+register(
+    "geqrf",
+    batch=trailing,
+    abstract=lambda self: (self.mT.contiguous().mT.clone(), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))),
+    cost="high",
+    family="linalg",
+)
 
 
 def _reflectors(packed: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -40,7 +40,7 @@ def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tenso
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
 
 
-def _maximum(name: str, spatial: int, batch: Any) -> None:
+def _maximum(name: str, spatial: int, batch: Any, **of_backward: Any) -> None:
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
     given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
@@ -58,6 +58,7 @@ def _maximum(name: str, spatial: int, batch: Any) -> None:
         f"{name}_backward",
         {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: None},
         fold(spatial + 2),
+        **of_backward,
     )
 
 
@@ -80,7 +81,7 @@ _maximum("max_pool3d_with_indices", 3, fold(5))
 _maximum("adaptive_max_pool2d", 2, fold(4))
 _maximum("adaptive_max_pool3d", 3, fold(5))
 _maximum("fractional_max_pool2d", 2, _fractional_batch(2))
-_maximum("fractional_max_pool3d", 3, _fractional_batch(3))
+_maximum("fractional_max_pool3d", 3, _fractional_batch(3), abstract=lambda self: torch.empty_like(self))
 
 
 def _unpool(name: str, spatial: int) -> None:

@@ -68,6 +68,7 @@ class Record:
                     low for ATen's ops. The ops of other libraries run again only if their record says ``"low"``.
     flops:          how many floating-point operations a call takes, as a formula of arguments and results (see the table above), which
                     should ask for facts of shape alone. For ops of high cost; left out: in proportion to the elements.
+    abstract:       the result on tensors without elements, as a formula of arguments. For ops for which torch has no abstract kernel.
     commutes:       the first two arguments may change places.
     fresh:          the result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
     hidden_writes:  writes that the schema does not mention.
@@ -88,6 +89,7 @@ class Record:
     unfilled: bool = False
     cost: str | None = None
     flops: Formula | None = None
+    abstract: Formula | None = None
     commutes: bool = False
     fresh: bool = False
     hidden_writes: HiddenWrites | None = None
@@ -164,6 +166,10 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
             raise ValueError(f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}")
     for func in funcs if record.flops is not None else ():
         _check_formula("flops", record.flops, func)  # type: ignore[arg-type]  # it is not None
+    for func in funcs if record.abstract is not None else ():
+        for name in parameters(record.abstract):  # type: ignore[arg-type]  # it is not None
+            if name not in _names(func):
+                raise ValueError(f"{func}: abstract asks for {name!r}, which is no argument; its arguments are {_listed(_names(func))}")
     if record.in_place and record.batch is None:
         raise ValueError(f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have")
     for func in funcs if record.hidden_writes is not None else ():

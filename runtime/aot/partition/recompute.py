@@ -15,6 +15,7 @@ from ...rules.ops import OUT, VIEW, op_of
 from ...rules.record import parameters
 
 OPS_PER_BYTE = 8  # floating-point operations that take as long as one byte from or to memory
+UNKNOWN_SIZE = 4096  # what a size that depends on values counts as
 _OPS_PER_ELEMENT = 32  # of a call of high cost whose record has no formula
 _NEVER_TAGS = frozenset(
     (torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -95,8 +96,10 @@ def is_size(n: fx.Node) -> bool:
 
 
 def hint(size: Any) -> int:
-    """A size as it was in the trace."""
-    return size if isinstance(size, int) else int(size.node.hint)
+    """A size as it was in the trace. One that depends on values was not known there: it counts as :data:`UNKNOWN_SIZE`."""
+    if isinstance(size, int):
+        return size
+    return UNKNOWN_SIZE if size.node.hint is None else int(size.node.hint)
 
 
 def n_bytes(value: Any) -> int:

@@ -397,3 +397,14 @@ def test_what_outlives_the_program_says_so() -> None:
     functionalize(lambda x: kept.append(x))(torch.ones(2))
     with pytest.raises(EscapedValue, match="after the transform has returned"):
         kept[0] + 1
+
+
+def test_polygamma_in_place_is_functional_although_its_arguments_change_places() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.polygamma_(1) * 2
+
+    x, y = torch.tensor([1.5, 2.5]), torch.tensor([1.5, 2.5])
+    expected = torch.polygamma(1, x)
+    torch.testing.assert_close(functionalize(f)(y), expected * 2)
+    torch.testing.assert_close(y, expected)
+    assert torch.ops.aten.polygamma.default in [n.target for n in make_fx(functionalize(f))(x).graph.nodes]

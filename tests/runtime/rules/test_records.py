@@ -42,6 +42,7 @@ def op() -> Iterator[str]:
         ({"inverse": "t"}, "inverse is 't', which is not callable"),
         ({"inverse": lambda part: part}, "inverse is for views, but by its schema this op returns no view"),
         ({"in_place": True}, "in_place=True needs a batch rule, which the record does not have"),
+        ({"abstract": lambda z: z}, "abstract asks for 'z', which is no argument"),
         ({"hidden_writes": HiddenWrites(("z",), "sin", lambda x: True)}, "hidden_writes names 'z', which is no argument"),
         ({"hidden_writes": HiddenWrites(("x",), "sin", lambda z: True)}, "hidden_writes names 'z', which is no argument"),
         ({"hidden_writes": HiddenWrites(("x",), "cosinus", lambda x: True)}, "no operator aten::cosinus"),

@@ -143,3 +143,17 @@ def test_a_backward_never_reads_an_argument_as_it_was_written_later(seed: int, c
     aot.aot_function(program, aot.nop, partition_fn=cut)(given, buffer).backward()
     torch.testing.assert_close(buffer, expected)
     torch.testing.assert_close(runtime.unwrap(given.grad), leaf.grad)
+
+
+def test_a_size_that_depends_on_values_can_be_weighed() -> None:
+    """The number of selected elements is unknown in the trace, and the cut compares bytes."""
+    x, mask = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, True])
+    run: Any = aot.aot_function(
+        lambda x, mask: torch.masked_select(x.exp(), mask).square().sum(),
+        aot.nop,
+        partition_fn=aot.min_cut_rematerialization_partition,
+        dynamic=True,
+    )
+    y = runtime.wrap(x, True)
+    run(y, mask).backward()
+    torch.testing.assert_close(runtime.unwrap(y.grad), torch.where(mask, 2 * (2 * x).exp(), 0))
