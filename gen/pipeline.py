@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
 EAGER = "backward"  # runs in the eager session, so only itself may be outside it
-WHOLE = ("trace", "aot.joint", "aot.export", "per_sample")
+COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is outside differentiates or maps the compiled function
+WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample")
 FORWARD = "forward"
-STAGES = (*NESTING, EAGER, *WHOLE, FORWARD)
+STAGES = (*NESTING, EAGER, COMPILED, *WHOLE, FORWARD)
+
+CAPTURES = frozenset((COMPILED, *WHOLE)) - {"per_sample"}
+"""Stages that make a graph of a program."""
+WRITABLE = CAPTURES - {"aot.joint"}
+"""Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
 DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample"))
@@ -91,4 +97,8 @@ def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
         if stage == EAGER and index and stages[index - 1][0] != EAGER:
             what = f'"{EAGER}" in pipeline "{text}" runs in the eager session'
             raise PipelineError(what, offset, f'only "{EAGER}" around it, not "{stages[index - 1][0]}"')
+        if stage == COMPILED and index < len(stages) - 1:
+            raise PipelineError(
+                f'"{COMPILED}" in pipeline "{text}" compiles the op itself', offset, f'"{COMPILED}" as the innermost transform'
+            )
     return Pipeline(tuple(stage for stage, _ in stages if stage != FORWARD))

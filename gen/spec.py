@@ -39,7 +39,7 @@ DTYPES = (
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
 AXES: dict[str, tuple[str, ...]] = {
-    "form": ("functional", "out", "inplace", "view_inplace", "data_write"),
+    "form": ("functional", "out", "inplace", "view_inplace", "argument_inplace", "data_write"),
     "layout": ("contiguous", "transposed", "noncontiguous", "expanded"),
     "values": ("ordinary", "extreme", "ill_formed"),
     "shapes": ("static", "dynamic"),
@@ -321,7 +321,14 @@ class Check(Strict):
                     raise fault(f'unknown value "{value}" of axis {axis}', one_of(AXES[axis]), nearest(value, AXES[axis]))
             if len(set(values)) < len(values):
                 raise fault(f"axis {axis} has a value twice", "each value once")
+        if "argument_inplace" in self.over.get("form", [self.form]) and not pipeline.WRITABLE.intersection(self._innermost()):
+            raise fault(
+                f'pipeline "{self.pipeline}" with form argument_inplace', f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost"
+            )
         return self
+
+    def _innermost(self) -> tuple[str, ...]:
+        return pipeline.parse(self.pipeline).stages[-1:]
 
 
 class Where(Strict):

@@ -142,8 +142,15 @@ class Planted:
 
         return lambda values, cotangents: self._outermost(lambda: run(values, cotangents))
 
+    def compiled(self, f: Flat, *, partition: str, dynamic: bool) -> Flat:
+        return self.inner.compiled(f, partition=partition, dynamic=dynamic)
+
     def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         honest, captured = self._captured(lambda: self.inner.export(f, args, dynamic=dynamic))
+        return self._replay("", honest, captured)
+
+    def saved(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        honest, captured = self._captured(lambda: self.inner.saved(f, args, dynamic=dynamic))
         return self._replay("", honest, captured)
 
     def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:

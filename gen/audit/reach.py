@@ -15,14 +15,13 @@ import gen.checks
 from gen.audit.modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.tables import Cell
-from gen.pipeline import WHOLE
+from gen.pipeline import CAPTURES
 from gen.targets.faults import KINDS, REFUSED
 
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
 
 SAVE_EVERY = 500  # cells; progress is reported and saved then, so a stopped run loses little
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
-PROGRAMS = frozenset(WHOLE) - {"per_sample"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
     check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
     found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
-        if cell.tier == "full" or check.stages & PROGRAMS:
+        if cell.tier == "full" or check.stages & CAPTURES:
             continue
         width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
         kind = "complex" if cell.dtype.startswith("complex") else "real" if width < len(WIDEST) else "other"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,8 +71,6 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 def _inplace_variant(sample: Sample) -> Callable[..., Any]:
     if sample.op.inplace is None:
         raise Unsuitable(f"{sample.op.name} has no in-place variant")
-    if sample.facts.random:
-        raise Unsuitable("the op draws random numbers: its in-place variant draws others")
     args, _ = sample.rebuild(sample.inputs)
     outputs = sample.facts.outputs
     if not args or not isinstance(args[0], Tensor) or len(outputs) != 1:
@@ -81,8 +80,15 @@ def _inplace_variant(sample: Sample) -> Callable[..., Any]:
     return sample.op.inplace
 
 
+def _same_inplace_variant(sample: Sample) -> Callable[..., Any]:
+    """The in-place variant, for a comparison with the op itself."""
+    if sample.facts.random:
+        raise Unsuitable("the op draws random numbers: its in-place variant draws others")
+    return _inplace_variant(sample)
+
+
 def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    variant = _inplace_variant(sample)
+    variant = _same_inplace_variant(sample)
 
     def call(*values: Any) -> Values:
         x = values[0].clone()
@@ -94,7 +100,7 @@ def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """In place on a view of the first half of a base. The program returns the base, so values and gradients of the other half count."""
-    variant = _inplace_variant(sample)
+    variant = _same_inplace_variant(sample)
 
     def call(*values: Any) -> Values:
         x = values[0].reshape(-1)
@@ -107,6 +113,17 @@ def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         return (torch.cat([sample(*values)[0].reshape(-1), values[0].reshape(-1)]),)
 
     return [_program(sample, inputs, f"{sample.op.name} in place on a view", call, plain)]
+
+
+def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """In place on the first argument itself. What captures or compiles the program must carry the write out on the caller's tensor."""
+    variant = _inplace_variant(sample)
+
+    def call(*values: Any) -> Values:
+        return sample.outputs(sample.raw(variant, values))
+
+    program = _program(sample, inputs, f"{sample.op.name} in place on its argument", call)
+    return [replace(program, written=(0,))]
 
 
 def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -127,6 +144,7 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "out": _out,
     "inplace": _inplace,
     "view_inplace": _view_inplace,
+    "argument_inplace": _argument_inplace,
     "data_write": _data_write,
 }
 

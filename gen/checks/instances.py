@@ -9,7 +9,7 @@ from gen.checks import batching, forms, programs
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, extend
 from gen.checks.samples import Sample
-from gen.pipeline import WHOLE
+from gen.pipeline import COMPILED, WHOLE
 
 
 def instances(
@@ -45,6 +45,8 @@ def _roots(sample: Sample, axes: Mapping[str, str]) -> list[tuple[Program, str]]
 def _grown(
     sample: Sample, root: Program, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None]
 ) -> Iterator[Program]:
+    if stages and stages[0] == COMPILED:
+        root, stages = _compiled(sample, root, axes), stages[1:]
     nesting = [stage for stage in stages if stage not in WHOLE]
     outer = [stage for stage in stages if stage in WHOLE]
     if "vmap" not in nesting:
@@ -55,6 +57,14 @@ def _grown(
     for choice in batching.choices(nesting, first, turn, written):
         for program in _branches(sample, root, nesting, choice, reasons):
             yield programs.whole(outer[0], program, axes) if outer else program
+
+
+def _compiled(sample: Sample, root: Program, axes: Mapping[str, str]) -> Program:
+    key = ("compiled", id(root), axes.get("shapes"), axes.get("partition"), axes["layout"])
+    if key not in sample.memory:
+        sample.memory[key] = programs.compiled(root, axes)
+    made: Program = sample.memory[key]
+    return made
 
 
 def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:

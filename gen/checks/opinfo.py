@@ -5,11 +5,14 @@ The database is private to torch and takes seconds to import. So it is imported 
 
 from __future__ import annotations
 
+import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
@@ -99,6 +102,31 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
     with seeded_with_numpy("errors", info.name), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(info.error_inputs(device))
+
+
+@contextmanager
+def drawing_from_outside() -> Iterator[None]:
+    """Inside, random ops of OpInfo draw from the state of the generator.
+
+    OpInfo calls such an op with a seed of its own, and restores the state afterwards. A graph repeats only the draw.
+    """
+    from torch.testing._internal import common_methods_invocations
+
+    with patch.object(common_methods_invocations, "wrapper_set_seed", _as_it_is):
+        yield
+
+
+def _as_it_is(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
+    """OpInfo's wrapper for derivatives. It is looked up at each call, so that :func:`drawing_from_outside` has effect."""
+    wrapper: Callable[..., Any] = info.gradcheck_wrapper
+    if wrapper.__name__ != "wrapper_set_seed":
+        return wrapper
+    module: Any = importlib.import_module("torch.testing._internal.common_methods_invocations")
+    return lambda op, *args, **kwargs: module.wrapper_set_seed(op, *args, **kwargs)
 
 
 def has_own_wrapper(info: OpInfo) -> bool:

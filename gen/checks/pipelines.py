@@ -28,13 +28,17 @@ CORNER = 8  # elements of each tensor in such a corner
 
 @dataclass
 class Program:
-    """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and `seed` identify it."""
+    """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and `seed` identify it.
+
+    `written` are the places of the inputs to which the function writes. A stage must know of them: see :func:`on_copies`.
+    """
 
     over: Callable[[Target], Flat]
     inputs: tuple[Tensor, ...]
     differentiable: tuple[bool, ...]
     seed: int
     label: str = "f"
+    written: tuple[int, ...] = ()
     _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -111,6 +115,18 @@ def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: S
             full[place] = value
         results = f(*full)
         return tuple(results[place] for place in outputs)
+
+    return g
+
+
+def on_copies(f: Flat, written: Sequence[int]) -> Flat:
+    """`f` on copies of the inputs at `written`, to which it writes. The copies are further results, so that the writes are compared."""
+    if not written:
+        return f
+
+    def g(*values: Any) -> Values:
+        given = [value.clone() if place in written else value for place, value in enumerate(values)]
+        return (*f(*given), *(given[place] for place in written))
 
     return g
 

@@ -1,19 +1,22 @@
-"""Stages that take a whole program: captured graphs, joint graphs, exports and per-sample gradients.
+"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports and per-sample gradients.
 
 Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and run on another, so that a value that is
-constant in the graph shows. With dynamic shapes it also runs at another size, if the sample has one.
+constant in the graph shows. With dynamic shapes it also runs at another size, if the sample has one. A program may write to its arguments.
+Then each run gets copies of them, and the copies are further results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gen.checks.batching import VARIATIONS, vary
+from gen.checks.forms import laid_out
 from gen.checks.outcomes import Mismatch, Unsuitable
-from gen.checks.pipelines import Program, extend, restricted
+from gen.checks.pipelines import Program, extend, on_copies, restricted
 from gen.checks.seeds import seeded
 from gen.reference import Loop
 from gen.targets.protocol import Flat, Target, Values
@@ -22,36 +25,82 @@ Tensor = torch.Tensor
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` of `program`. `axes` may have ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``."""
+    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``."""
     if stage == "per_sample":
         return _per_sample(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
     if stage == "aot.joint":
         return _joint(program, axes.get("partition", "default"), dynamic)
-    return _captured(stage, program, dynamic)
+    return _captured(stage, program, dynamic, axes.get("layout", "contiguous"))
 
 
-def _captured(stage: str, program: Program, dynamic: bool) -> Program:
-    capture = {"trace": "trace", "aot.export": "export"}[stage]
-    groups = [other_values(program), *other_sizes(program, dynamic)]
+def compiled(program: Program, axes: Mapping[str, str]) -> Program:
+    """`program` as a compiled function. `axes` may have ``layout``, ``shapes`` and ``partition``.
+
+    Each call is preceded by one on other values, and of another size if shapes are dynamic. So the call that is compared may not compile,
+    and constants of the graph show.
+    """
+    dynamic, layout = axes.get("shapes") == "dynamic", axes.get("layout", "contiguous")
+    apart = _apart(program)
+    variation, size = _variation(apart), _doubling(apart) if dynamic else None
+
+    def over(target: Target) -> Flat:
+        f = target.compiled(program.over(target), partition=axes.get("partition", "default"), dynamic=dynamic)
+        f = on_copies(f, program.written)
+
+        def g(*values: Any) -> Values:
+            if target.name not in ("loop", "numeric"):
+                others = values if variation is None else tuple(vary(x, 1, variation) for x in values)
+                f(*laid_out(others if size is None else tuple(_doubled(x, size) for x in values), layout))
+            with seeded(program.seed):  # the first call may have drawn too
+                return f(*values)
+
+        return g
+
+    return Program(over, program.inputs, program.differentiable, program.seed, f"aot.function({program.label})")
+
+
+def _apart(program: Program) -> Program:
+    """`program` without effect on its arguments, for the reference."""
+    return replace(program, over=lambda target: on_copies(program.over(target), program.written), written=(), _results={})
+
+
+def _captured(stage: str, program: Program, dynamic: bool, layout: str) -> Program:
+    capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
+    apart = _apart(program)
+    groups = [other_values(apart), *other_sizes(apart, dynamic, least=4)]  # half of 2 or 3 is 1, which is a constant of a graph
     count = len(program.inputs)
 
     def over(target: Target) -> Flat:
         def g(*values: Any) -> Values:
-            examples = _beside(values, program.inputs)
+            examples = laid_out(_beside(values, program.inputs), layout)
             replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
             if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
                 raise Mismatch("the traced function has no attribute `graph`")
+            run = on_copies(replay, program.written)
             found: list[Any] = []
             for k in range(len(groups)):
+                given = values[k * count : (k + 1) * count]
+                if k and not _guards_hold(replay, given):
+                    raise Unsuitable("by its guards the graph is not for another size: the program takes a size as a number")
                 with seeded(program.seed):  # the capture may have drawn too
-                    found += replay(*values[k * count : (k + 1) * count])
+                    found += run(*given)
             return tuple(found)
 
         return g
 
     inputs = tuple(x for group in groups for x in group)
     return Program(over, inputs, program.differentiable * len(groups), program.seed, f"{stage}({program.label})")
+
+
+def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
+    """Whether a graph is for these values. make_fx notes conditions on sizes in ``shape_env``, and leaves it to its caller to ask."""
+    shape_env = getattr(replay, "shape_env", None)
+    if shape_env is None:
+        return True
+    placeholders = [node.meta["val"] for node in replay.graph.nodes if node.op == "placeholder"]
+    guards = shape_env.produce_guards_expression(placeholders, ignore_static=False)
+    return guards is None or bool(shape_env.evaluate_guards_expression(guards, values))
 
 
 def _joint(program: Program, partition: str, dynamic: bool) -> Program:
@@ -92,25 +141,33 @@ def _beside(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor,
 
 def other_values(program: Program) -> tuple[Tensor, ...]:
     """Inputs of the same shapes with other values. The reference accepts them."""
+    variation = _variation(program)
+    return program.inputs if variation is None else tuple(vary(x, 1, variation) for x in program.inputs)
+
+
+def _variation(program: Program) -> int | None:
+    """The number of a variation of the inputs that the reference accepts."""
     for variation in VARIATIONS:
-        inputs = tuple(vary(x, 1, variation) for x in program.inputs)
-        outputs = _accepted(program, inputs)
+        outputs = _accepted(program, tuple(vary(x, 1, variation) for x in program.inputs))
         if outputs is not None and all(o.shape == p.shape for o, p in zip(outputs, program.observed[0], strict=True)):
-            return inputs
-    return program.inputs
+            return variation
+    return None
 
 
-def other_sizes(program: Program, dynamic: bool) -> list[tuple[Tensor, ...]]:
-    """Inputs in which every dimension of one size n > 1 has become 2n: one set, or none. The number of results does not change."""
-    if not dynamic:
-        return []
-    sizes = sorted({size for x in program.inputs for size in x.shape if size > 1}, reverse=True)
+def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
+    """Inputs in which every dimension of one size n >= `least` has become 2n: one set, or none. The number of results does not change."""
+    size = _doubling(program, least) if dynamic else None
+    return [] if size is None else [tuple(_doubled(x, size) for x in program.inputs)]
+
+
+def _doubling(program: Program, least: int = 2) -> int | None:
+    """A size n >= `least` such that the reference accepts 2n in its place."""
+    sizes = sorted({size for x in program.inputs for size in x.shape if size >= least}, reverse=True)
     for size in sizes:
-        inputs = tuple(_doubled(x, size) for x in program.inputs)
-        outputs = _accepted(program, inputs)
+        outputs = _accepted(program, tuple(_doubled(x, size) for x in program.inputs))
         if outputs is not None and len(outputs) == len(program.observed[0]):
-            return [inputs]
-    return []
+            return size
+    return None
 
 
 def _doubled(x: Tensor, size: int) -> Tensor:

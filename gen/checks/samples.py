@@ -223,7 +223,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[...
 
 
 def _from_opinfo(info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool) -> list[Call]:
-    wrap = info.gradcheck_wrapper if wrapped and opinfo.has_own_wrapper(info) else None
+    wrap = opinfo.gradcheck_wrapper(info) if wrapped and opinfo.has_own_wrapper(info) else None
     return [
         ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
         for sample in opinfo.samples(info, device, dtype, seed)

@@ -120,7 +120,13 @@ class Loop:
 
         return g
 
+    def compiled(self, f: Flat, *, partition: str, dynamic: bool) -> Flat:
+        return f
+
     def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        return f
+
+    def saved(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         return f
 
     def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:

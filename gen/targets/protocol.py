@@ -95,8 +95,19 @@ class Target(Protocol):
         """
         ...
 
+    def compiled(self, f: Flat, *, partition: str, dynamic: bool) -> Flat:
+        """``g(*args)``: `f` compiled at its first call. `f` may write to its arguments, and `g` then writes to the caller's.
+
+        Inside the function of :meth:`backward`, the arguments are tensors of the eager session, and so are the results of `g`.
+        """
+        ...
+
     def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         """``g(*args)``: the exported program."""
+        ...
+
+    def saved(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
+        """``g(*args)``: the exported program, after it was saved and loaded."""
         ...
 
     def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ import torch
 
 import runtime
 from gen.targets import runtime_rules, runtime_watch
+from gen.targets.exported import reloaded
 from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss, of_samples
 from runtime import aot, expanded_weights, func
@@ -80,9 +81,15 @@ class RuntimeTarget:
     def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
         return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real", _allow_non_fake_inputs=True)(*args)
 
-    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
         cuts: dict[str, Any] = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}
-        compiled = aot.aot_function(f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cuts[partition], dynamic=dynamic)
+        made: Callable[..., Any] = aot.aot_function(
+            f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cuts[partition], dynamic=dynamic
+        )
+        return made
+
+    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             inputs = [runtime.wrap(v.detach(), v.requires_grad) for v in values]
@@ -95,6 +102,9 @@ class RuntimeTarget:
 
     def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
         return aot.export(f, tuple(args), dynamic=dynamic).module()
+
+    def saved(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+        return reloaded(aot.export(f, tuple(args), dynamic=dynamic))
 
     def per_sample(
         self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gen.targets.exported import reloaded
 from gen.targets.parametric import Parametric, batch_loss, of_samples
 
 Tensor = torch.Tensor
@@ -108,7 +109,7 @@ class TorchTarget:
         with _fallback_is_expected():
             return make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
 
-    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
         from functorch.compile import (
             aot_function,
             default_partition,
@@ -117,7 +118,17 @@ class TorchTarget:
         )
 
         cut = {"default": default_partition, "min_cut": min_cut_rematerialization_partition}[partition]
-        compiled = aot_function(f, fw_compiler=nop, bw_compiler=nop, partition_fn=cut, dynamic=dynamic)
+        made = aot_function(f, fw_compiler=nop, bw_compiler=nop, partition_fn=cut, dynamic=dynamic)
+
+        def g(*args: Any) -> Any:
+            with warnings.catch_warnings():  # torch itself reads `.grad` of the arguments
+                warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf", category=UserWarning)
+                return made(*args)
+
+        return g
+
+    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             outputs = compiled(*values)
@@ -127,11 +138,10 @@ class TorchTarget:
         return g
 
     def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
-        shapes: Any = None
-        if dynamic:
-            shapes = {"args": tuple(dict.fromkeys(range(arg.ndim), torch.export.Dim.AUTO) for arg in args)}
-        program = torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
-        return program.module()
+        return _exported(f, args, dynamic).module()
+
+    def saved(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+        return reloaded(_exported(f, args, dynamic))
 
     def per_sample(
         self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
@@ -144,6 +154,13 @@ class TorchTarget:
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(held.grad_sample for held in module.held)
         return (*found, of_samples(x.grad, loss_reduction)) if x.grad is not None else found
+
+
+def _exported(f: Callable[..., Any], args: Sequence[Tensor], dynamic: bool) -> torch.export.ExportedProgram:
+    shapes: Any = None
+    if dynamic:
+        shapes = {"args": tuple(dict.fromkeys(range(arg.ndim), torch.export.Dim.AUTO) for arg in args)}
+    return torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
 
 
 def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:

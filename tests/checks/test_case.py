@@ -76,7 +76,7 @@ class Corrupted(TorchTarget):
 
 PIPELINES = """
 vjp, jvp, vmap, grad, jacrev, jacfwd, hessian, functionalize, trace, aot.joint, vjp . vjp, vmap . vjp, vjp . vmap, jvp . vjp, vmap . vmap,
-vmap . jvp . vjp, vjp . vmap . vmap, trace . vjp
+vmap . jvp . vjp, vjp . vmap . vmap, trace . vjp, backward . aot.function, aot.export, aot.saved, trace . vmap, aot.joint . vmap
 """
 
 
@@ -104,6 +104,62 @@ def test_torch_passes(pipeline: Any) -> None:
 def test_a_corrupted_target_fails(method: Any, pipeline: Any, against: Any) -> None:
     with pytest.raises(Mismatch, match="largest error"):
         case(target=Corrupted(method)).assert_same(pipeline, against=against)
+
+
+class Forgetful(TorchTarget):
+    """What it compiles or captures works on copies of its arguments, so writes are lost."""
+
+    def compiled(self, f: Any, *, partition: Any, dynamic: Any) -> Any:
+        made = super().compiled(f, partition=partition, dynamic=dynamic)
+        return lambda *args: made(*(x.clone() for x in args))
+
+    def trace(self, f: Any, args: Any, *, dynamic: Any) -> Any:
+        return super().trace(lambda *xs: f(*(x.clone() for x in xs)), args, dynamic=dynamic)
+
+
+WRITES = ["trace", "aot.export", "aot.saved", "backward . aot.function"]
+
+
+@pytest.mark.parametrize("pipeline", WRITES)
+@pytest.mark.parametrize("shapes", ["static", "dynamic"])
+def test_torch_writes_to_the_arguments_of_a_program(pipeline: Any, shapes: Any) -> None:
+    made = case("torch.sin", axes=[("shapes", shapes)])
+    made.assert_same(pipeline, against="eager", form="argument_inplace")
+    assert made.compared
+
+
+@pytest.mark.parametrize("pipeline", ["trace", "backward . aot.function"])
+def test_a_write_that_does_not_reach_the_argument_is_a_mismatch(pipeline: Any) -> None:
+    with pytest.raises(Mismatch, match="largest error"):
+        case("torch.sin", target=Forgetful()).assert_same(pipeline, against="eager", form="argument_inplace")
+
+
+def test_a_graph_is_not_compared_at_a_size_that_its_guards_exclude() -> None:
+    with pytest.raises(Vacuous, match="by its guards the graph is not for another size"):
+        case("torch.kron", axes=[("shapes", "dynamic")]).assert_same("trace", against="eager")  # takes its sizes as numbers
+
+
+@pytest.mark.parametrize("pipeline", ["trace", "aot.export", "backward . aot.function"])
+def test_random_ops_draw_the_same_numbers_in_a_graph_as_outside(pipeline: Any) -> None:
+    case("torch.nn.functional.dropout").assert_same(pipeline, against="eager")
+
+
+class Stale(TorchTarget):
+    """A compiled function that returns for ever what its first call returned."""
+
+    def compiled(self, f: Any, *, partition: Any, dynamic: Any) -> Any:
+        first: list[Any] = []
+
+        def g(*args: Any) -> Any:
+            first.extend([] if first else f(*args))
+            return tuple(first)
+
+        return g
+
+
+def test_a_compiled_function_is_compared_on_other_values_than_its_first() -> None:
+    with pytest.raises(Mismatch, match="largest error"):
+        case(target=Stale()).assert_same("aot.function", against="eager")
 
 
 def test_every_failing_sample_is_handed_over() -> None:

@@ -128,6 +128,11 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         pytest.param(
             BASE.replace("dynamic]", "dynamc]"), r'unknown value "dynamc" of axis shapes; .*"dynamic"\?', id="axis value of a check"
         ),
+        pytest.param(
+            BASE.replace("pipeline: vjp", "pipeline: vjp, form: argument_inplace"),
+            r'checks.vjp: pipeline "vjp" with form argument_inplace; expected one of aot.export, aot.function, aot.saved, trace innermost',
+            id="a form that the stage does not take",
+        ),
         pytest.param(BASE.replace("against: eager", "against: eagre"), r'unknown reference "eagre"; .*"eager"\?', id="reference"),
         pytest.param(BASE + "    checks: [vpj]\n", r'9:14: families.pointwise.checks\[0\]: check "vpj" is unknown', id="check of a family"),
         pytest.param(BASE + "tiers: {smok: {}}\n", r'unknown tier "smok"; .*did you mean "smoke"\?', id="tier"),

@@ -35,6 +35,7 @@ def test_every_nesting_reads_back_as_it_was_written(outermost: str | None, nesti
         ("aot.joinn", 'unknown transform "aot.joinn"', 0),
         ("vmap . backward", "runs in the eager session", 7),
         ("forward . vmap", "stands for no transform", 0),
+        ("aot.function . vjp", "compiles the op itself", 0),
     ],
 )
 def test_a_mistake_says_what_and_where(text: str, message: str, offset: int) -> None:

@@ -1,0 +1,17 @@
+"""Exported programs through a file, for targets whose exports are ``torch.export.ExportedProgram``."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def reloaded(program: torch.export.ExportedProgram) -> Callable[..., Any]:
+    """The module of `program` after ``torch.export.save`` and ``torch.export.load``."""
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file).module()
