@@ -310,7 +310,7 @@ class FunctionalLevel(Level):
             own, news = results[:n_own], results[n_own:]
         else:
             # without a functional form: write to copies of the targets
-            news = [_cloned(t) for t in self.lowered_args(targets)]
+            news = [[t.clone() for t in x] if isinstance(x, list) else x.clone() for x in self.lowered_args(targets)]
             swap = dict(zip(map(id, targets), news, strict=True))
             results = op.func(
                 *(swap.get(id(a), r) for a, r in zip(args, self.lowered_args(args), strict=True)),
@@ -429,10 +429,6 @@ def _has_gradient(t: Any) -> bool:
             return True
         t = t._inner
     return False
-
-
-def _cloned(x: Any) -> Any:
-    return [t.clone() for t in x] if isinstance(x, (list, tuple)) else x.clone()
 
 
 def run_functional(

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import isfinite
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -31,6 +29,7 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from .abstract_kernels import run_abstractly
 from .abstract_values import AbstractValues
+from .call_facts import CallFacts, facts_of
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
 from .random_states import RandomStates
@@ -42,39 +41,6 @@ _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, at
 _SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_stride.int, aten.sym_numel.default))
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
 _IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
-
-
-class _Facts(NamedTuple):
-    """What a trace asks about every call of one overload."""
-
-    node_name: str  # as torch's: `add` for `aten.add.Tensor`
-    composite: bool
-    draws: bool
-    reads: bool  # its result in Python depends on elements
-    reshapes: bool  # in place
-    may_write: bool
-    written: tuple[int, ...]  # positions of the arguments that its schema says it writes to
-    returned: int | None  # the one among them that is its only result
-
-
-@cache
-def _facts(func: Any) -> _Facts:
-    schema, op = func._schema, op_of(func)
-    written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
-    return _Facts(
-        fx.graph._snake_case(func.overloadpacket.__name__),
-        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd),
-        torch.Tag.nondeterministic_seeded in func.tags or bool(op.record is not None and op.record.draws),
-        torch.Tag.data_dependent_output in func.tags,
-        torch.Tag.inplace_view in func.tags,
-        bool(written) or (op.record is not None and op.record.hidden_writes is not None),
-        written,
-        next((i for i in written if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])), None),
-    )
-
-
-def _same_alias(argument: Any, result: Any) -> bool:
-    return result.alias_info is not None and result.alias_info.before_set == argument.alias_info.before_set
 
 
 class TracedValue(Value):
@@ -270,7 +236,7 @@ class Trace(Level):
             out = self._decomposed(func, table, args, kwargs)
             if out is not NotImplemented:
                 return out
-        facts = _facts(func)
+        facts = facts_of(func)
         if facts.composite and not self.composites:
             with self.mode:
                 out = func.decompose(*args, **kwargs)
@@ -284,7 +250,7 @@ class Trace(Level):
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the call on the inner tensors and write it into the graph."""
-        facts = _facts(func)
+        facts = facts_of(func)
         args, kwargs = self._map(args, self._own), self._map_dict(kwargs, self._own)
         given, named = tuple(self._map(args, self._in_graph)), self._map_dict(kwargs, self._in_graph)
         inner, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
@@ -363,7 +329,7 @@ class Trace(Level):
             return func(*[_literal(a) for a in args], **kwargs)
 
     def _results(self, func: Any, node: fx.Node, out: Any, args: Any, kwargs: Any) -> Any:
-        facts = _facts(func)
+        facts = facts_of(func)
         if facts.written:
             return self._mutated(func, node, out, facts, args, kwargs)
         abstract = self.abstract.describe(node, out)
@@ -396,7 +362,7 @@ class Trace(Level):
             out: torch.Tensor = func(*self._map(args, _literal), **self._map_dict(kwargs, _literal))
         return out
 
-    def _mutated(self, func: Any, node: fx.Node, out: Any, facts: _Facts, args: Any, kwargs: Any) -> Any:
+    def _mutated(self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any) -> Any:
         """The call changed arguments. Their values stay; where the call returns one, its node becomes the newest name of it."""
         targets = [_argument(func, i, args, kwargs) for i in facts.written]
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, TracedValue)]
