@@ -296,7 +296,8 @@ class FunctionalLevel(Level):
         if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
-        if isinstance(args[0], FunctionalValue) and args[0]._chain and overlaps(self.present(args[0]._store), args[0]._chain):
+        first = args[0]
+        if op.kind is INPLACE and isinstance(first, FunctionalValue) and overlaps(self.present(first._store), first._chain):
             return self._write_in_place(op.func, args[0], args, kwargs)
         schema = op.func._schema
         written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]

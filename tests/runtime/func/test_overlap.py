@@ -112,3 +112,13 @@ def test_a_result_of_unsafe_split_that_was_written_to_and_is_returned_with_its_m
 def test_strides_say_whether_a_tensor_shows_an_element_twice(strides: tuple[int, int], twice: bool) -> None:
     places = torch.arange(20).as_strided((3, 2), strides).flatten().tolist()
     assert shows_twice(torch.zeros(20).as_strided((3, 2), strides)) is twice is (len(set(places)) < len(places))
+
+
+def test_an_op_that_fills_another_argument_leaves_an_expanded_one_alone() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x.expand(2, 3)
+        torch.nn.functional.rrelu(y, training=True)
+        return y * 1
+
+    x = torch.tensor([1.0, -1.0, -2.0])
+    assert torch.equal(functionalize(f)(x), x.expand(2, 3))
