@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import re
+import types
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -64,7 +65,17 @@ def _called(f: Callable[[Any], Any], x: Any) -> Any:
 
 class _ByHint(ShapeEnv):
     """A shape environment in which a condition on a real number becomes a guard, and is never decided by the ranges of its parts. Torch's
-    ranges are those of integers: it finds that ``k % 1.5`` is at most 0.5."""
+    ranges are those of integers: it finds that ``k % 1.5`` is at most 0.5.
+
+    Torch's caches of what follows from a condition are of the class, and keep every environment alive. Here each has its own.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name in ("get_implications", "_maybe_guard_rel", "_inner_evaluate_expr"):
+            uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)
+            if uncached is not None:
+                setattr(self, name, functools.lru_cache(None)(types.MethodType(uncached, self)))
 
     def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
         if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):

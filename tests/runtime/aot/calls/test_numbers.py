@@ -1,6 +1,8 @@
 """Numbers among the arguments of a compiled function: one program for all values, where the program does not depend on the value."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from torch import fx
 
 from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
+from runtime.func.symbols import Abstraction
 
 Program = Callable[..., Any]
 
@@ -190,3 +193,17 @@ def test_a_module_with_a_schedule_is_compiled_twice() -> None:
         x = torch.rand(2, 3)
         torch.testing.assert_close(compiled(x, step / 50), module(x, step / 50))
     assert len(graphs) == 2
+
+
+def test_programs_that_are_gone_leave_no_symbols_behind() -> None:
+    environments = weakref.WeakSet[object]()
+    for _ in range(4):
+        compiled, _graphs = counted(lambda x, k: (x * k).sum() if x.shape[0] > 2 else x * 2, dynamic=True)
+        for k in (0.5, 1.5):
+            compiled(torch.ones(3, requires_grad=True), k)
+        for program in list(gc.get_objects()):
+            if type(program) is Abstraction:
+                environments.add(program.shape_env)
+        del program, compiled, _graphs
+    gc.collect()
+    assert len(environments) <= 2, "torch remembers the last"
