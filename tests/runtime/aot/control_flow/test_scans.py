@@ -69,7 +69,7 @@ NESTINGS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "grad": lambda f: grad(loss(f), (0, 1)),
     "hessian": lambda f: hessian(lambda xs, w: f(xs, w)[1].square().sum(), 1),
     "jvp": lambda f: lambda xs, w: jvp(lambda xs, w: f(xs, w)[:2], (xs, w), (xs.exp(), w.cos())),
-    "forward over forward": lambda f: jacfwd(jacfwd(lambda xs, w: f(xs, w)[0])),
+    "forward over forward": lambda f: lambda xs, w: jacfwd(lambda xs: jvp(lambda xs: f(xs, w)[0], (xs,), (xs.exp(),))[1])(xs),
     "functionalize": functionalize,
     "vmap": lambda f: lambda xs, w: vmap(f, (0, None))(torch.stack([xs, -xs]), w),
     "vmap of grad": lambda f: lambda xs, w: vmap(grad(loss(f), (0, 1)))(torch.stack([xs, -xs]), torch.stack([w, w * 2])),
