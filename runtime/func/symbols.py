@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import (
     DivideByKey,
     ShapeEnv,
     StatelessSymbolicContext,
+    _lru_cache,
     compute_unbacked_bindings,
 )
 from torch.utils import _pytree as pytree
@@ -67,23 +68,29 @@ class _ByHint(ShapeEnv):
     """A shape environment in which a condition on a real number becomes a guard, and is never decided by the ranges of its parts. Torch's
     ranges are those of integers: it finds that ``k % 1.5`` is at most 0.5.
 
-    Torch's caches of what follows from a condition are of the class, and keep every environment alive. Here each has its own.
+    Torch's caches of what follows from conditions are of the class, and keep environments alive. Here each has its own.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name in ("get_implications", "_maybe_guard_rel", "_inner_evaluate_expr"):
-            uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)
-            if uncached is not None:
-                setattr(self, name, functools.lru_cache(None)(types.MethodType(uncached, self)))
+            self._cache(name, functools.lru_cache(None))
+        for name in ("_find", "_maybe_evaluate_static", "_simplify_floor_div", "_update_divisible", "get_axioms", "replace", "simplify"):
+            self._cache(name, _lru_cache)  # which forgets when a condition is added
+        decided: Any = self._maybe_evaluate_static
 
-    def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
-        if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
-            return None
-        return super()._maybe_evaluate_static(expr, **options)
+        def by_hint(expr: Any, **options: Any) -> Any:
+            if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
+                return None
+            return decided(expr, **options)
 
-    # torch empties the cache of the method that is replaced
-    _maybe_evaluate_static.cache_clear = getattr(ShapeEnv._maybe_evaluate_static, "cache_clear", None)  # type: ignore[attr-defined]
+        by_hint.cache_clear = decided.cache_clear  # type: ignore[attr-defined]
+        self._maybe_evaluate_static = by_hint  # type: ignore[assignment]
+
+    def _cache(self, name: str, cache: Callable[[Any], Any]) -> None:
+        uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)
+        if uncached is not None:  # else another version of torch has no cache here
+            setattr(self, name, types.MethodType(cache(uncached), self))
 
     def _maybe_fast_eval_comparison(self, expr: Any) -> Any:
         return None if _real(expr) else super()._maybe_fast_eval_comparison(expr)
