@@ -96,7 +96,7 @@ class FunctionalLevel(Level):
     results that are views, which are not decomposed. ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by
     id, those that were."""
 
-    __slots__ = ("closed_over", "held", "mode", "overtaken", "replaced", "replaces", "views", "whole")
+    __slots__ = ("closed_over", "held", "mode", "overlapped", "overtaken", "replaced", "replaces", "views", "whole")
     what = "functionalize"
 
     def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
@@ -109,6 +109,7 @@ class FunctionalLevel(Level):
         self.replaces = False
         self.replaced: dict[int, Replaced] = {}
         self.overtaken = False  # whether a store that had a value took that of another store of its memory
+        self.overlapped = False  # whether a write went through a view that shows an element several times
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
         """The value at ``place``. None: the base of a new store."""
@@ -193,6 +194,7 @@ class FunctionalLevel(Level):
         """``old`` with ``new`` in the place that ``chain`` shows."""
         refuse_gaps(old, chain)
         if overlaps(old, chain):
+            self.overlapped = True
             return through_copy(old, chain, lambda part: part.copy_(new))
         bases = [old]
         for step in chain[:-1]:
@@ -298,6 +300,7 @@ class FunctionalLevel(Level):
                 return foreach.run(op, args, kwargs)
         first = args[0]
         if op.kind is INPLACE and isinstance(first, FunctionalValue) and overlaps(self.present(first._store), first._chain):
+            self.overlapped = True
             return self._write_in_place(op.func, args[0], args, kwargs)
         schema = op.func._schema
         written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]

@@ -191,6 +191,8 @@ class Program:
         why = ""
         if self.tape.writes_unseen or self.functional.overtaken:
             why = "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
+        if self.functional.overlapped:  # the backward of such a write is one, and counts its cotangents several times
+            why = "it writes through a view that shows an element several times, as unfold does"
         if self.tape.packed:
             why = "it sets hooks on saved tensors"
         seen: set[Any] = set()

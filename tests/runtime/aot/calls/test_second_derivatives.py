@@ -221,3 +221,20 @@ def test_hooks_on_saved_tensors_inside_the_program_leave_the_first_derivative_al
     assert torch.equal(runtime.autograd.grad(aot_function(f, nop)(x), x)[0], torch.tensor([1.0, 2.0]).cos())
     with pytest.raises(RuntimeError, match="it sets hooks on saved tensors"):
         runtime.autograd.grad(aot_function(f, nop)(x), x, create_graph=True)
+
+
+def test_a_write_through_overlapping_elements_has_no_second_derivative() -> None:
+    def f(x: Any) -> Any:
+        x = x * 1
+        x.unfold(0, 2, 1).add_(x.sum())
+        return x.sin()
+
+    x = tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+    y = aot_function(f, nop)(x)
+    (g,) = runtime.autograd.grad(y.sum(), x, retain_graph=True)
+    plain = x.detach()
+    weights = torch.tensor([1.0, 2.0, 1.0])[:, None]
+    cosines = (plain + weights * plain.sum()).cos()
+    torch.testing.assert_close(g, cosines + (weights * cosines).sum())
+    with pytest.raises(RuntimeError, match="a view that shows an element several times"):
+        runtime.autograd.grad(y.sum(), x, create_graph=True)
