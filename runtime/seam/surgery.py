@@ -35,7 +35,8 @@ def refit(v: Any, fresh: Any) -> None:
 def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes of the result of ``view_op``."""
     if torch.is_inference_mode_enabled() and not target.is_inference():  # then a view of it is a normal tensor, too
-        with torch.inference_mode(False), torch.no_grad():
+        recording = torch.is_grad_enabled()  # which leaving the inference mode would switch on
+        with torch.inference_mode(False), torch.set_grad_enabled(recording):
             return change_geometry(view_op, target, args, kwargs)
     fresh = view_op(target, *args, **kwargs)
     refit(target, fresh)

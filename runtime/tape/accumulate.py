@@ -88,15 +88,17 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
             create_graph, g = False, g._inner.detach()
         if variable._inner.layout is not _STRIDED:
             g = in_layout(g, variable._inner)
+        # Two references: the name here and the argument of getrefcount. Not asked in a function, as Dynamo's frames hold a further one.
+        sole = sys.getrefcount(g) <= (3 if held else 2)
         if variable._deliver is not None:
-            variable._deliver(_laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, held))
+            variable._deliver(_laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole))
         elif create_graph:
             if old is None:
                 variable._grad = _laid_out(g, variable)
             else:
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
-            variable._grad = level.wrap(_as_gradient(g, variable, held))
+            variable._grad = level.wrap(_as_gradient(g, variable, sole))
         else:
             inner = old._inner if old._level is level else old
             if inner.is_sparse and not g.is_sparse:
@@ -107,10 +109,9 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
             hooks.run_post_accumulate(variable)
 
 
-def _as_gradient(g: Any, variable: Leaf, held: bool) -> Any:
-    """``g`` itself if nothing else refers to it and it is laid out as the gradient of ``variable`` must be, else a copy."""
-    # three references: the caller's name, the name here, the argument of getrefcount
-    mine = sys.getrefcount(g) <= (4 if held else 3) and type(g) not in VALUES
+def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
+    """``g`` itself if it has the layout that the gradient of ``variable`` needs and this is the ``sole`` reference to it, else a copy."""
+    mine = sole and type(g) not in VALUES
     inner = variable._inner
     if mine and not (g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()):
         mine = _has_required_layout(g, inner)

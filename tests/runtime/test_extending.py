@@ -167,7 +167,7 @@ torch.library.impl("extending_tests::twice", "CompositeExplicitAutograd")(lambda
         (lambda: extend.pointwise("extending_tests::twice", x=lambda y: y), "asks for 'y', which is neither an argument"),
         (
             lambda: extend.register("extending_tests::twice", vpj={}),
-            "a record has no vpj; its parts are batch, commutes",
+            "a record has no vpj; its parts are abstract, batch, commutes",
         ),
         (lambda: extend.pointwise("sin", self=lambda self: self), r"aten.sin.default has two records.*from register\('sin', …\)"),
         (lambda: extend.layer(F.linear)(lambda input, weight: {}), "linear has a per-sample rule already"),
