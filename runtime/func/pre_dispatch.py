@@ -10,6 +10,8 @@ becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. T
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -28,6 +30,28 @@ from .trace import Trace
 Autocast = tuple[bool, torch.dtype]  # enabled, dtype
 _TURN = threading.RLock()
 _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """No call inside is seen by a trace before dispatch, if there is one."""
+    around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+    try:
+        yield
+    finally:
+        if around is not None:
+            _set_mode_pre_dispatch(around)
+
+
+def note_modes() -> None:
+    """Before a call that no mode sees: a trace before dispatch, if there is one, writes down grad mode and autocast."""
+    if _len_torch_dispatch_stack_pre_dispatch():
+        mode = _pop_mode_from_pre_dispatch()
+        try:
+            if isinstance(mode, PreDispatchMode) and isinstance(mode.level, PreDispatchTrace):
+                mode.level.switch_to_now()
+        finally:
+            _set_mode_pre_dispatch(mode)
 
 
 class PreDispatchMode(LevelMode, SchemaCheckMode):
@@ -93,13 +117,12 @@ class PreDispatchTrace(Trace):
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         # A rule of an inner level may call this level itself, not through the mode. The mode is on then, and would see the call again.
-        around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
-        try:
-            self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
+        with suspended():
+            self.switch_to_now()
             return super().record(func, args, kwargs)
-        finally:
-            if around is not None:
-                _set_mode_pre_dispatch(around)
+
+    def switch_to_now(self) -> None:
+        self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
 
     def switch(self, grad_mode: bool, autocast: dict[str, Autocast]) -> None:
         """Write down the calls that lead to this grad mode and autocast."""

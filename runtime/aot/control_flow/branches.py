@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
 from ...func.functionalize import FunctionalLevel, FunctionalValue
+from ...func.pre_dispatch import note_modes, suspended
 from ...func.provenance import Provenance, here, line_of
 from ...func.symbols import SYMBOLIC, Given
 from ...func.trace import Trace
@@ -32,7 +33,8 @@ from ...seam.levels import Value, bottom, innermost
 class Piece(NamedTuple):
     """A function to capture. ``what``: its name in errors. ``run`` takes tensors and returns a pytree.
 
-    ``contiguous``: its arguments and results are laid out one after the other, as the carry of a loop must be, whose results are arguments.
+    ``contiguous``: how many of its first arguments are the carry of a loop. The elements of these and of the results lie one after the
+    other, because results are the arguments of the next step.
     ``copies``: a result that shares memory with an argument or another result is copied. Without it such a result is refused.
     """
 
@@ -65,6 +67,11 @@ class Branch:
 
 class ControlFlow(Function):
     """A Function whose call is in a graph as one operator, with its derivative. It may stand inside a branch."""
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        note_modes()  # here, as ``forward`` runs under no_grad
+        return super().apply(*args, **kwargs)
 
 
 class _BranchLevel(FunctionalLevel):
@@ -180,7 +187,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
 
     def take(t: torch.Tensor) -> FunctionalValue:
         with _disable_current_modes():  # else the levels around would see the calls that make an example
-            given.append(functional.wrap(trace.input(example(t, mode, len(given) < piece.contiguous), f"operand_{len(given)}")))
+            given.append(functional.wrap(trace.input(example(t, mode, len(given) < piece.contiguous), f"arg{len(given)}_1")))
         return given[-1]
 
     def run(_: Trace) -> list[Any]:
@@ -192,8 +199,9 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
             outside.append(t)
             return take(t)
 
-        known = {id(t): v for t, v in zip(tensors, given, strict=True)}
-        with functional.mode, Entering(piece.what, trace.number, functional.number, known, enter) as entering:
+        # A carry starts as the tensor that it is given, and is another one in the next step. What is closed over stays.
+        known = {id(t): v for t, v in zip(tensors[piece.contiguous :], given[piece.contiguous :], strict=True)}
+        with suspended(), functional.mode, Entering(piece.what, trace.number, functional.number, known, enter) as entering:
             outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
             outs = _apart(piece, [entering.value(o) for o in outs], given, call)
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]

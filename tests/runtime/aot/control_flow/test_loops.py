@@ -233,3 +233,15 @@ def test_what_a_graph_cannot_hold_is_refused(what: str) -> None:
     f, message = REFUSED[what]
     with pytest.raises(RuntimeError, match=message):
         make_fx(f)(X)
+
+
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_over(mode: str) -> None:
+    def f(x: Any) -> Any:
+        return while_loop(lambda i, z: z.sum() < x.sum() * 9, lambda i, z: (i + 1, z * (1 + x)), (torch.zeros((), dtype=torch.int64), x))
+
+    x = torch.tensor([1.0, 1.0], dtype=torch.double)
+    n, z = make_fx(f, tracing_mode=mode)(x)(x)
+    assert n == 4 and z.tolist() == [16.0, 16.0]  # 1, 2, 4, 8, 16
+    n, z = make_fx(f, tracing_mode=mode)(x)(x * 3)
+    assert n == 2 and z.tolist() == [48.0, 48.0]  # 3, 12, 48

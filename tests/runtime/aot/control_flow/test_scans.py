@@ -200,3 +200,17 @@ def test_what_a_scan_cannot_do_is_refused(what: str) -> None:
     f, message = REFUSED[what]
     with pytest.raises(RuntimeError, match=message):
         make_fx(f)(XS)
+
+
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_over(mode: str) -> None:
+    def f(xs: Any, w: Any) -> Any:
+        return scan(lambda c, x: (c * w, (c + x) * w), w, xs, unroll=False)
+
+    def expected(xs: Any, w: Any) -> Any:
+        return w.pow(len(xs) + 1), torch.stack([(w.pow(i + 1) + x) * w for i, x in enumerate(xs.unbind())])
+
+    w = W[0]
+    for transform in (lambda f: f, lambda f: grad(lambda xs, w: f(xs, w)[1].square().sum(), 1)):
+        found = make_fx(transform(f), tracing_mode=mode)(XS, w)(-XS, w * 2)
+        torch.testing.assert_close(found, transform(expected)(-XS, w * 2))
