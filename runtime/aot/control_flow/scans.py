@@ -122,7 +122,7 @@ def _scanned(step: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reve
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
-    moved = [x.movedim(dim, 0) for x in flat]
+    moved = [x.movedim(dim, 0) for x in flat] if dim else flat
     length = _length(moved)
     of_tensors = all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init))
     whole = unroll is False or (unroll is None and not isinstance(length, int))
@@ -138,7 +138,7 @@ def _scanned(step: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reve
         if reverse:
             each.reverse()
         ys = pytree.tree_map(lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each)
-    return carry, pytree.tree_map_only(torch.Tensor, lambda y: y.movedim(0, dim) if dim < y.dim() else y, ys)
+    return carry, pytree.tree_map_only(torch.Tensor, lambda y: y.movedim(0, dim) if dim and dim < y.dim() else y, ys)
 
 
 def _length(xs: Sequence[torch.Tensor]) -> Any:
@@ -301,7 +301,7 @@ def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any
     """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map`` without a carry."""
     given = [trace.lower_output(t) for t in operands]
     carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
-    module = trace.attribute(body.module, "scan_combine_graph_" if n else "map_body_graph_")
+    module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
     with _disable_current_modes():
         if trace.abstraction is None:
