@@ -9,6 +9,7 @@ Parameters and buffers of the module become leading inputs of the graphs. The re
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from ...func.symbols import SYMBOLIC, Given
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
 from ..cache.cuts import Cache
+from ..capture.aliasing import Group, sharing
 from ..capture.closed_over import modules_of
 from ..capture.subclasses import flattened, layout_of
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
@@ -165,10 +167,7 @@ class OneProgram:
         self._check(entered, autocast)
         call = self.program.takes(self._aligned(entered), recording)
         if call is None:
-            raise AssertionError(
-                "at compilation time the arguments and the tensors that the module closes over shared memory in another way, or the module "
-                "had other tensors. Compile the module for these arguments."
-            )
+            raise AssertionError(self._not_taken(entered))
         if not autocast:
             return self.program(call)
         with without_autocast():
@@ -208,8 +207,32 @@ class OneProgram:
                     "or use aot_module, which compiles for each kind of argument."
                 )
 
+    def _not_taken(self, call: Call) -> str:
+        """Why the program is not right for ``call``, whose arguments are like their examples one by one."""
+        of_program = self.program.sharing
+        if of_program is not None:
+            before, now = (_pairs(groups, len(call.plain)) for groups in (of_program, sharing(call.plain)))
+            for pairs, what in (
+                (now - before, "share memory, and did not at compilation time"),
+                (before - now, "shared memory at compilation time, and do not now"),
+            ):
+                for a, b in sorted(pairs):
+                    return (
+                        f"{self._name(a)} and {self._name(b)} {what}. The program writes to an argument, so its results depend on that. "
+                        "Compile the module for these arguments, or use aot_module, which compiles for each kind of arguments."
+                    )
+        return (
+            "at compilation time the arguments and the tensors that the module closes over shared memory in another way, or the module had "
+            "other tensors. Compile the module for these arguments."
+        )
+
     def _name(self, i: int) -> str:
         return repr(self.names[i]) if i < len(self.names) else f"argument {i - len(self.names)}"
+
+
+def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
+    """The pairs among the first ``n`` tensors that share memory."""
+    return {pair for g in groups for pair in itertools.combinations(sorted(i for i in g.members if i < n), 2)}
 
 
 def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:

@@ -123,8 +123,39 @@ class TestOtherCalls:
         x, y = torch.zeros(2), torch.zeros(2)
         run = aot_module_simplified(Writes(), (x, x), nop)
         assert run(x, x)[0].tolist() == [2.0, 2.0]
-        with pytest.raises(AssertionError, match="shared memory in another way"):
+        with pytest.raises(AssertionError, match="argument 0 and argument 1 shared memory at compilation time, and do not now"):
             run(x, y)
+        run = aot_module_simplified(Writes(), (x, y), nop)
+        with pytest.raises(AssertionError, match="argument 0 and argument 1 share memory, and did not at compilation time"):
+            run(x, x)
+
+    def test_arguments_may_share_memory_in_any_way_if_none_is_written(self) -> None:
+        class Reads(nn.Module):
+            def forward(self, a: Any, b: Any) -> Any:
+                return (a + 2 * b,)
+
+        x, y = torch.ones(2), torch.ones(2) * 3
+        for examples in ((x, x), (x, y)):
+            run = aot_module_simplified(Reads(), examples, nop)
+            assert run(x, x)[0].tolist() == [3.0, 3.0] and run(x, y)[0].tolist() == [7.0, 7.0]
+            assert run(y, x)[0].tolist() == [5.0, 5.0]
+
+    def test_a_change_of_shape_is_a_write(self) -> None:
+        """Two arguments get a dimension each. One tensor that is given twice gets two."""
+
+        class Unsqueezes(nn.Module):
+            def forward(self, a: Any, b: Any) -> Any:
+                a.unsqueeze_(0)
+                b.unsqueeze_(0)
+                return (a + b,)
+
+        x, y = torch.ones(2), torch.ones(2)
+        run = aot_module_simplified(Unsqueezes(), (x.clone(), y.clone()), nop)
+        with pytest.raises(AssertionError, match="argument 0 and argument 1 share memory"):
+            run(x, x)
+        assert x.shape == (2,)
+        run = aot_module_simplified(Unsqueezes(), (x, x), nop)
+        assert run(y, y)[0].shape == (1, 1, 2) and y.shape == (1, 1, 2)
 
 
 def test_a_size_may_be_an_argument() -> None:
