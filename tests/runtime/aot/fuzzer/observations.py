@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,90 +13,16 @@ from torch.utils import _pytree as pytree
 
 import runtime
 
+from .surroundings import Engine, Surroundings, function_of, values
+
 if TYPE_CHECKING:
     from .programs import CallText, Case
 
 Seen = list[tuple[str, Any]]
-UNCOUNTED = (".data", "t_()", "unsqueeze_", "squeeze_", "transpose_", "swapaxes_")
-"""Programs with these do not have their versions compared. They may differ by one, since the graph makes one change of several.
-
-Programs with ``.data`` do not have their gradients compared either. A write through it changes what torch has saved, and torch does not
-notice.
-"""
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What makes leaves, gradients and hooks: torch, or a session of the runtime."""
-
-    leaf: Callable[[torch.Tensor, bool], Any]
-    grad: Callable[..., Any]
-    hooks: Callable[..., contextlib.AbstractContextManager[Any]]
-
-
-TORCH = Engine(lambda t, flag: t.requires_grad_(flag), torch.autograd.grad, torch.autograd.graph.saved_tensors_hooks)
-SESSION = Engine(runtime.wrap, runtime.autograd.grad, runtime.autograd.graph.saved_tensors_hooks)
-
-
-class Twice(torch.autograd.Function):
-    """A user's Function, with a gradient that shows whether it was used."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return g * 2 + x * 0.1
-
-
-def values(number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Elements that follow from ``number``."""
-    count = torch.Size(shape).numel()
-    steps = torch.arange(count, dtype=torch.float64) * 1.7 + number
-    if dtype.is_complex:
-        return torch.complex(steps.sin(), steps.cos()).to(dtype).reshape(shape)
-    if dtype.is_floating_point:
-        return steps.sin().to(dtype).reshape(shape)
-    return (steps * 3).long().remainder(2 if dtype is torch.bool else 5).to(dtype).reshape(shape)
-
-
-class Surroundings:
-    """What programs close over: a parameter, a buffer, modules, a generator."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.weight = engine.leaf(torch.tensor([0.5, 2.0]), True)
-        self.counter = engine.leaf(torch.tensor([1.5]), False)
-        self.norm = torch.nn.BatchNorm1d(3, affine=False)
-        self.dropout = torch.nn.Dropout(0.4)
-        self.generator = torch.Generator().manual_seed(5)
-
-    def scope(self) -> dict[str, Any]:
-        names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
-        return {"torch": torch, "Twice": Twice, "generator": self.generator, **names}
-
-    @property
-    def tensors(self) -> list[Any]:
-        return [self.weight, self.counter, *self.norm.buffers()]
-
-    def call(self, f: Callable[..., Any], text: CallText, given: Sequence[Any]) -> Any:
-        """``f(*given)`` in the modes of the call."""
-        for module in (self.norm, self.dropout):
-            module.train(text.training)
-        torch.manual_seed(11)
-        hooks = self.engine.hooks(lambda t: t * 1, lambda t: t) if text.hooks else contextlib.nullcontext()
-        with torch.set_grad_enabled(text.grad), hooks:
-            return f(*given)
-
-
-def function_of(program: str, surroundings: Surroundings) -> Callable[..., Any]:
-    scope = surroundings.scope()
-    exec(program, scope)
-    f: Callable[..., Any] = scope["f"]
-    return f
+UNCOUNTED = (".data", "unsafe_", "t_()", "unsqueeze_", "squeeze_", "transpose_", "swapaxes_")
+"""Programs with these do not have their versions compared. They may differ by one, since the graph makes one change of several."""
+UNSEEN = (".data", "unsafe_")
+"""Programs with these do not have their gradients compared. A write through them changes what torch has saved unnoticed."""
 
 
 def arguments_of(engine: Engine, text: CallText) -> tuple[list[Any], list[Any]]:
@@ -114,6 +38,10 @@ def arguments_of(engine: Engine, text: CallText) -> tuple[list[Any], list[Any]]:
     return _once([t for name, t in scope.items() if isinstance(t, torch.Tensor)]), list(given)
 
 
+def _version(t: Any) -> int:
+    return -1 if t.is_inference() else int(t._version)
+
+
 def _once(tensors: Sequence[Any]) -> list[Any]:
     return list({id(t): t for t in tensors}.values())
 
@@ -123,7 +51,7 @@ def observed(engine: Engine, case: Case, wrapped: Callable[[Callable[..., Any]],
     surroundings = Surroundings(engine)
     f = wrapped(function_of(case.program, surroundings))
     source = str(case)
-    counts, differentiates = not any(word in source for word in UNCOUNTED), ".data" not in source
+    counts, differentiates = not any(word in source for word in UNCOUNTED), not any(word in source for word in UNSEEN)
     return [_Observation(surroundings, text, counts, differentiates).of(f) for text in case.calls]
 
 
@@ -142,8 +70,9 @@ class _Observation:
 
     def of(self, f: Callable[..., Any]) -> Seen:
         outside = [*self.made, *self.flat, *self.surroundings.tensors]
-        versions = [t._version for t in outside]
+        versions = [_version(t) for t in outside]
         out = self.surroundings.call(f, self.text, self.given)
+        self.unwritten = [t for t, v in zip(outside, versions, strict=True) if _version(t) == v and any(t is x for x in self.flat)]
         leaves, spec = pytree.tree_flatten(out)
         self.results = [t for t in leaves if isinstance(t, torch.Tensor)]
         self.see("structure", str(spec))
@@ -153,7 +82,7 @@ class _Observation:
             self.see(f"result {i} is", [[t is x for x in everything], [t is r for r in self.results]])
         self.look("after the call")
         if self.counts:
-            self.see("versions", [t._version - v for t, v in zip(outside, versions, strict=True)])
+            self.see("versions", [_version(t) - v for t, v in zip(outside, versions, strict=True)])
         self.see("random state", [torch.get_rng_state(), self.surroundings.generator.get_state()])
         for what in self.text.after:
             try:
@@ -184,27 +113,84 @@ class _Observation:
         return _once([t for t in (*self.made, *self.surroundings.tensors) if t.requires_grad and t.is_leaf])
 
     def loss(self, tensors: Sequence[Any]) -> Any:
-        found = [t for t in _once(tensors) if t is not None and t.requires_grad]
+        found = [(i, t) for i, t in enumerate(_once(tensors), 1) if t is not None and t.requires_grad]
         if not found:
             return None
-        real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in found]
-        return sum((t.double().sin() * (i + 1)).sum() for i, t in enumerate(real))
+        real = [(i, torch.view_as_real(t.resolve_conj()) if t.is_complex() else t) for i, t in found]
+        return sum((t.double().sin() * i).sum() for i, t in real)
 
-    def gradients(self, create_graph: bool = False) -> None:
-        wanted, grad = self.differentiable(), self.surroundings.engine.grad
-        results = self.results if self.text.grad else []  # what a view made under no_grad requires may differ
-        loss = self.loss([*results, *self.flat])
+    def gradients(self, create_graph: bool = False, of: Sequence[Any] | None = None, by: Sequence[Any] | None = None) -> list[Any]:
+        """The gradients of a loss of the tensors ``of`` with respect to ``by``."""
+        wanted, grad = self.differentiable() if by is None else by, self.surroundings.engine.grad
+        loss = self.loss([*self.recorded, *self.flat] if of is None else of)
         if loss is None or not wanted or not self.differentiates:
-            return
-        found = grad(loss, wanted, allow_unused=True, create_graph=create_graph)
+            return []
+        found = grad(loss, wanted, allow_unused=True, create_graph=create_graph, retain_graph=True if create_graph else None)
         self.see("gradients", [None if g is None else g.detach() for g in found])
-        again = self.loss(found) if create_graph else None
-        if again is not None:
-            second = grad(again, wanted, allow_unused=True)
-            self.see("second derivatives", [None if g is None else g.detach() for g in second])
+        return list(found)
+
+    @property
+    def recorded(self) -> list[Any]:
+        """The results. Under no_grad none: whether a view that is made there requires grad may differ."""
+        return self.results if self.text.grad else []
 
     def second(self) -> None:
-        self.gradients(create_graph=True)
+        self._again(self.gradients(create_graph=True), create_graph=False)
+
+    def third(self) -> None:
+        self._again(self._again(self.gradients(create_graph=True), create_graph=True), create_graph=False)
+
+    def _again(self, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
+        """The gradients of a loss of gradients."""
+        loss, wanted = self.loss(gradients), self.differentiable()
+        if loss is None:
+            return []
+        found = self.surroundings.engine.grad(loss, wanted, allow_unused=True, create_graph=create_graph)
+        self.see("further derivatives", [None if g is None else g.detach() for g in found])
+        return list(found)
+
+    def twice(self) -> None:
+        """Two passes through one graph."""
+        wanted, loss = self.differentiable(), self.loss([*self.recorded, *self.flat])
+        if loss is not None and wanted and self.differentiates:
+            for retain in (True, False):
+                found = self.surroundings.engine.grad(loss, wanted, allow_unused=True, retain_graph=retain)
+                self.see("gradients", [None if g is None else g.detach() for g in found])
+
+    def some(self) -> None:
+        """The gradients of one result alone."""
+        if self.recorded:
+            self.gradients(of=[self._pick(self.recorded)])
+
+    def between(self) -> None:
+        """The gradients of arguments that are no leaves and that the program has not written to."""
+        self.gradients(by=[t for t in _once(self.unwritten) if t.requires_grad and not t.is_leaf])
+
+    def accumulated(self) -> None:
+        """What ``backward`` leaves in ``grad``, with hooks on the arguments that the program has not written to."""
+        loss = self.loss([*self.recorded, *self.flat])
+        if loss is None or not self.differentiates:
+            return
+        hooked: list[Any] = []
+        for i, t in enumerate(_once(self.unwritten)):
+            if t.requires_grad:
+                t.register_hook(lambda g, at=i: hooked.append((at, g.detach())))
+        loss.backward()
+        self.see("hooked", sorted(hooked, key=lambda pair: pair[0]))
+        self.see("accumulated", [None if t.grad is None else t.grad.detach() for t in self.differentiable()])
+
+    def turned(self) -> None:
+        """Gradients with a cotangent of other strides than its result."""
+        found = [t for t in _once(self.recorded) if t.requires_grad and t.is_floating_point()]
+        if not found or not self.differentiates or not self.differentiable():
+            return
+        t = self._pick(found)
+        cotangent = values(3, t.shape[::-1], t.dtype).permute(tuple(range(t.dim()))[::-1])
+        found = self.surroundings.engine.grad(t, self.differentiable(), cotangent, allow_unused=True)
+        self.see("gradients", [None if g is None else g.detach() for g in found])
+
+    def _pick(self, pool: Sequence[Any]) -> Any:
+        return pool[int(next(self.picks) * len(pool))]
 
     def write(self) -> None:
         with torch.no_grad():
@@ -214,8 +200,7 @@ class _Observation:
         self._write()
 
     def _write(self) -> None:
-        pool = [t for _, t in self.tensors]
-        t = pool[int(next(self.picks) * len(pool))]
+        t = self._pick([t for _, t in self.tensors])
         t.logical_not_() if t.dtype is torch.bool else t.add_(1)
         self.look("after a write")
 
@@ -235,7 +220,8 @@ def difference(a: Sequence[Seen], b: Sequence[Seen], tolerance: float) -> str:
             label, y = found[len(expected)]
             if isinstance(y, Exception):
                 raise y
-            return f"call {call}: found {label} as well"
+            if label != "further derivatives":  # a gradient that is constant requires grad if a graph computes it
+                return f"call {call}: found {label} as well"
     return ""
 
 
@@ -243,7 +229,9 @@ def same(a: Any, b: Any, tolerance: float) -> bool:
     if isinstance(a, torch.Tensor):
         if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype is not b.dtype:
             return False
-        return torch.allclose(_plain(a), _plain(b), rtol=tolerance, atol=tolerance, equal_nan=True)
+        x, y = _plain(a), _plain(b)
+        largest = x.abs().nan_to_num(posinf=0).amax().item() if x.numel() and x.dtype is not torch.bool else 1
+        return torch.allclose(x, y, rtol=tolerance, atol=tolerance * max(1, largest), equal_nan=True)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y, tolerance) for x, y in zip(a, b, strict=True))
     return type(a) is type(b) and bool(a == b)

@@ -9,12 +9,14 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
 
-from .observations import SESSION, TORCH, difference, observed
+from .observations import difference, observed
 from .programs import ERRORS, Case
+from .surroundings import SESSION, TORCH
 
 REFUSALS = {
     "memory shared behind autograd": r"share memory, the program writes to it, and one of them requires grad",
@@ -28,8 +30,19 @@ REFUSALS = {
     "out= of another shape": r"out= has shape",
     "write to an expanded tensor": r"more than one element of the writ|part of an expanded argument",
     "hook on an argument": r"registers a hook on an argument",
+    "hook under no_grad": r"cannot register a hook on a tensor that doesn't require gradient",
     "requires_grad_()": r"requires_grad_\(\)",
+    "write through as_strided": r"write through as_strided of a tensor",
+    "overlapping argument": r"shows an element of its memory several times",
+    "state of random numbers": r"sets the state of a random generator",
+    "written unsafe_split": r"with a result of unsafe_split",
+    "written under no_grad and enable_grad": r"called under no_grad, and writes to",
     "control flow by values": r"asks for the elements of a tensor",
+}
+PARTITIONS: dict[str, Any] = {
+    "default": default_partition,
+    "min cut": min_cut_rematerialization_partition,
+    "budget": partial(min_cut_rematerialization_partition, memory_budget=0.3),
 }
 LOW = ("float16", "bfloat16", "half()", "autocast")
 
@@ -44,8 +57,10 @@ class Outcome:
 
 
 def compiled(case: Case) -> Callable[..., Any]:
-    partition = min_cut_rematerialization_partition if case.min_cut else default_partition
-    return lambda f: aot_function(f, nop, partition_fn=partition, dynamic=case.dynamic)
+    def wrapped(f: Callable[..., Any]) -> Callable[..., Any]:
+        return aot_function(f, nop, partition_fn=PARTITIONS[case.partition], dynamic=case.dynamic)
+
+    return (lambda f: wrapped(wrapped(f))) if case.nested else wrapped
 
 
 def outcome(case: Case) -> Outcome:

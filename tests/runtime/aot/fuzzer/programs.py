@@ -9,6 +9,7 @@ A statement is tried on torch's tensors as it is drawn. One that raises is left 
 
 from __future__ import annotations
 
+import contextlib  # noqa: F401
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
@@ -17,16 +18,17 @@ from typing import Any
 
 import torch
 
-from .observations import TORCH, Surroundings, arguments_of, observed
-from .statements import KINDS, REGIONS
+from .observations import arguments_of, observed
+from .statements import INFERENCE, KINDS, NO_GRAD, REGIONS
+from .surroundings import TORCH, Surroundings
 
-SHAPES = ((2, 3), (2, 3), (2, 3), (3, 3), (2, 2), (3,), (2,), (), (1, 3), (2, 2, 3), (4, 3))
+SHAPES = ((2, 3), (2, 3), (2, 3), (3, 3), (2, 2), (3,), (2,), (), (1, 3), (2, 2, 3), (4, 3), (2, 2, 2, 3))
 EMPTY = ((0, 3), (2, 0), (0,))
-DTYPES = ("float32",) * 12 + ("float64", "float64", "float16", "bfloat16", "int64", "bool", "complex64")
-LAYOUTS = ("plain",) * 6 + ("transposed", "strided", "expanded", "row")
+DTYPES = ("float32",) * 16 + ("float64", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool", "complex64", "complex128")
+LAYOUTS = ("plain",) * 8 + ("transposed", "strided", "expanded", "row", "channels", "channels", "overlapping", "conjugate")
 ERRORS = (RuntimeError, TypeError, IndexError, ValueError, NameError)
 """What torch raises for a program or an argument that makes no sense."""
-FLOATING = ("float32", "float64", "float16", "bfloat16", "complex64")
+FLOATING = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Step:
 class CallText:
     """One call: statements that make the arguments, the arguments, and what surrounds the call and follows it.
 
-    ``grad``: the grad mode of the call. ``training``: of the modules. ``hooks``: on saved tensors. ``after``: what is done with the
-    results, see :mod:`.observations`. ``picks``: which tensors that concerns.
+    ``grad``: the grad mode of the call. ``training``: of the modules. ``hooks``: on saved tensors. ``around``: another mode, as source.
+    ``after``: what is done with the results, see :mod:`.observations`. ``picks``: which tensors that concerns.
     """
 
     lines: tuple[str, ...]
@@ -56,9 +58,11 @@ class CallText:
     hooks: bool
     after: tuple[str, ...]
     picks: tuple[float, ...]
+    around: str = ""
 
     def __str__(self) -> str:
         around = f"with torch.set_grad_enabled({self.grad})" + (", saved_tensors_hooks" if self.hooks else "")
+        around += f", {self.around}" if self.around else ""
         return "\n".join(
             ["", *self.lines, f"{around}:  # training={self.training}", f"    f({self.args})", f"# then {self.after} {self.picks}"]
         )
@@ -66,7 +70,11 @@ class CallText:
 
 @dataclass(frozen=True)
 class Case:
-    """A program with its calls. ``str(case)`` is its source."""
+    """A program with its calls. ``str(case)`` is its source.
+
+    ``form``: of what it returns. ``partition``: "default", "min cut" or "budget". ``nested``: whether the compiled function is called by
+    another compiled function.
+    """
 
     seed: int
     parameters: str
@@ -75,7 +83,8 @@ class Case:
     form: str
     calls: tuple[CallText, ...]
     dynamic: bool = False
-    min_cut: bool = False
+    partition: str = "default"
+    nested: bool = False
 
     @property
     def program(self) -> str:
@@ -91,10 +100,14 @@ class Case:
             return "{" + ", ".join(f"'k{i}': {r}" for i, r in enumerate(self.results)) + "}"
         if self.form == "nested":
             return f"({self.results[0]}, [{', '.join(self.results[1:])}], {{'none': None, 'number': 2}})"
+        if self.form == "named":
+            return f"Pair({self.results[0]}, [{inside}])"
+        if self.form == "sizes":
+            return f"({inside}, {self.results[0]}.numel(), tuple({self.results[-1]}.shape), s)"
         return f"({inside},)" if self.form == "tuple" else f"[{inside}, None]"
 
     def __str__(self) -> str:
-        how = f"# seed {self.seed}, dynamic={self.dynamic}, {'min cut' if self.min_cut else 'default'} partition"
+        how = f"# seed {self.seed}, dynamic={self.dynamic}, {self.partition} partition{', compiled twice' if self.nested else ''}"
         return "\n".join([how, self.program, *map(str, self.calls)])
 
     def shrunk(self, fails: Callable[[Case], bool]) -> Case:
@@ -129,7 +142,8 @@ class _Given:
     def lines(self, i: int, shift: int) -> list[str]:
         if self.alias:
             return [f"x{i} = " + self.alias.replace("$", f"h{i - 1}"), f"h{i} = h{i - 1}"]
-        shape, view = self.shape, ""
+        shape: tuple[int, ...] = self.shape
+        view = ""
         if self.layout == "transposed" and len(shape) == 2:
             shape, view = shape[::-1], ".t()"
         elif self.layout == "strided" and shape:
@@ -138,6 +152,14 @@ class _Given:
             shape, view = (1, *shape[1:]), f".expand({', '.join(map(str, self.shape))})"
         elif self.layout == "row":
             shape, view = (2, *shape), "[1]"
+        elif self.layout == "channels" and len(shape) > 2:
+            first, channels, *rest = shape
+            shape, view = (first, *rest, channels), ".movedim(-1, 1)"
+        elif self.layout == "overlapping" and len(shape) == 2 and shape[-1]:
+            rows, size = shape
+            shape, view = (rows + size - 1,), f".unfold(0, {size}, 1)"
+        elif self.layout == "conjugate" and self.dtype.startswith("complex"):
+            view = ".conj()"
         dtype = f"torch.{self.dtype}"
         made = f"leaf({i + shift}, {shape}, {dtype}{', requires_grad=True' if self.requires else ''})"
         return [
@@ -148,7 +170,12 @@ class _Given:
 
 
 ALIASES = ("$", "$", "$[:1]", "$[..., 1:]", "$.detach()", "$.view(-1)", "$.t()", "$[-1]", "$.view_as($)", "$.data", "$[::2]")
-AFTER = (("gradients",), ("gradients", "write"), ("second",), ("write",), ("recorded write", "gradients"), ("gradients", "write", "write"))
+AFTER = (
+    *(("gradients",), ("gradients", "write"), ("second",), ("write",), ("recorded write", "gradients"), ("gradients", "write", "write")),
+    *(("second",), ("third",), ("twice",), ("some", "write"), ("between",), ("accumulated",), ("turned",)),
+)
+CHANGES = (*("values",) * 3, "shape", "shape", "layout", "flags", "number", "grad", "training", "alias", "around")
+AROUND = ("torch.inference_mode()", "torch.autocast('cpu', torch.bfloat16)")
 
 
 class _Calls:
@@ -162,6 +189,7 @@ class _Calls:
         self.given = [self._given(shape, dtype, i) for i in range(self.number)]
         self.scalar: float | int | bool = rnd.choice((2.5, 0.5, 3, 1, True, -0.5))
         self.grad, self.training = rnd.random() < 0.9, rnd.random() < 0.7
+        self.around = rnd.choice(AROUND) if rnd.random() < 0.05 else ""
 
     def _given(self, shape: tuple[int, ...], dtype: str, i: int) -> _Given:
         rnd = self.rnd
@@ -186,7 +214,9 @@ class _Calls:
     def changed(self) -> None:
         """Another kind of call."""
         rnd = self.rnd
-        what = rnd.choice(("values", "values", "values", "shape", "shape", "layout", "flags", "number", "grad", "training", "alias"))
+        what = rnd.choice(
+            ("values", "values", "values", "shape", "shape", "layout", "flags", "number", "grad", "training", "alias", "around")
+        )
         i = rnd.randrange(self.number)
         if what == "shape":
             old = self.given[i].shape
@@ -207,6 +237,8 @@ class _Calls:
             self.grad = not self.grad
         elif what == "training":
             self.training = not self.training
+        elif what == "around":
+            self.around = "" if self.around else rnd.choice(AROUND)
         elif what == "alias" and i:
             self.given[i] = dataclasses.replace(self.given[i], alias="" if self.given[i].alias else rnd.choice(ALIASES))
 
@@ -223,7 +255,7 @@ class _Calls:
             lines.append(f"c = leaf({number}, (3,), torch.float32)")
             args.append("[c, c[1:]]")
         picks = tuple(round(rnd.random(), 2) for _ in range(4))
-        return CallText(tuple(lines), ", ".join(args), self.grad, self.training, rnd.random() < 0.08, rnd.choice(AFTER), picks)
+        return CallText(tuple(lines), ", ".join(args), self.grad, self.training, rnd.random() < 0.08, rnd.choice(AFTER), picks, self.around)
 
 
 class _Writer:
@@ -250,7 +282,7 @@ class _Writer:
                 return
             region = self.rnd.choice(REGIONS) if self.rnd.random() < 0.1 else region if self.rnd.random() < 0.4 else ""
             kind, text = self._drawn()
-            if kind == "view" and region == REGIONS[0] and "detach" not in text:
+            if kind == "view" and region in (NO_GRAD, INFERENCE) and "detach" not in text:
                 continue  # whether what is derived from a view made under no_grad requires grad may differ
             step = Step(text, region)
             before = set(self.scope)
@@ -265,7 +297,7 @@ class _Writer:
 
 
 def random_case(seed: int) -> Case:
-    """The case of ``seed``. A call that raises in torch is left out."""
+    """The case of ``seed``. A call that raises in torch is left out, and so is ``unsafe_split`` of a conjugate, which torch copies."""
     rnd = random.Random(seed)
     while True:
         calls = _Calls(rnd)
@@ -281,9 +313,9 @@ def random_case(seed: int) -> Case:
     scope = surroundings.scope()
     scope.update(zip(calls.parameters, given, strict=True))
     writer = _Writer(rnd, names, scope)
-    with torch.set_grad_enabled(texts[0].grad):
+    with torch.set_grad_enabled(texts[0].grad), eval(texts[0].around or "contextlib.nullcontext()"):
         writer.add(rnd.randint(1, 8))
-    form = rnd.choice(("tuple", "tuple", "tuple", "single", "list", "dict", "nested"))
+    form = rnd.choice(("tuple", "tuple", "tuple", "single", "list", "dict", "nested", "named", "sizes"))
     results = tuple(rnd.choice(writer.names[-4:] if rnd.random() < 0.6 else writer.names) for _ in range(rnd.randint(1, 4)))
     for number in range(1, rnd.choice((2, 3, 3, 4))):
         if rnd.random() < 0.3:
@@ -292,8 +324,9 @@ def random_case(seed: int) -> Case:
         calls.changed()
         texts.append(calls.call(number))
     dynamic = rnd.random() < 0.4
-    case = Case(seed, parameters, tuple(writer.steps), results, form, tuple(texts), dynamic, rnd.random() < 0.5)
-    runs = tuple(text for text in texts if _runs(case, text))
+    partition = rnd.choice(("default", "default", "min cut", "min cut", "budget"))
+    case = Case(seed, parameters, tuple(writer.steps), results, form, tuple(texts), dynamic, partition, rnd.random() < 0.06)
+    runs = tuple(text for text in texts if _runs(case, text) and not ("unsafe_" in case.program and ".conj()" in str(text)))
     return dataclasses.replace(case, calls=runs)
 
 

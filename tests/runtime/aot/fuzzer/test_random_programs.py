@@ -15,12 +15,13 @@ from collections import Counter
 
 import pytest
 
-from .observations import SESSION, TORCH, difference, observed
+from .observations import difference, observed
 from .outcomes import Outcome, compiled, outcome
 from .programs import Case, Step, random_case
+from .surroundings import SESSION, TORCH
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # random programs do much that torch warns of
-NUMBER, FIRST = int(os.environ.get("PROGRAMS", "200")), int(os.environ.get("SEED", "0"))
+NUMBER, FIRST = int(os.environ.get("PROGRAMS", "120")), int(os.environ.get("SEED", "0"))
 
 
 def described(case: Case, found: Outcome) -> str:
@@ -41,7 +42,8 @@ def test_random_programs_do_what_they_do_in_torch() -> None:
     print(counts)
     assert not wrong, "\n".join(wrong)
     refused = sum(n for kind, n in counts.items() if kind.startswith("refused"))
-    assert NUMBER == 1 or (refused < 0.05 * NUMBER and counts["same"] > 0.85 * NUMBER), counts
+    # some statements are refused by design, such as requires_grad_() of an argument; a fuzzer that is refused more finds nothing
+    assert NUMBER == 1 or (refused < 0.08 * NUMBER and counts["same"] > 0.85 * NUMBER), counts
 
 
 def simple(program: str, after: str = "gradients") -> Case:

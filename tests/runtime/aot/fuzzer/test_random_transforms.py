@@ -14,9 +14,10 @@ import torch
 from runtime import func as ours
 from runtime.aot import make_fx
 
-from .observations import same, values
+from .observations import same
 from .programs import ERRORS
 from .statements import KINDS, LOCAL, PURE
+from .surroundings import values
 
 NUMBER = int(os.environ.get("PROGRAMS", "200")) // 2
 Program = Callable[[Any, Any], Any]

@@ -1,0 +1,160 @@
+"""What random programs close over, and the engine that they run on: torch, or a session of the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+import runtime
+from runtime.aot import aot_function, nop
+from runtime.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from .programs import CallText
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its transforms. ``compiled``: what a part of
+    the program goes through."""
+
+    leaf: Callable[[torch.Tensor, bool], Any]
+    grad: Callable[..., Any]
+    hooks: Callable[..., contextlib.AbstractContextManager[Any]]
+    func: Any
+    checkpoint: Callable[..., Any]
+    compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+TORCH = Engine(
+    lambda t, flag: t.requires_grad_(flag),
+    torch.autograd.grad,
+    torch.autograd.graph.saved_tensors_hooks,
+    torch.func,
+    torch_checkpoint,
+    lambda f: f,
+)
+SESSION = Engine(
+    runtime.wrap,
+    runtime.autograd.grad,
+    runtime.autograd.graph.saved_tensors_hooks,
+    runtime.func,
+    checkpoint,
+    lambda f: aot_function(f, nop),
+)
+
+
+class Twice(torch.autograd.Function):
+    """A user's Function, with a gradient that shows whether it was used."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * 2 + x * 0.1
+
+
+class Halves(torch.autograd.Function):
+    """A Function with ``setup_context`` and two results, of which the second has no gradient."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x / 2, x.detach() > 0
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, _: Any) -> Any:
+        (half,) = ctx.saved_tensors
+        return g * 0.5 + half * 0.2
+
+
+class Tripled(torch.autograd.Function):
+    """A Function that writes to its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2.5
+
+
+def values(number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Elements that follow from ``number``."""
+    count = torch.Size(shape).numel()
+    steps = torch.arange(count, dtype=torch.float64) * 1.7 + number
+    if dtype.is_complex:
+        return torch.complex(steps.sin(), steps.cos()).to(dtype).reshape(shape)
+    if dtype.is_floating_point:
+        return steps.sin().to(dtype).reshape(shape)
+    return (steps * 3).long().remainder(2 if dtype is torch.bool else 5).to(dtype).reshape(shape)
+
+
+class Surroundings:
+    """What programs close over: parameters, buffers, modules, compiled functions, a generator."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.weight = engine.leaf(torch.tensor([0.5, 2.0]), True)
+        self.counter = engine.leaf(torch.tensor([1.5]), False)
+        self.norm = torch.nn.BatchNorm1d(3, affine=False)
+        self.dropout = torch.nn.Dropout(0.4)
+        with torch.random.fork_rng():
+            self.layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+            self.table = torch.nn.Embedding(4, 3, max_norm=1.0)
+        for m in (*self.layer, self.table):
+            for i, (name, p) in enumerate(m.named_parameters()):
+                names: dict[str, Any] = m._parameters
+                names[name] = engine.leaf(values(i, p.shape, p.dtype), True)
+        self.generator = torch.Generator().manual_seed(5)
+
+    def scope(self) -> dict[str, Any]:
+        """The names of a program."""
+        engine = self.engine
+        names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
+        names |= {"layer": self.layer, "table": self.table, "generator": self.generator}
+        names |= {"func": engine.func, "checkpoint": engine.checkpoint}
+        names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
+        names["grown"] = engine.compiled(lambda a: a.mul_(2))
+        names["packed"] = lambda: engine.hooks(lambda t: t * 1, lambda t: t)
+        return {"torch": torch, "Twice": Twice, "Halves": Halves, "Tripled": Tripled, "Pair": Pair, **names}
+
+    @property
+    def tensors(self) -> list[Any]:
+        modules = (self.norm, self.layer, self.table)
+        return [self.weight, self.counter, *(t for m in modules for t in (*m.parameters(), *m.buffers()))]
+
+    def call(self, f: Callable[..., Any], text: CallText, given: Sequence[Any]) -> Any:
+        """``f(*given)`` in the modes of the call."""
+        for module in (self.norm, self.dropout, self.layer):
+            module.train(text.training)
+        torch.manual_seed(11)
+        hooks = self.engine.hooks(lambda t: t * 1, lambda t: t) if text.hooks else contextlib.nullcontext()
+        around = eval(text.around, {"torch": torch}) if text.around else contextlib.nullcontext()
+        with torch.set_grad_enabled(text.grad), hooks, around:
+            return f(*given)
+
+
+def function_of(program: str, surroundings: Surroundings) -> Callable[..., Any]:
+    scope = surroundings.scope()
+    exec(program, scope)
+    f: Callable[..., Any] = scope["f"]
+    return f
