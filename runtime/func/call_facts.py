@@ -17,7 +17,7 @@ class CallFacts(NamedTuple):
 
     node_name: str  # as torch's: `add` for `aten.add.Tensor`
     composite: bool
-    draws: bool
+    may_draw: bool  # random numbers; of an op of another library nobody says that it does not
     reads: bool  # its result in Python depends on elements
     reshapes: bool  # in place
     may_write: bool
@@ -32,7 +32,7 @@ def facts_of(func: Any) -> CallFacts:
     return CallFacts(
         fx.graph._snake_case(func.overloadpacket.__name__),
         torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd),
-        torch.Tag.nondeterministic_seeded in func.tags or bool(op.record is not None and op.record.draws),
+        torch.Tag.nondeterministic_seeded in func.tags or (func.namespace != "aten" if op.record is None else bool(op.record.draws)),
         torch.Tag.data_dependent_output in func.tags,
         torch.Tag.inplace_view in func.tags,
         bool(written) or (op.record is not None and op.record.hidden_writes is not None),

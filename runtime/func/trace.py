@@ -265,7 +265,7 @@ class Trace(Level):
             if self.abstraction is not None:
                 self.abstraction.read_sizes_of(args[0]._node)
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
-        drawing = self.random_states if facts.draws else None
+        drawing = self.random_states if facts.may_draw else None
         if drawing is not None:
             drawing.check(options.get("generator"))
         if self.abstraction is None:

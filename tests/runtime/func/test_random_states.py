@@ -71,3 +71,20 @@ def test_integers_between_two_bounds_are_drawn_as_without_the_compiler() -> None
             torch.manual_seed(0)
             drawn.append(run(torch.ones(2, 3).t(), low, high))
         assert torch.equal(*drawn)
+
+
+def test_an_op_of_another_library_may_draw() -> None:
+    @torch.library.custom_op("random_states_tests::noisy", mutates_args=())
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(3)
+
+    noisy.register_fake(torch.empty_like)
+    x = torch.ones(3)
+    for dynamic in (False, True):
+        compiled = aot_function(lambda x: noisy(x) * torch.rand(3), nop, dynamic=dynamic)
+        torch.manual_seed(0)
+        found = compiled(x)
+        torch.manual_seed(0)
+        assert torch.equal(found, noisy(x) * torch.rand(3))
+    with pytest.raises(RuntimeError, match="sets the state of a random generator"):
+        aot_function(lambda x: (torch.manual_seed(3), noisy(x))[1], nop)(x)
