@@ -108,7 +108,7 @@ class FunctionalLevel(Level):
         self.held: list[tuple[torch.Tensor, Store]] = []
         self.replaces = False
         self.replaced: dict[int, Replaced] = {}
-        self.overtaken = False  # whether a store that had a value took that of another store of its memory
+        self.overtaken: list[torch.Tensor] = []  # values that a store took of another store of its memory, in place of its own
         self.overlapped = False  # whether a write went through a view that shows an element several times
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
@@ -129,13 +129,14 @@ class FunctionalLevel(Level):
         if old is not None and store.seen == memory.generation:
             return old
         value: torch.Tensor
-        self.overtaken = self.overtaken or old is not None
         if old is None or not _has_history(old):
             value = self._view_op(aten.detach.default)(memory.value)
         else:
             with torch.enable_grad():
                 value = old.clone()
             value.detach().copy_(memory.value.detach())
+        if old is not None:
+            self.overtaken.append(value)
         store.value = value
         store.seen = memory.generation
         return value

@@ -95,7 +95,7 @@ register("_standard_gamma_grad", abstract=lambda self, output: torch.empty_like(
 register("_dirichlet_grad", abstract=lambda x: x.new_empty(x.shape), family="random")
 register("_sample_dirichlet", draws="values", abstract=lambda self: self.new_empty(self.shape), family="random")
 register("binomial", draws="values", abstract=lambda count: count.new_empty(count.shape), family="random")
-register("rrelu_with_noise_functional", draws="values", family="random")
+register("rrelu_with_noise_functional", nondiff=(1,), draws="values", family="random")
 
 
 def _dropout_and_mask(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:

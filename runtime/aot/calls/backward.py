@@ -63,7 +63,7 @@ class Backward:
         kept = range(self.n_saved, self.n_saved + len(self.reread))
         exposed = within_reach(forward.graph, joint.n_forward)
         self.first_exposed = exposed  # of what the first derivative needs
-        written = joint.boundary.written
+        written = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.overwritten]
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
         self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
         is_tensor = [isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor) for i in self.reread]

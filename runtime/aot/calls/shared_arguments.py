@@ -5,7 +5,8 @@
         return b * 2
     f(x[:2], x[1:])     # the graph takes x, views it twice, and gives its new value
 
-If one of them requires grad, the base is the tensor whose views they are for autograd, so that the write is a part of its history.
+If one of them requires grad, the base is the tensor whose views they are for autograd, so that the write is a part of its history. If
+there is no such tensor, as for ``x`` and ``x.detach()``, each keeps its own history, and a write to one is in no history of the others.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             continue
         if len({call.plain[i].dtype for i in group.members}) > 1:
             raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
-        if any(call.wanted[i] for i in group.members) and _autograd_base(group, call) is None:
+        if any(call.wanted[i] for i in group.members) and _autograd_base(group, call) is None and not _apart(group, call):
             raise RuntimeError(
-                f"{what} share memory, the program writes to it, and one of them requires grad. They are not all views of one tensor that "
-                "were made with grad mode, so the write cannot be a part of its history. Pass one tensor and take views inside."
+                f"{what} share memory, the program writes to it, and one of them requires grad. Some are views of one tensor that were made "
+                "with grad mode, others are not, so the write cannot be a part of its history. Pass one tensor and take views inside."
             )
 
 
@@ -69,7 +70,8 @@ def with_autograd_base(group: Group, call: Call) -> Group:
     if group.identical or not any(call.wanted[i] for i in group.members):
         return group
     base = _autograd_base(group, call)
-    assert base is not None, "refused before"
+    if base is None:
+        return dataclasses.replace(group, histories=_histories(group, call))
     return dataclasses.replace(group, base_place=place_of(base._inner))
 
 
@@ -89,6 +91,11 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
                 with torch.enable_grad():
                     bases[-1] = base.view_as(base)
             plain.append(base._inner)
+        elif group.histories:
+            if _histories(group, call) != group.histories:
+                return None
+            plain.append(group.base(call.plain))
+            bases.append(plain[-1])
         else:
             # a view that may be written with grad, if what is written gives all members a history
             with torch.set_grad_enabled(torch.is_grad_enabled() and _common_base(group, call) is not None):
@@ -101,6 +108,20 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     more = [edge_of(b) or b for b, g in zip(bases, groups, strict=True) if g.differentiated]
     kinds += [(g.differentiated,) for g in groups]
     return Call([*call.leaves, *bases], [*call.plain, *plain], [*own, *more], kinds)
+
+
+def _histories(group: Group, call: Call) -> tuple[int, ...]:
+    """A number for each member of ``group``. Views of one tensor have the same."""
+    bases: dict[int, int] = {}
+    tensors = [call.leaves[i] for i in group.members]
+    wholes = [t if not isinstance(t, Tensor) or t._view is None else t._view.base for t in tensors]
+    return tuple([bases.setdefault(id(whole), len(bases)) for whole in wholes])
+
+
+def _apart(group: Group, call: Call) -> bool:
+    """Whether each member of ``group`` that requires grad shares its history with no other member."""
+    histories = _histories(group, call)
+    return all(histories.count(number) == 1 for i, number in zip(group.members, histories, strict=True) if call.wanted[i])
 
 
 def _autograd_base(group: Group, call: Call) -> Tensor | None:

@@ -94,7 +94,8 @@ class Group:
 
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
     elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
-    one of them requires grad. ``parts_of``: the class of one of them that consists of several tensors, if parts of it share memory with one
+    one of them requires grad. ``histories``: a number for each, the same for views of one tensor, if they do not all share the history of
+    one tensor: ``x`` and ``x.detach()``. A write to one changes the elements of the others, and not their histories. ``parts_of``: the class of one of them that consists of several tensors, if parts of it share memory with one
     another or with another argument. Then there are no places.
     """
 
@@ -104,11 +105,16 @@ class Group:
     length: int
     places: tuple[Place, ...]
     base_place: Place | None = None
+    histories: tuple[int, ...] = ()
     parts_of: str = ""
 
     @property
     def differentiated(self) -> bool:
         return self.base_place is not None
+
+    def alone(self, i: int) -> bool:
+        """Whether no other member is a view of the tensor that member ``i`` is a view of."""
+        return self.histories.count(self.histories[self.members.index(i)]) == 1
 
     def base(self, tensors: Sequence[Any]) -> Any:
         """The vector of all elements that the members share."""

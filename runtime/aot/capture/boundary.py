@@ -69,7 +69,7 @@ class Input:
     ``differentiated``: its gradient is among the graph's results. ``written``: its new value is. ``tangent``: the number of the new value's
     cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
     ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order. ``replaced``: how the
-    tensor is made whose memory it has after the call, by ``set_``.
+    tensor is made whose memory it has after the call, by ``set_``. ``overwritten``: writes to other arguments change its elements.
     """
 
     differentiated: bool
@@ -78,6 +78,7 @@ class Input:
     counted: int = 0
     reshaped: tuple[ViewStep, ...] = ()
     replaced: Output | None = None
+    overwritten: bool = False
 
     def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
         """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ...func.symbols import Abstraction
 from ...func.trace import Trace
 from ...func.tracing import module_of, trace_flat
+from ...tape.saved import HOOKS
 from .aliasing import Group
 from .boundary import Boundary
 from .program import Program
@@ -100,7 +101,8 @@ def joint_graph(
     def run(trace: Trace, *traced: Any) -> list[Any]:
         program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss)
         programs.append(program)
-        return program.results(traced)
+        with HOOKS.suspended():  # hooks around a call see what the call saves
+            return program.results(traced)
 
     given = [part for t in inputs for part in flattened(t)]
     names = [f"primals_{i + 1}" for i in range(len(given))]

@@ -32,7 +32,7 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "packed", "trace", "writes_unseen")
+    __slots__ = ("derivatives", "packed", "trace", "unseen")
     runs_ctx_forward = packs = True
 
     def __init__(self, trace: Trace) -> None:
@@ -40,7 +40,7 @@ class JointLevel(GradLevel):
         self.trace = trace
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
         self.packed = False  # whether hooks of the program have packed what is saved: a derivative sees a constant in its place
-        self.writes_unseen = False  # whether numbers of a tensor with a history have changed, and its history has not
+        self.unseen: set[fx.Node] = set()  # calls that change the elements of a tensor with a history, and not its history
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
         v = super().wrap(inner, edge)
@@ -59,14 +59,15 @@ class JointLevel(GradLevel):
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             return super().call(func, args, kwargs)
-        if op_of(func).kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1]):
-            self.writes_unseen = True
+        unseen = op_of(func).kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
         last = next(iter(reversed(self.trace.graph.nodes)), None)
         result = super().call(func, args, kwargs)
         for n in reversed(self.trace.graph.nodes):
             if n is last:
                 break
             self.derivatives.setdefault(n, NONE)
+            if unseen:
+                self.unseen.add(n)
         return result
 
     def input(self, outer: torch.Tensor) -> Any:

@@ -75,7 +75,8 @@ class Computed:
             return Output(Made.RESULT, self._number(o))
         recorded = primals.edge(o) is not None
         memory = id(found._store.memory)
-        i = primals.memories.get(memory, -1)
+        apart = primals.apart(found)
+        i = primals.memories.get(memory, -1) if apart is None else apart
         if i >= 0:
             steps = self._steps(found, primals.values[i])
             if self._is_view(o, primals.values[i], steps):

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
-from ...func.stores import Chain, Memory, Replaced
+from ...func.stores import Chain, Memory, Replaced, Store
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
@@ -48,6 +48,7 @@ class Primals:
         self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
         self.outside: list[torch.Tensor] = []
         self.made: list[tuple[str, list[tuple[Memory, int]]]] = []
+        self.bases_apart: set[int] = set()  # the bases of arguments that share memory and no history
         self.versions: list[tuple[torch.Tensor, int]] = []  # of tensors from outside: the dispatcher counts the writes of the trace
 
     def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
@@ -80,6 +81,10 @@ class Primals:
                 continue
             with _disable_current_modes():
                 base = self._further(next(left), group.differentiated)
+            if group.histories:
+                self.bases_apart.add(len(self.values) - 1)
+                self._join_apart(group, len(self.values) - 1)
+                continue
             with torch.set_grad_enabled(self.recording):
                 for i in group.members:
                     size, stride, offset = group.place(i)
@@ -87,6 +92,26 @@ class Primals:
                         self.values[i] = base.as_strided(size, stride, offset)
                     else:  # an offset counts from the start of a storage, and that of the base starts elsewhere after a write
                         self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+
+    def _join_apart(self, group: Group, number: int) -> None:
+        """Exchange arguments that do not share a history for views of primal ``number``, each with a history of its own."""
+        whole = self.entered[number]
+        for i in group.members:
+            size, stride, offset = group.place(i)
+            view: Any = whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+            store: Store = view._store
+            store.counter = [0]
+            self.entered[i] = view
+            if self.flags[i]:
+                self.values[i] = self.tape.input(view)
+                self.edges[i] = self.values[i]._edge
+            else:
+                self.values[i] = self.tape.wrap(view) if self.recording and view.dtype in DIFFERENTIABLE else view
+
+    def apart(self, v: FunctionalValue) -> int | None:
+        """The argument with a history of its own, among others of its memory, to which ``v`` belongs."""
+        members = [i for group in self.groups if group.histories for i in group.members]
+        return next((i for i in members if self.entered[i]._store is v._store), None)
 
     def from_outside(self, t: torch.Tensor) -> Any:
         """What the program sees in place of ``t``, which it closes over."""
@@ -177,8 +202,11 @@ class Primals:
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
-        if self._group(i) is not None:  # its base is written, not this view of it
+        group = self._group(i)
+        if group is not None and not group.histories:  # its base is written, not this view of it
             return Input(flag, reshaped=reshaped)
+        if i in self.bases_apart:  # the views are written
+            return Input(flag, overwritten=True)
         edge = self.edge(v)
         if self.is_leaf(v):
             raise RuntimeError(
@@ -202,6 +230,11 @@ class Primals:
             raise RuntimeError(f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}")
         entered = self.edges[i]
         seen = edge is not None and (entered is None or edge[0] is not entered[0])
+        if seen and group is not None and not group.alone(i):
+            raise RuntimeError(
+                f"the program writes to argument {i} what requires grad. It shares memory with an argument that does, and is a view of the "
+                "same tensor as a third one. Pass one tensor and take views inside."
+            )
         return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)
 
     def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:

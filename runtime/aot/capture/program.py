@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalValue
 from ...func.random_states import RandomStates
-from ...func.trace import Trace
+from ...func.trace import Trace, TracedValue
 from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Input as Leaf
@@ -22,7 +22,7 @@ from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
 from .outputs import Computed, leaf_of, repeated
 from .primals import Primals
-from .pullback import DERIVATIVE
+from .pullback import DERIVATIVE, UNSEEN
 from .reach import reach
 from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .surroundings import without_autocast
@@ -73,7 +73,7 @@ class Program:
         try:
             with functional.mode:
                 primals.join(self.bases)
-                with torch.set_grad_enabled(primals.recording), HOOKS.suspended():  # hooks around a call see what the call saves
+                with torch.set_grad_enabled(primals.recording):
                     outs, self.out_spec = self._run(primals.values[: len(self.given)])
             functional.settle(v._store for v in primals.entered.values())
             results, roots = self._results_of(outs)
@@ -188,9 +188,11 @@ class Program:
         """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
+        for n in (*self.tape.unseen, *(t._node for t in self.functional.overtaken if isinstance(t, TracedValue))):
+            n.meta[UNSEEN] = True
         why = ""
-        if self.tape.writes_unseen or self.functional.overtaken:
-            why = "it writes to a tensor under no_grad, or through detach() or .data, that has a history"
+        if any(group.histories for group in self.primals.groups):
+            why = "it writes to memory that an argument which requires grad shares with one that has no part in its history"
         if self.functional.overlapped:  # the backward of such a write is one, and counts its cotangents several times
             why = "it writes through a view that shows an element several times, as unfold does"
         if self.tape.packed:

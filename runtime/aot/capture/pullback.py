@@ -23,6 +23,8 @@ from .boundary import Boundary
 DERIVATIVE = "derivative"
 """The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
 NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
+UNSEEN = "unseen"
+"""The key under which a call says that it changes the elements of a tensor with a history, and not the history: under no_grad, say."""
 
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
@@ -62,6 +64,7 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
     primals = {n: i for i, n in enumerate(placeholders[: len(boundary.inputs)])}
     varying = _varying(joint.graph, primals)
+    changed = _changed_unseen(joint.graph)
     given = {n: i for i, n in enumerate(saved) if n is not None and n not in primals and n not in varying}
     results: Any = joint.graph.output_node().args[0]
     found: set[fx.Node] = set()
@@ -71,6 +74,8 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
         if n in found:
             continue
         found.add(n)
+        if n in changed:
+            return Pullback(refused="it writes to a tensor under no_grad, or through detach() or .data, that has a history, and reads it")
         if n in given:
             continue
         if n.meta.get(DERIVATIVE) == OWN and n in varying:
@@ -107,6 +112,18 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     return found
 
 
+def _changed_unseen(graph: fx.Graph) -> set[fx.Node]:
+    """The values whose histories do not say how they were computed: what is read of a tensor after a write that autograd does not see."""
+    found: set[fx.Node] = set()
+    for n in graph.nodes:
+        value = n.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE:
+            continue
+        if n.meta.get(UNSEEN) or any(u in found for u in n.all_input_nodes):
+            found.add(n)
+    return found
+
+
 def _draws(n: fx.Node) -> bool:
     record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
     if record is not None:
@@ -115,6 +132,12 @@ def _draws(n: fx.Node) -> bool:
 
 
 def _without_derivative(n: fx.Node) -> bool:
-    """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a draw that shapes alone decide."""
-    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
-    return record is not None and (record.nondiff is True or record.draws == "shape")
+    """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a draw that shapes alone decide. Or
+    whether ``n`` is a result of a call that has none, such as the noise of a ``rrelu``."""
+    source: Any = n.args[0] if n.target is operator.getitem else n
+    record = op_of(source.target).record if isinstance(source.target, torch._ops.OpOverload) else None
+    if record is None:
+        return False
+    if source is not n:
+        return record.nondiff is True or n.args[1] in (record.nondiff or ())
+    return record.nondiff is True or record.draws == "shape"

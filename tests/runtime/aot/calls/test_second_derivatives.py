@@ -223,6 +223,58 @@ def test_hooks_on_saved_tensors_inside_the_program_leave_the_first_derivative_al
         runtime.autograd.grad(aot_function(f, nop)(x), x, create_graph=True)
 
 
+def test_hooks_on_saved_tensors_around_one_call_leave_other_calls_alone() -> None:
+    f = aot_function(lambda x: x.sin(), nop)
+    x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    packed: list[Any] = []
+    with runtime.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t * 1, lambda t: t):
+        first = f(x)
+    assert packed, "the hooks see what the call saves"
+    for y in (first, f(x)):
+        (g,) = runtime.autograd.grad(y.sum(), x, create_graph=True)
+        (gg,) = runtime.autograd.grad(g.sum(), x)
+        torch.testing.assert_close(gg, -x.detach().sin())
+
+
+def test_a_write_that_the_derivative_does_not_read_leaves_the_second_one_alone() -> None:
+    weight = runtime.tensor([[3.0, 4.0], [0.3, 0.4]], requires_grad=True)
+    table = torch.nn.functional.embedding
+
+    def second(f: Any) -> Any:
+        y = f(torch.tensor([0, 1, 0]))
+        (g,) = runtime.autograd.grad(y.sin().sum(), weight, create_graph=True)
+        return runtime.autograd.grad(g.square().sum(), weight)[0]
+
+    with torch.no_grad():
+        weight.copy_(torch.tensor([[0.6, 0.8], [0.3, 0.4]]))  # what max_norm makes of them
+    expected = second(lambda i: table(i, weight))
+    with torch.no_grad():
+        weight.copy_(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+    torch.testing.assert_close(second(aot_function(lambda i: table(i, weight, max_norm=1.0), nop)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_noise_of_rrelu_is_a_constant_of_the_second_derivative() -> None:
+    x = runtime.tensor([-1.0, -2.0, 3.0], requires_grad=True)
+    f = aot_function(lambda x: torch.nn.functional.rrelu(x, training=True), nop)
+    torch.manual_seed(3)
+    slopes = torch.nn.functional.rrelu(torch.tensor([-1.0, -2.0, 3.0]), training=True) / torch.tensor([-1.0, -2.0, 3.0])
+    torch.manual_seed(3)
+    (g,) = runtime.autograd.grad(f(x).square().sum(), x, create_graph=True)
+    (gg,) = runtime.autograd.grad(g.sum(), x)
+    torch.testing.assert_close(gg, 2 * slopes**2)
+
+
+def test_arguments_that_share_memory_and_no_history_have_no_second_derivative() -> None:
+    def f(x: Any, d: Any) -> Any:
+        d.mul_(2)
+        return x.sin()
+
+    x = runtime.tensor([1.0, 2.0], requires_grad=True) * 1
+    y = aot_function(f, nop)(x, x.detach())
+    with pytest.raises(RuntimeError, match="no second derivative here: it writes to memory that an argument which requires grad shares"):
+        runtime.autograd.grad(y.sum(), x, create_graph=True)
+
+
 def test_a_write_through_overlapping_elements_has_no_second_derivative() -> None:
     def f(x: Any) -> Any:
         x = x * 1

@@ -166,10 +166,47 @@ class TestSharedMemory:
 
         assert equal(*both(f, program))
 
-    def test_memory_that_is_shared_behind_the_back_of_autograd_is_refused(self) -> None:
+    @pytest.mark.parametrize("alias", [lambda x: x.detach(), lambda x: x.data[1:], lambda x: x.detach().t()], ids=["detach", "data", "t"])
+    @pytest.mark.parametrize("write", ["plain", "of a result", "of the tensor with the history", "both"])
+    def test_arguments_that_share_memory_and_no_history_keep_their_own(self, alias: Callable[[Any], Any], write: str) -> None:
+        def f(x: Any, d: Any, w: Any) -> Any:
+            y = x + x.sum()
+            if write == "plain":
+                d.mul_(2)
+            elif write == "of a result":
+                d.mul_(w)
+            else:
+                x.mul_(w)
+                if write == "both":
+                    d.add_(1)
+            return y, d + 1, d.view_as(d), x[0] * 3
+
+        def program(f: Callable[..., Any]) -> Any:
+            leaf = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+            w = tensor([2.0, 3.0], requires_grad=True)
+            x = leaf * 1
+            d = alias(x)
+            before = x._version, d._version
+            results = f(x, d, w)
+            loss = sum(r.sum() * i for i, r in enumerate((*results, x, d), 1))
+            grads = runtime.autograd.grad(loss, [leaf, w], allow_unused=True)
+            counts = x._version - before[0], d._version - before[1]
+            return results, x, d, d.requires_grad, counts, [torch.zeros(()) if g is None else g for g in grads]
+
+        assert equal(*both(f, program))
+
+    def test_other_arguments_of_one_memory_get_a_program_of_their_own(self) -> None:
+        f = compiled(add_one)
+        leaf = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
+        for other in (lambda x: x.detach()[1:3], lambda x: x[1:3], lambda x: x.detach()[1:3]):
+            x = leaf * 1
+            (g,) = runtime.autograd.grad(f(other(x), x[1:3]).sum(), leaf)
+            assert g.tolist() == [0.0, 2.0, 2.0, 0.0] and x.tolist() == [0.0, 2.0, 3.0, 3.0]
+
+    def test_several_views_of_one_history_with_an_alias_without_it_are_refused(self) -> None:
         x = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True) * 1
-        with pytest.raises(RuntimeError, match=r"argument 0 and argument 1 share memory.* not all views of one tensor"):
-            compiled(add_one)(x, x.detach()[1:3])
+        with pytest.raises(RuntimeError, match=r"argument 0 and argument 1 and argument 2 share memory.* others are not"):
+            compiled(lambda a, b, c: add_one(a, b) + c)(x[:2], x[1:3], x.detach()[1:3])
 
     def test_a_result_that_is_an_argument_is_that_object(self) -> None:
         def f(x: Any) -> Any:
