@@ -44,8 +44,8 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
         if any(call.wanted[i] for i in group.members) and _autograd_base(group, call) is None and not _apart(group, call):
             raise RuntimeError(
-                f"{what} share memory, the program writes to it, and one of them requires grad. Some are views of one tensor that were made "
-                "with grad mode, others are not, so the write cannot be a part of its history. Pass one tensor and take views inside."
+                f"{what} share memory, the program writes to it, and one of them requires grad. Some are views of one tensor that were "
+                "made with grad mode, others are not, so the write cannot be a part of its history. Pass one tensor and take views inside."
             )
 
 

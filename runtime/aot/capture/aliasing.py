@@ -95,8 +95,9 @@ class Group:
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
     elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
     one of them requires grad. ``histories``: a number for each, the same for views of one tensor, if they do not all share the history of
-    one tensor: ``x`` and ``x.detach()``. A write to one changes the elements of the others, and not their histories. ``parts_of``: the class of one of them that consists of several tensors, if parts of it share memory with one
-    another or with another argument. Then there are no places.
+    one tensor: ``x`` and ``x.detach()``. A write to one changes the elements of the others, and not their histories. ``parts_of``: the
+    class of one of them that consists of several tensors, if parts of it share memory with one another or with another argument. Then
+    there are no places.
     """
 
     members: tuple[int, ...]

@@ -16,7 +16,6 @@ from ...func.trace import Trace, TracedValue
 from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Input as Leaf
-from ...tape.saved import HOOKS
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of

@@ -19,7 +19,7 @@ from .programs import ERRORS, Case
 from .surroundings import SESSION, TORCH
 
 REFUSALS = {
-    "memory shared behind autograd": r"share memory, the program writes to it, and one of them requires grad|is a view of the same tensor as a third",
+    "memory shared behind autograd": r"share memory, the program writes to it, and one of them req|is a view of the same tensor as a t",
     "memory shared by dtypes": r"share memory and have different dtypes",
     "memory shared with a closed-over tensor": r"a tensor that the program closes over share memory",
     "older view of a changed geometry": r"is older than a change of the argument's sizes or strides",
