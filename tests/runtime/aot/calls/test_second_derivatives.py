@@ -227,7 +227,12 @@ def test_hooks_on_saved_tensors_around_one_call_leave_other_calls_alone() -> Non
     f = aot_function(lambda x: x.sin(), nop)
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
     packed: list[Any] = []
-    with runtime.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t * 1, lambda t: t):
+
+    def pack(t: Any) -> Any:
+        packed.append(t)
+        return t * 1
+
+    with runtime.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         first = f(x)
     assert packed, "the hooks see what the call saves"
     for y in (first, f(x)):
