@@ -8,8 +8,9 @@ names, order and formulas are torch's. The passes through the dispatcher and the
 The parts are listed here and in no record, because they follow ATen's code and not the definition of the ops.
 ``tests/runtime/session/test_composite.py`` compares the nodes with torch's.
 
-Only the plain case is handled here: dense tensors of the eager session and no mode that needs to see the parts. Any other call goes on to
-ATen, and so does every call before torch 2.13.
+Only the plain case is recorded here: dense tensors of the eager session and no mode that needs to see the parts. Any other call goes on to
+ATen, and so does every call before torch 2.13. The flag is read for values of every grad level, also those of a trace: without it a traced
+``linear`` of a transposed batch would be another product than the eager one, with other roundings.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ..tape.foreign import recorded_by_torch
 from ..tape.nodes import Edge, OpNode
 from ..tape.running import current_dual
 from ..tape.saved import HOOKS
-from ..tape.values import edge_of
+from ..tape.values import GradValue, edge_of
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
@@ -206,7 +207,31 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         result = _matmul(x, y)
         if result is not None:
             return result
+    if not (_autocast() and _casts_next(keys)):  # the casts are a call of their own, after which the product arrives here again
+        if x.dim() >= y.dim():
+            if _folds(x, y):
+                return _folded_calls(x, y)
+        elif _folds(y, x):
+            return _folded_calls(y.mT, x) if x.dim() == 1 else _folded_calls(y.mT, x.t()).mT.contiguous()
     return _pass_on_matmul(keys & BELOW, x, y)
+
+
+def _casts_next(keys: Any) -> bool:
+    """Whether autocast is the next to handle a call with these dispatch keys."""
+    return "Autocast" in str((keys & BELOW).highestPriorityTypeId())
+
+
+def _folds(stack: Any, factor: Any) -> bool:
+    """Whether ATen would fold because ``factor`` requires grad: it asks for torch's flag, in any grad mode."""
+    return isinstance(factor, GradValue) and 1 <= factor.dim() <= 2 and stack.dim() >= 3 and factor.requires_grad
+
+
+def _folded_calls(x: Any, y: Any) -> Any:
+    """:func:`_folded` for values of any grad level, as calls that every level sees."""
+    shape = x.shape
+    rows = x.reshape(prod(shape[:-1]), shape[-1])
+    out = aten.mm.default(rows, y) if y.dim() == 2 else aten.mv.default(rows, y)
+    return aten._unsafe_view.default(out, [*shape[:-1], *y.shape[1:]])
 
 
 def _dispatched_layer_norm(

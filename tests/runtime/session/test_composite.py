@@ -299,3 +299,10 @@ def test_a_normalized_layer_has_torchs_graph_and_gradients(wanted: tuple[bool, .
         return [*history(y)], y.output_nr, node._saved_result1, gradients(lib, y * y, *(a for a in args if a.requires_grad))
 
     same(scenario)
+
+
+def test_without_grad_mode_a_product_is_folded_as_well() -> None:
+    x, w = torch.randn(5, 7, 257).transpose(0, 1), torch.randn(1, 257)
+    with torch.no_grad():
+        expected = torch.nn.functional.linear(x, w.clone().requires_grad_())
+        assert runtime.unwrap(torch.nn.functional.linear(x, runtime.wrap(w, requires_grad=True))).equal(expected)

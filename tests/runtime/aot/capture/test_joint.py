@@ -9,6 +9,7 @@ from torch import fx
 
 import runtime
 from runtime import aot
+from runtime.func import grad
 
 CUTS: list[Any] = [aot.default_partition, aot.min_cut_rematerialization_partition]
 aten = torch.ops.aten
@@ -205,3 +206,35 @@ def test_a_write_to_what_no_compiled_backward_needs_is_none_of_its_business() ->
             t.add_(1)
     y.sum().backward()
     assert w.grad.tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        torch.nn.functional.linear,
+        torch.matmul,
+        lambda x, w: torch.matmul(w, x.transpose(1, 2)),
+        lambda x, w: torch.matmul(x, w[:, 0].contiguous()),
+        lambda x, w: torch.matmul(w[0], x.transpose(1, 2)),
+    ],
+    ids=["linear", "matrix", "matrix first", "vector", "vector first"],
+)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_product_with_what_requires_grad_is_the_one_that_eager_computes(program: Callable[..., Any], autocast: bool) -> None:
+    plain = [torch.randn(5, 7, 33).transpose(0, 1), torch.randn(33, 33)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        theirs = [t.clone().requires_grad_() for t in plain]
+        expected = program(*theirs)
+        ours = [runtime.wrap(t.clone(), requires_grad=True) for t in plain]
+        found = aot.aot_function(program, aot.nop)(*ours)
+    expected.sum().backward()
+    found.sum().backward()
+    assert runtime.unwrap(found).equal(expected.detach())
+    assert all(runtime.unwrap(t.grad).equal(e.grad) for t, e in zip(ours, theirs, strict=True) if e.grad is not None)
+
+
+def test_no_gradient_of_a_shared_factor_is_a_stack_of_matrices() -> None:
+    x, w = torch.randn(5, 7, 3).transpose(0, 1), torch.randn(4, 3)
+    module = aot.make_fx(grad(lambda w: torch.nn.functional.linear(x, w).square().sum()))(w)
+    calls = [n.target for n in module.graph.nodes]
+    assert calls.count(aten.mm.default) == 2 and aten.bmm.default not in calls
