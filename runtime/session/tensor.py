@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
+from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, constant_of, lifted
 from ..seam.shells import make_subclass
 from ..seam.surgery import refit
@@ -77,6 +78,10 @@ class Tensor(GradValue):
         raise RuntimeError("requires_grad must be a bool")
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        value = entering()
+        if value is not None and (inside := value(self)) is not self:  # a program that is compiled does it by every call
+            inside.requires_grad_(requires_grad)
+            return self
         if not self.is_leaf:
             if not requires_grad:
                 raise RuntimeError(
@@ -210,6 +215,11 @@ class Tensor(GradValue):
             return
         hooks.retain(self, *edge)
         self._retains = True
+
+    def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
+        value = entering()
+        inside: Any = self if value is None else value(self)  # a program that is compiled registers it by every call
+        return super().register_hook(hook) if inside is self else inside.register_hook(hook)
 
     def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
         if type(node) is not AccumulateGrad:

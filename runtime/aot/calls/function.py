@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ...func.symbols import Abstraction
 from ...func.tracing import has_effect
 from ...seam.levels import SCOPE
+from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, unwrap
 from ...tape.saved import refuse_inference
 from ..cache.cuts import Cache, default_cache
@@ -32,7 +33,7 @@ from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
 from ..partition.simplify import without_round_trips
-from .arguments import Call, Kind, enter, flatten, of_leaves
+from .arguments import Call, Kind, Target, enter, flatten, of_leaves
 from .backward import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
 from .numbers import Numbers, Pinned, refuse_pinned
@@ -56,9 +57,11 @@ class _CompiledProgram:
     __slots__ = (
         "at_risk",
         "backward",
+        "begun",
         "computed",
         "exposed",
         "forward",
+        "hooked",
         "joint",
         "n_forward",
         "outside",
@@ -92,6 +95,8 @@ class _CompiledProgram:
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
         self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
+        self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
+        self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
         self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped]
         self.exposed = backward.exposed if backward is not None else ()
         self.at_risk = backward.at_risk if backward is not None else ()
@@ -148,11 +153,21 @@ class _CompiledProgram:
             if memory_of(saved[i]) in written:
                 saved[i] = saved[i].clone()
 
+    def _begin(self, call: Call) -> list[Target | None]:
+        """Carry out the program's ``requires_grad_()`` of arguments. Where the gradients go, with those of these arguments."""
+        leaves, known = call.leaves, iter(call.targets)
+        for i in self.begun:
+            leaves[i] = as_leaf(leaves[i].requires_grad_())
+        return [leaves[i] if i in self.begun else next(known) for i in self.joint.boundary.differentiated]
+
     def __call__(self, call: Call) -> object:
         plain = call.plain
         reread = [plain[i] for i in self.reread] if self.reread else ()
         results = self.forward(plain)  # empties the list
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
+        targets = call.targets if not self.begun else self._begin(call)
+        for i, hook in self.hooked:  # before a write gives the argument another history
+            leaves[i].register_hook(hook)
         saved = [*results[n_forward:], *reread]
         for i, record in self.reshaped:  # advances the version, so before the versions of what is saved are noted
             record.reshape(leaves[i])
@@ -165,12 +180,12 @@ class _CompiledProgram:
                 refuse_inference(saved[i])
             raise
         outs = list(results[:n_forward])
-        backward = self.backward if call.targets else None
+        backward = self.backward if targets else None
         if backward is not None:
             tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
             metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
             changed = [leaves[i] for i in boundary.backward_written]
-            node = CompiledBackward(call.targets, metas, backward, saved, versions, changed)
+            node = CompiledBackward(targets, metas, backward, saved, versions, changed)
             if backward.watch is not None:
                 node.watched = backward.watch.of(leaves, outs)
                 node.parts = {t: parts_of(outs[i]) for i, t in tangents}

@@ -11,7 +11,7 @@ The first result is ``x.view(-1)`` of the caller's own ``x``, so it shares memor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -70,6 +70,8 @@ class Input:
     cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
     ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order. ``replaced``: how the
     tensor is made whose memory it has after the call, by ``set_``. ``overwritten``: writes to other arguments change its elements.
+    ``hooks``: what the program has registered for its gradient. ``begins``: the program has called ``requires_grad_()`` of it, and so its
+    gradient is wanted.
     """
 
     differentiated: bool
@@ -79,6 +81,8 @@ class Input:
     reshaped: tuple[ViewStep, ...] = ()
     replaced: Output | None = None
     overwritten: bool = False
+    hooks: tuple[Callable[[Any], Any], ...] = ()
+    begins: bool = False
 
     def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
         """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...func.symbols import SYMBOLIC
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value
@@ -76,6 +77,11 @@ def generators_of(f: Any) -> list[Any]:
         names = [x.__globals__.get(name) for name in x.__code__.co_names] if isinstance(x, FunctionType) else []
         found |= {id(g): g for g in (x, *names) if isinstance(g, torch.Generator) and g is not torch.default_generator}
     return list(found.values())
+
+
+def holds_values(f: Any) -> bool:
+    """Whether ``f`` holds values of a trace or of another level, or sizes that are symbols, as far as they are at hand."""
+    return any(isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0) for x in _at_hand(f, 5))
 
 
 @dataclass(frozen=True)

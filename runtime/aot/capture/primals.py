@@ -19,6 +19,7 @@ from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
 from .aliasing import Group
 from .boundary import Input, ViewStep
+from .closed_over import holds_values
 from .joint_level import JointLevel
 from .subclasses import Layout, composed, count, flattened, layout_of, refuse_opaque
 
@@ -90,6 +91,7 @@ class Primals:
                     size, stride, offset = group.place(i)
                     if group.differentiated:
                         self.values[i] = base.as_strided(size, stride, offset)
+                        self.edges[i] = edge_of(self.values[i])
                     else:  # an offset counts from the start of a storage, and that of the base starts elsewhere after a write
                         self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
 
@@ -203,23 +205,26 @@ class Primals:
             if step.in_place() is None:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
         group = self._group(i)
+        begins = self.is_leaf(v)
+        if begins and group is not None:
+            raise RuntimeError(
+                f"the program calls requires_grad_() on argument {i}, which shares memory with another one, and writes to that memory. Do "
+                "it before the call."
+            )
+        if begins:
+            flag, self.flags[i], self.edges[i] = True, True, edge_of(v)
         if group is not None and not group.histories:  # its base is written, not this view of it
+            self._hooks_of(i)
             return Input(flag, reshaped=reshaped)
         if i in self.bases_apart:  # the views are written
             return Input(flag, overwritten=True)
         edge = self.edge(v)
-        if self.is_leaf(v):
-            raise RuntimeError(
-                "the program calls requires_grad_() on an argument or a tensor that it closes over. Do that before the call."
-            )
-        if flag and edge is None:
+        if flag and edge is None and not begins:
             raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
-        node = self.edges[i][0] if flag else None
-        if node is not None and (node.tensor_hooks or node.pre_hooks or node.post_hooks):
-            raise RuntimeError("the program registers a hook on an argument or a tensor that it closes over. Do that before the call.")
+        hooks = self._hooks_of(i)
         store = found._store
         if not store.memory.generation:
-            return Input(flag, reshaped=reshaped)
+            return Input(flag, reshaped=reshaped, hooks=hooks, begins=begins)
         if store.recorded and not self.recording and v.dtype in DIFFERENTIABLE:
             raise RuntimeError(
                 "the program is called under no_grad, and writes to an argument or a tensor that it closes over inside enable_grad(). Call "
@@ -235,7 +240,22 @@ class Primals:
                 f"the program writes to argument {i} what requires grad. It shares memory with an argument that does, and is a view of the "
                 "same tensor as a third one. Pass one tensor and take views inside."
             )
-        return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped)
+        return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped, hooks=hooks, begins=begins)
+
+    def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
+        """The hooks that the program has registered on primal ``i``. They leave the tape of the trace: a call registers them on the
+        caller's tensor, where the gradient is known as a whole."""
+        if self.edges[i] is None:
+            return ()
+        node, index = self.edges[i]
+        hooks = tuple((node.tensor_hooks or {}).get(index, {}).values())
+        if node.pre_hooks or node.post_hooks or any(map(holds_values, hooks)) or (hooks and not self.flags[i]):
+            raise RuntimeError(
+                "the program registers a hook on an argument or a tensor that it closes over, and the hook holds values that the program "
+                "computes, or is one of grad_fn, or the argument shares memory with another one. Register it before the call."
+            )
+        node.tensor_hooks = None
+        return hooks
 
     def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:
         """What the program has done to primal ``i``, which it has given other memory by ``set_``. :class:`.outputs.Computed` says which."""

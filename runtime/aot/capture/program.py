@@ -203,7 +203,7 @@ class Program:
             if node in seen:
                 continue
             seen.add(node)
-            if isinstance(node, Leaf):
+            if isinstance(node, Leaf) and not any(edge is not None and edge[0] is node for edge in self.primals.edges):
                 raise RuntimeError("the program calls requires_grad_() on a tensor that a result depends on. Do that before the call.")
             if node.tensor_hooks or node.pre_hooks or node.post_hooks:
                 why = "it registers a hook on a tensor"

@@ -106,6 +106,10 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
                 f"Found a graph input that requires gradients, and received a mutation: {name}. Write to a copy of it, or export without "
                 "gradients."
             )
+        if record.begins:
+            raise RuntimeError(f"the program calls requires_grad_() on {name}. An exported graph cannot. Do that before the export.")
+        if record.hooks:
+            raise RuntimeError(f"the program registers a hook on {name}. An exported graph cannot. Register it on the caller's tensor.")
     if boundary.backward_written:
         raise RuntimeError(f"the backward pass writes to {names[boundary.backward_written[0]]}. An exported graph cannot.")
     for group in sharing(given):

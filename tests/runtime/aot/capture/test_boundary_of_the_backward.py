@@ -83,6 +83,51 @@ class TestHooks:
 
         assert equal(*both(f, program))
 
+    @pytest.mark.parametrize("given", ["leaf", "result", "closed over", "written after", "twice"])
+    def test_a_hook_on_an_argument_sees_the_whole_gradient_of_the_argument(self, given: str) -> None:
+        def program(f: Callable[..., Any]) -> Any:
+            seen: list[Any] = []
+            leaf = tensor([1.0, 2.0], requires_grad=True)
+            x = leaf if given in ("leaf", "closed over") else leaf * 1
+
+            def hooked(x: Any, y: Any) -> Any:
+                x.register_hook(lambda g: seen.append(g.detach()))
+                x.register_hook(lambda g: g * 10)
+                x.register_hook(lambda g: g * 1000).remove()
+                if given == "written after":
+                    x.mul_(2)
+                return x * y
+
+            called = f((lambda y: hooked(x, y)) if given == "closed over" else hooked)
+            for _ in range(2):
+                args = {"closed over": (leaf * 2,), "twice": (x, x)}.get(given, (x, leaf * 2))
+                before = x * 3
+                (called(*args).sum() + before.sum()).backward()
+                if given == "written after":
+                    break
+            return leaf.grad, seen
+
+        assert equal(program(lambda f: f), program(compiled))
+
+    def test_a_hook_on_an_argument_that_holds_values_of_the_program_is_refused(self) -> None:
+        def f(x: Any) -> Any:
+            y = x * 2
+            x.register_hook(lambda g: g * y)
+            return y
+
+        with pytest.raises(RuntimeError, match=r"registers a hook on an argument .* holds values that the program computes"):
+            compiled(f)(tensor([1.0], requires_grad=True))
+
+    def test_a_hook_on_one_of_several_views_is_refused(self) -> None:
+        def f(a: Any, b: Any) -> Any:
+            a.register_hook(lambda g: g * 2)
+            b.mul_(3)
+            return a * b
+
+        x = tensor([1.0, 2.0, 3.0], requires_grad=True) * 1
+        with pytest.raises(RuntimeError, match=r"registers a hook on an argument .* shares memory with another one"):
+            compiled(f)(x[:2], x[1:])
+
     def test_hooks_on_saved_tensors_inside_are_in_the_graph(self) -> None:
         def f(x: Any) -> Any:
             with runtime.autograd.graph.saved_tensors_hooks(lambda t: (t.half(),), lambda packed: packed[0].float()):

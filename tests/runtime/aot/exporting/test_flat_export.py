@@ -138,7 +138,7 @@ def test_a_parameter_that_the_loss_does_not_use_is_named() -> None:
         (lambda w, x: ((w * x).sum(),), 2, "output_loss_index is 2, and the program returns 1 results"),
         (lambda w, x: {"loss": (w * x).sum()}, 0, "not dict"),
         (lambda w, x: ((w * x).sum(),), None, "needs output_loss_index"),
-        (lambda w, x: (x.requires_grad_().sum(),), 0, r"calls requires_grad_\(\) on an argument"),
+        (lambda w, x: (x.requires_grad_().sum(),), 0, r"calls requires_grad_\(\) on argument 0"),
         (written_parameter, 0, "requires gradients, and received a mutation: parameter or buffer 'w'"),
     ],
 )
