@@ -369,10 +369,11 @@ class _Application:
         return isinstance(a, Value) and a._level is self.level
 
     def written(self, source: int, edge: Edge | None) -> Any:
-        """The output for an input that ``forward`` wrote to. Its new history is the node."""
+        """The output for an input that ``forward`` wrote to. Its new history is the node. Without one the input keeps its own."""
         target = self.args[source]
         if edge is None:
-            return target
+            released = self.level.releases_written and self.owns(target)
+            return target.detach() if released and (target.requires_grad or view_history.base_edge(target) is not None) else target
         if not self.owns(target):
             self.level.refuse_captured_write(f"{self.cls.__name__}.apply")
         _rewrite(self.level, target, edge, len(self.outs), self.args[:source])
@@ -384,12 +385,6 @@ class _Application:
 
 
 class _InSession(_Application):
-    def written(self, source: int, edge: Edge | None) -> Any:
-        target = self.args[source]
-        if edge is None and self.owns(target) and target.requires_grad:
-            return target.detach()  # as torch: the output has no gradient, and the input keeps its own
-        return super().written(source, edge)
-
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
         if not self.owns(o):
             return self.level.wrap(o, edge)
@@ -417,6 +412,7 @@ def _rewrite(level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: 
     view_history.check_write(target, old, True)
     at = sum(isinstance(a, torch.Tensor) for a in before)
     inplace.rebase(level, target, edge, at)
+    level.written_by_function(target)
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
 from ..func.functionalize import FunctionalLevel, FunctionalValue
 from ..func.pushforward import DualLevel, DualValue, tangent_of
+from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
@@ -190,7 +191,11 @@ def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...
     with _below(level):
         read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
     if not any(map(_transformed, pytree.tree_leaves(read))):
-        return run_forward(cls, args)
+        output, ctx = run_forward(cls, args)
+        if not level.releases or not ctx.dirty_tensors:
+            return output, ctx
+        dirty = [t for t in ctx.dirty_tensors if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE]
+        return pytree.tree_map_only(FunctionalValue, lambda v: v if position_of(v, dirty) is None else level.released(v), output), ctx
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
     with _outside(level):
         output, ctx = dispatch(cls, tuple(read))

@@ -41,3 +41,8 @@ def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
     """Defaults that the in-place form has and the functional form lacks. Example: ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]
     return {a.name: op.defaults[op.positions[a.name]] for a in missing if not (a.has_default_value() or a.kwarg_only)}
+
+
+def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
+    """Whether ``dropout`` returns its argument."""
+    return not train or p == 0

@@ -27,14 +27,14 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from ..tape.values import GradValue, edge_of
-from .functional_forms import defaults_of, functional_of
-from .memory_order import filled, in_order_of_memory
+from .functional_forms import defaults_of, drops_nothing, functional_of
+from .memory_order import filled, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, through_copy
+from .provenance import here
 from .scatter import copying_form, put_back
 from .stores import Chain, Pieces, Replaced, Store, agree
 
 aten = torch.ops.aten
-_dense = torch.ops.aten.is_non_overlapping_and_dense
 _UNSAFE = {aten.unsafe_split.Tensor: aten.split.Tensor, aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default}
 
 
@@ -68,6 +68,7 @@ class FunctionalValue(Value):
     _chain: Chain
     _seen: int
     _unrecorded: bool
+    released_from: FunctionalValue | None = None  # see FunctionalLevel.released
 
     @property
     def _version(self) -> int:  # type: ignore[override]
@@ -96,7 +97,7 @@ class FunctionalLevel(Level):
     results that are views, which are not decomposed. ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by
     id, those that were."""
 
-    __slots__ = ("closed_over", "held", "mode", "overlapped", "overtaken", "replaced", "replaces", "views", "whole")
+    __slots__ = ("closed_over", "held", "mode", "overlapped", "overtaken", "releases", "replaced", "replaces", "views", "whole")
     what = "functionalize"
 
     def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
@@ -107,6 +108,7 @@ class FunctionalLevel(Level):
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
         self.replaces = False
+        self.releases = False  # whether `released` is called
         self.replaced: dict[int, Replaced] = {}
         self.overtaken: list[torch.Tensor] = []  # values that a store took of another store of its memory, in place of its own
         self.overlapped = False  # whether a write went through a view that shows an element several times
@@ -202,7 +204,7 @@ class FunctionalLevel(Level):
             bases.append(self.viewed(bases[-1], (step,)))
         for (func, rest, kwargs, which), base in zip(reversed(chain), reversed(bases), strict=bool(chain)):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
-        return _laid_out_as(old, new)
+        return laid_out_as(old, new)
 
     def settle(self, stores: Iterable[Store]) -> None:
         """Bring the memories of ``stores`` to what was written to pieces of them, when the program has returned."""
@@ -211,6 +213,12 @@ class FunctionalLevel(Level):
 
     def written_back(self, store: Store) -> WrittenBack:
         return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
+
+    def released(self, v: FunctionalValue) -> FunctionalValue:
+        """What a Function returns after it wrote to ``v`` without grad mode: ``v``, or an alias if ``v`` requires grad outside."""
+        result = self.wrap(self.read(v), Place(v._store, v._chain, v._unrecorded))
+        result.released_from = v
+        return result
 
     def own(self, t: torch.Tensor) -> FunctionalValue:
         """``t`` as a value of this level. For a closed-over tensor always the same value: later reads see writes to it, and they are
@@ -225,7 +233,7 @@ class FunctionalLevel(Level):
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
-        if func is aten.dropout.default and _drops_nothing(*args, **kwargs):
+        if func is aten.dropout.default and drops_nothing(*args, **kwargs):
             return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
         if op.composite and func not in self.whole:
             with self.mode:
@@ -300,11 +308,16 @@ class FunctionalLevel(Level):
             with self.mode:
                 return foreach.run(op, args, kwargs)
         first = args[0]
-        if op.kind is INPLACE and isinstance(first, FunctionalValue) and overlaps(self.present(first._store), first._chain):
-            self.overlapped = True
-            return self._write_in_place(op.func, args[0], args, kwargs)
         schema = op.func._schema
         written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+        if op.kind is INPLACE and isinstance(first, FunctionalValue) and overlaps(self.present(first._store), first._chain):
+            self.overlapped = True
+            if len(written) > 1:  # such as the noise of rrelu_with_noise_
+                raise InplaceError(
+                    f"{op.func} writes to {len(written)} tensors, and the first shows an element of its memory several times, as unfold "
+                    f"and expand do. Call it on a clone.{here()}"
+                )
+            return self._write_in_place(op.func, args[0], args, kwargs)
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
         n_own = len(schema.returns) if op.fills_argument else 0  # results that are not written arguments
         functional = functional_of(op.func)
@@ -407,17 +420,6 @@ class FunctionalLevel(Level):
         return self.valued(tuple(results[: op.n_results]))
 
 
-def _laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: that of
-    ``x.t().bernoulli_()`` does. Later draws and views depend on them."""
-    if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
-        return new
-    if any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1) and _dense(old):
-        copied: torch.Tensor = aten.copy.default(old, new)
-        return copied
-    return new
-
-
 def _has_history(t: Any) -> bool:
     """Whether ``t`` has a history at an outer level that differentiates."""
     while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
@@ -494,7 +496,3 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         return pytree.tree_unflatten(results, out_spec)
 
     return transformed
-
-
-def _drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
-    return not train or p == 0

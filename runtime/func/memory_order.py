@@ -1,4 +1,6 @@
-"""The functional form of ``bernoulli_`` draws in the order of its target's memory.
+"""What depends on the order of a tensor's dimensions in memory: draws, and the strides of elementwise results.
+
+The functional form of ``bernoulli_`` draws in the order of its target's memory.
 
     x.t().bernoulli_(0.5)       # the first number drawn is for x[0, 0], the second one for x[0, 1]
 
@@ -15,14 +17,26 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .overlap import shows_twice
+
 aten = torch.ops.aten
+_dense = aten.is_non_overlapping_and_dense
+_RRELU = aten.rrelu_with_noise_functional.default
 _BERNOULLI = aten.bernoulli.p
 _RANDOM = getattr(aten.random, "from")
 
 
 def in_order_of_memory(functional: Any) -> Callable[..., Any]:
-    """``functional``, or for ``bernoulli`` a function that draws as ``bernoulli_`` of its first argument does."""
-    return _bernoulli if functional is _BERNOULLI else _random_from if functional is _RANDOM else functional
+    """``functional``, or another function that draws as the op does which writes, and whose results have the same strides."""
+    others: dict[Any, Callable[..., Any]] = {_BERNOULLI: _bernoulli, _RANDOM: _random_from, _RRELU: _rrelu}
+    run: Callable[..., Any] = others.get(functional, functional)
+    return run
+
+
+def _rrelu(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``rrelu_with_noise``, whose result is contiguous."""
+    out, noise = _RRELU(*args, **kwargs)
+    return out.contiguous(), noise
 
 
 def _random_from(target: torch.Tensor, low: int, high: int | None, *, generator: Any = None) -> torch.Tensor:
@@ -50,6 +64,19 @@ def filled(func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[
     if func is not aten.bernoulli.out or targets[0].shape != args[0].shape:
         return None
     return [aten.bernoulli.Tensor(targets[0], *args, **kwargs)]
+
+
+def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: that of
+    ``x.t().bernoulli_()`` does. Later draws, views and strides of results depend on them. If ``old`` does not fill its memory, only the
+    order of the dimensions matters."""
+    if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
+        return new
+    differ = any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1)
+    if differ and (_dense(old) or (_order(old) != _order(new) and not shows_twice(old))):
+        copied: torch.Tensor = aten.copy.default(old, new)
+        return copied
+    return new
 
 
 def _order(t: torch.Tensor) -> list[int]:

@@ -16,6 +16,7 @@ from ..errors import NestedTensor
 VALUES: set[type] = set()  # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
+_inference = torch.is_inference_mode_enabled
 # ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
 # `aten::index`, for which there is a batch rule. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key,
 # because the value is not one of functorch's: every batch level excludes the key in its thread.
@@ -40,7 +41,12 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
             geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
         if hidden and not shape and inner.dtype in _INTEGERS:
             geometry += _AS_INDEX
-    v: Any = _make_wrapper(cls, *geometry)
+    v: Any
+    if _inference() and not inner.is_inference():  # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
+        with torch.inference_mode(False):
+            v = _make_wrapper(cls, *geometry)
+    else:
+        v = _make_wrapper(cls, *geometry)
     v._geometry = geometry
     if inner.is_neg():
         torch._C._set_neg(v, True)

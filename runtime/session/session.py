@@ -26,7 +26,7 @@ class Session(GradLevel):
     __slots__ = ("class_of", "nested_class", "value_class")
     what = "the session"
     wrapped_dtypes = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype))
-    packs = shows_values = restrides_views = True
+    packs = shows_values = restrides_views = releases_written = True
 
     def __init__(self, value_class: type[Value]) -> None:
         Level.__init__(self)

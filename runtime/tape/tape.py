@@ -27,6 +27,8 @@ class Tape(Level):
     keeps_history = True
     wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # results of these dtypes become values even without a history
     shows_values = False  # whether a user's backward gets values of this level also if the pass is not recorded
+    # whether a custom Function without grad mode returns a detached alias of what it has written to, if that requires grad, as torch does
+    releases_written = False
     runs_ctx_forward = False  # whether a custom Function may be written in the old style, ``forward(ctx, …)``
     restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
 
@@ -63,6 +65,9 @@ class Tape(Level):
 
     def is_constant(self, v: Value) -> bool:
         return edge_of(v) is None
+
+    def written_by_function(self, v: Any) -> None:
+        """Note that a user's Function has written to ``v``, whose new history is its node."""
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy of an inner tensor before a write, for a node whose formula needs the value from before the write."""

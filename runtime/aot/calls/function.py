@@ -198,6 +198,9 @@ class _CompiledProgram:
         returned = [o.of(leaves, made) for o in boundary.outputs]
         for again, first in boundary.repeated:
             returned[again] = returned[first]
+        for again, first in boundary.released:
+            if not returned[first].requires_grad:
+                returned[again] = returned[first]
         if self.replaced:  # after the results, which may be views of what an argument was
             sources = [o.of(leaves, made) for _, _, o in self.replaced]
             for (i, x, _), source in zip(self.replaced, sources, strict=True):

@@ -214,10 +214,11 @@ def refuse_written_pieces(returned: Sequence[FunctionalValue], arguments: Iterab
     arguments = list(arguments)
     for v in returned:
         memory = v._store.memory
-        if memory.part_of is None or not memory.generation:
-            continue
         whole = memory.whole
-        if any(t._store.memory is not memory and t._store.memory.whole is whole for t in (*arguments, *returned)):
+        if memory.part_of is None or not (memory.generation or whole.generation):
+            continue
+        others = (*arguments, *returned) if memory.generation else arguments  # a graph splits an intermediate after the write to it
+        if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares with a result of unsafe_split or unsafe_chunk, and "
                 "returns that. Return a clone of it, or use split or chunk."

@@ -167,7 +167,8 @@ class Output:
     """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
 
     ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor. ``leaf``: the program has called
-    ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view ops.
+    ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view ops. ``released``: a Function has written to it without grad
+    mode, and returns a detached alias if it requires grad.
     """
 
     made: Made
@@ -177,10 +178,13 @@ class Output:
     constant: Any = None
     leaf: bool = False
     sized: bool = False
+    released: bool = False
 
     def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         """The result, given the caller's arguments after all writes and the tensors of the graph with their history."""
         t = self._of(arguments, results)
+        if self.released and t.requires_grad:
+            return t.detach()
         if not self.leaf:
             return t
         return t.requires_grad_() if isinstance(t, Tensor) else wrap(t, requires_grad=True)
@@ -218,6 +222,7 @@ class Boundary:
     outputs: tuple[Output, ...]
     tangents: tuple[int | None, ...]
     repeated: tuple[tuple[int, int], ...] = ()
+    released: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
     once: str = ""
     reach: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ...autograd.function_node import FunctionNode
+from ...func.functionalize import FunctionalValue
 from ...func.trace import Trace
 from ...rules.ops import INPLACE, op_of
 from ...seam.levels import Value
@@ -33,7 +34,7 @@ class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
     __slots__ = ("derivatives", "packed", "trace", "unseen")
-    runs_ctx_forward = packs = True
+    runs_ctx_forward = packs = releases_written = True
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -55,6 +56,14 @@ class JointLevel(GradLevel):
             own = isinstance(edge[0], FunctionNode) and not issubclass(edge[0]._forward_cls, ControlFlow)
             self.derivatives[node] = OWN if own else OF_THE_OP
         return v
+
+    def written_by_function(self, v: Any) -> None:
+        written = v._inner
+        if isinstance(written, FunctionalValue):
+            for value in (written._level.present(written._store), written._level.read(written)):
+                node = getattr(value, "_node", None)
+                if node is not None:
+                    self.derivatives[node] = OWN
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled():

@@ -58,6 +58,9 @@ class Computed:
         return Output(Made.INPUT, j, self._steps(found, primals.values[j]), False)
 
     def output(self, o: Any) -> Output:
+        found = self.primals.functional_value(o)
+        if found is not None and found.released_from is not None:
+            return dataclasses.replace(self.output(found.released_from), released=True)
         output = self._output(o)
         return dataclasses.replace(output, leaf=True) if self.primals.is_leaf(o) else output
 
@@ -145,6 +148,13 @@ def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     first: dict[int, int] = {}
     found = [(i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)]
     return tuple((i, j) for i, j in found if i != j)
+
+
+def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], ...]:
+    """The numbers of tensors that a Function has returned in place of others in ``outs``, each with the number of that one."""
+    numbers = {id(o): i for i, o in enumerate(outs) if o is not None}
+    found = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
+    return tuple((i, j) for i, j in found if j is not None)
 
 
 def leaf_of(spec: pytree.TreeSpec, number: int) -> int:

@@ -39,6 +39,7 @@ class Primals:
         self.groups = groups
         self.recording = recording
         self.functional = FunctionalLevel()
+        self.functional.releases = not recording
         self.tape = JointLevel(trace)
         self.flags: list[bool] = []
         self.values: list[Any] = []

@@ -19,7 +19,7 @@ from ...tape.nodes import Input as Leaf
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
-from .outputs import Computed, leaf_of, repeated
+from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE, UNSEEN
 from .reach import reach
@@ -124,7 +124,7 @@ class Program:
         inputs = tuple(dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs))
         outputs = tuple(computed.output(o) for o in outs)
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
-        self.boundary = Boundary(inputs, outputs, tangents, repeated(outs))
+        self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), released([primals.functional_value(o) for o in outs]))
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(v), self._ones_like(v)))

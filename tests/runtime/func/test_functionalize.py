@@ -408,3 +408,22 @@ def test_polygamma_in_place_is_functional_although_its_arguments_change_places()
     torch.testing.assert_close(functionalize(f)(y), expected * 2)
     torch.testing.assert_close(y, expected)
     assert torch.ops.aten.polygamma.default in [n.target for n in make_fx(functionalize(f))(x).graph.nodes]
+
+
+def test_a_write_leaves_the_order_of_dimensions() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.cumsum_(0)  # the functional form of which is contiguous
+        return x * 2
+
+    for x in (torch.ones(2, 3).t(), torch.ones(2, 6)[:, ::2].t(), torch.ones(3, 2, 8)[..., ::2].permute(2, 0, 1)):
+        assert functionalize(f)(x).stride() == f(x).stride()
+
+
+def test_rrelu_has_the_strides_of_the_kernel() -> None:
+    x = torch.linspace(-1, 1, 6).reshape(3, 2).t()
+    assert functionalize(lambda x: torch.rrelu(x, training=True))(x).stride() == torch.rrelu(x, training=True).stride() == (3, 1)
+
+
+def test_a_write_of_two_tensors_to_overlapping_memory_is_refused() -> None:
+    with pytest.raises(InplaceError, match=r"rrelu_with_noise_.* writes to 2 tensors, and the first shows an element"):
+        functionalize(lambda x: torch.rrelu_(x.clone().unfold(0, 2, 1), training=True))(torch.ones(4))

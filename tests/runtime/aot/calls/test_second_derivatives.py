@@ -156,6 +156,29 @@ def custom(x: Any) -> Any:
     return y.sin()
 
 
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+
+def written_by_custom(x: Any) -> Any:
+    y = x * 1
+    Tripled.apply(y)  # type: ignore[no-untyped-call]
+    return y.sin()
+
+
+def part_written_by_custom(x: Any) -> Any:
+    y = x * 1
+    Tripled.apply(y[1:])  # type: ignore[no-untyped-call]
+    return y.sin()
+
+
 def hooked(x: Any) -> Any:
     y = x.sin()
     y.register_hook(lambda g: g * 2)
@@ -170,7 +193,14 @@ def written(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("f", "why"), [(custom, "custom Function"), (hooked, "hook"), (written, "under no_grad")], ids=["custom Function", "hook", "no_grad"]
+    ("f", "why"),
+    [
+        (custom, "custom Function"),
+        (written_by_custom, "custom Function"),
+        (part_written_by_custom, "custom Function"),
+        (hooked, "hook"),
+        (written, "under no_grad"),
+    ],
 )
 def test_what_only_the_tape_of_the_trace_knew_is_refused(f: Any, why: str) -> None:
     x = tensor([0.3, 0.7], requires_grad=True)

@@ -53,3 +53,29 @@ def test_an_overlapping_closed_over_tensor_is_refused() -> None:
     buffer = torch.arange(4.0).unfold(0, 2, 1)
     with pytest.raises(RuntimeError, match="closes over, and that shows an element"):
         compiled(lambda x: buffer.add_(x))(torch.ones(2))
+
+
+def test_a_piece_of_a_written_argument_is_refused() -> None:
+    def before(x: Any) -> Any:
+        x.mul_(2)
+        return x.unsafe_split(1)[-1]  # shares the memory of the caller's tensor, and the graph has only its new value
+
+    def after(x: Any) -> Any:
+        y = x.unsafe_split(1)[-1]
+        x.mul_(2)
+        return y
+
+    for f in (before, after):
+        with pytest.raises(RuntimeError, match="shares with a result of unsafe_split"):
+            compiled(f)(torch.ones(2, 3))
+
+
+def test_a_piece_of_an_intermediate_is_a_part_of_it() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        y.mul_(2)
+        return y, y.unsafe_split(1)[-1]
+
+    y, piece = compiled(f)(torch.ones(2, 3))
+    piece.zero_()
+    assert y.tolist() == [[4.0] * 3, [0.0] * 3]

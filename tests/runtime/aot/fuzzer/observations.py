@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 Seen = list[tuple[str, Any]]
 UNCOUNTED = (".data", "unsafe_", "t_()", "unsqueeze_", "squeeze_", "transpose_", "swapaxes_")
 """Programs with these do not have their versions compared. They may differ by one, since the graph makes one change of several."""
+TURNED = ("t_()", "transpose_", "swapaxes_")
+"""Programs with these have gradients compared only where all of them runs with grad mode. Torch does not record such a change under
+``no_grad``, and takes the gradient of the new geometry for one of the old."""
+LOW = ("float16", "bfloat16", "half()", "autocast")
+NORMALIZED = ("layer_norm", "norm(", "layer(")
+"""Programs with these do not have their third derivatives compared. Those of torch's batch_norm and layer_norm are wrong: they differ from
+differences of its second ones."""
 UNSEEN = (".data", "unsafe_")
 """Programs with these do not have their gradients compared. A write through them changes what torch has saved unnoticed."""
 
@@ -52,14 +59,22 @@ def observed(engine: Engine, case: Case, wrapped: Callable[[Callable[..., Any]],
     f = wrapped(function_of(case.program, surroundings))
     source = str(case)
     counts, differentiates = not any(word in source for word in UNCOUNTED), not any(word in source for word in UNSEEN)
-    return [_Observation(surroundings, text, counts, differentiates).of(f) for text in case.calls]
+    thrice = not any(word in source for word in NORMALIZED + LOW)  # the sine of a large number of 16 bits is any number
+    hidden = "no_grad" in source or "inference_mode" in source
+    turned = any(word in case.program for word in TURNED)
+    return [
+        _Observation(surroundings, text, counts, differentiates and not (turned and (hidden or not text.grad)), thrice).of(f)
+        for text in case.calls
+    ]
 
 
 class _Observation:
-    """One call and what follows it. ``counts``: whether versions are looked at. ``differentiates``: whether gradients are."""
+    """One call and what follows it. ``counts``: whether versions are looked at. ``differentiates``: whether gradients are.
+    ``thrice``: whether third derivatives are."""
 
-    def __init__(self, surroundings: Surroundings, text: CallText, counts: bool, differentiates: bool) -> None:
+    def __init__(self, surroundings: Surroundings, text: CallText, counts: bool, differentiates: bool, thrice: bool) -> None:
         self.surroundings = surroundings
+        self.thrice = thrice
         self.counts = counts
         self.differentiates = differentiates
         self.text = text
@@ -72,7 +87,8 @@ class _Observation:
         outside = [*self.made, *self.flat, *self.surroundings.tensors]
         versions = [_version(t) for t in outside]
         out = self.surroundings.call(f, self.text, self.given)
-        self.unwritten = [t for t, v in zip(outside, versions, strict=True) if _version(t) == v and any(t is x for x in self.flat)]
+        unwritten = [t for t, v in zip(outside, versions, strict=True) if _version(t) == v and any(t is x for x in self.flat)]
+        self.unwritten = unwritten if self.counts else []  # versions say which they are
         leaves, spec = pytree.tree_flatten(out)
         self.results = [t for t in leaves if isinstance(t, torch.Tensor)]
         self.see("structure", str(spec))
@@ -138,7 +154,9 @@ class _Observation:
         self._again(self.gradients(create_graph=True), create_graph=False)
 
     def third(self) -> None:
-        self._again(self._again(self.gradients(create_graph=True), create_graph=True), create_graph=False)
+        second = self._again(self.gradients(create_graph=True), create_graph=self.thrice)
+        if self.thrice:
+            self._again(second, create_graph=False)
 
     def _again(self, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients of a loss of gradients."""
@@ -146,7 +164,8 @@ class _Observation:
         if loss is None:
             return []
         found = self.surroundings.engine.grad(loss, wanted, allow_unused=True, create_graph=create_graph)
-        self.see("further derivatives", [None if g is None else g.detach() for g in found])
+        # torch makes None of some derivatives without elements, and not of others
+        self.see("further derivatives", [None if g is None or not g.numel() else g.detach() for g in found])
         return list(found)
 
     def twice(self) -> None:

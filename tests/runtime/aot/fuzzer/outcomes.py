@@ -14,7 +14,7 @@ from typing import Any
 
 from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
 
-from .observations import difference, observed
+from .observations import LOW, difference, observed
 from .programs import ERRORS, Case
 from .surroundings import SESSION, TORCH
 
@@ -44,7 +44,6 @@ PARTITIONS: dict[str, Any] = {
     "min cut": min_cut_rematerialization_partition,
     "budget": partial(min_cut_rematerialization_partition, memory_budget=0.3),
 }
-LOW = ("float16", "bfloat16", "half()", "autocast")
 
 
 @dataclass(frozen=True)

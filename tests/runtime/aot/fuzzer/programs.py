@@ -282,7 +282,8 @@ class _Writer:
                 return
             region = self.rnd.choice(REGIONS) if self.rnd.random() < 0.1 else region if self.rnd.random() < 0.4 else ""
             kind, text = self._drawn()
-            if kind == "view" and region in (NO_GRAD, INFERENCE) and "detach" not in text:
+            viewing = kind == "view" or text.endswith("weight.t()")
+            if viewing and region in (NO_GRAD, INFERENCE) and "detach" not in text:
                 continue  # whether what is derived from a view made under no_grad requires grad may differ
             step = Step(text, region)
             before = set(self.scope)
@@ -297,7 +298,7 @@ class _Writer:
 
 
 def random_case(seed: int) -> Case:
-    """The case of ``seed``. A call that raises in torch is left out, and so is ``unsafe_split`` of a conjugate, which torch copies."""
+    """The case of ``seed``. A call that raises in torch is left out."""
     rnd = random.Random(seed)
     while True:
         calls = _Calls(rnd)
@@ -326,8 +327,13 @@ def random_case(seed: int) -> Case:
     dynamic = rnd.random() < 0.4
     partition = rnd.choice(("default", "default", "min cut", "min cut", "budget"))
     case = Case(seed, parameters, tuple(writer.steps), results, form, tuple(texts), dynamic, partition, rnd.random() < 0.06)
-    runs = tuple(text for text in texts if _runs(case, text) and not ("unsafe_" in case.program and ".conj()" in str(text)))
+    runs = tuple(text for text in texts if _runs(case, text) and not _depends_on_modes(case, text))
     return dataclasses.replace(case, calls=runs)
+
+
+def _depends_on_modes(case: Case, text: CallText) -> bool:
+    """Whether torch's ``unsafe_split`` gives a copy, as of a conjugate, or a view that follows its base, as in inference mode."""
+    return "unsafe_" in case.program and (".conj()" in str(text) or "inference_mode" in str(text) + case.program)
 
 
 def _runs(case: Case, text: CallText) -> bool:

@@ -24,7 +24,7 @@ Pair = namedtuple("Pair", "first second")
 @dataclass(frozen=True)
 class Engine:
     """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its transforms. ``compiled``: what a part of
-    the program goes through."""
+    the program goes through. ``apart``: raises for tensors of which torch's derivative is wrong if they share memory."""
 
     leaf: Callable[[torch.Tensor, bool], Any]
     grad: Callable[..., Any]
@@ -32,6 +32,14 @@ class Engine:
     func: Any
     checkpoint: Callable[..., Any]
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+    apart: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+
+
+def apart(tensors: Sequence[torch.Tensor]) -> None:
+    """Raise if tensors share memory, so that the program is left out. Torch's foreach calls record the writes to them side by side, as if
+    each was the first."""
+    if len({t.untyped_storage()._cdata for t in tensors}) < len(tensors):
+        raise ValueError("tensors of a foreach call share memory")
 
 
 TORCH = Engine(
@@ -41,6 +49,7 @@ TORCH = Engine(
     torch.func,
     torch_checkpoint,
     lambda f: f,
+    apart,
 )
 SESSION = Engine(
     runtime.wrap,
@@ -98,7 +107,12 @@ class Tripled(torch.autograd.Function):
 
 
 def values(number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Elements that follow from ``number``."""
+    """Elements that follow from ``number``. The tensor is no view. In torch a leaf that is a view takes its flags, and those of its own
+    views, from a base that the program cannot see."""
+    return _elements(number, shape, dtype).clone()
+
+
+def _elements(number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     count = torch.Size(shape).numel()
     steps = torch.arange(count, dtype=torch.float64) * 1.7 + number
     if dtype.is_complex:
@@ -131,7 +145,7 @@ class Surroundings:
         engine = self.engine
         names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
         names |= {"layer": self.layer, "table": self.table, "generator": self.generator}
-        names |= {"func": engine.func, "checkpoint": engine.checkpoint}
+        names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart}
         names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
         names["grown"] = engine.compiled(lambda a: a.mul_(2))
         names["packed"] = lambda: engine.hooks(lambda t: t * 1, lambda t: t)
