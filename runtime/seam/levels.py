@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
-from .shells import VALUES, same_shape
+from .shells import ON_NEW_VALUES, VALUES, same_shape
 from .surgery import GEOMETRY, change_geometry
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
@@ -181,6 +181,8 @@ class Value(torch.Tensor):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         VALUES.add(cls)
+        for f in ON_NEW_VALUES:
+            f(cls)
 
     def count_write(self) -> None:
         """Count a write that the dispatcher has not seen."""

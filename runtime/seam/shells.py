@@ -6,6 +6,7 @@ strides, and no storage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._C import DispatchKey
 from ..errors import NestedTensor
 
 VALUES: set[type] = set()  # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+ON_NEW_VALUES: list[Callable[[type], None]] = []  # called with each class of values that is made later
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 _inference = torch.is_inference_mode_enabled

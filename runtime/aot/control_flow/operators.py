@@ -6,6 +6,7 @@ A condition that Python can read decides at once. One that is traced or batched 
 graph has one call of an operator in ``torch.ops.higher_order``, which torch exports and runs.
 """
 
+from . import out_dtype, subgraphs  # noqa: F401 (they declare what torch's operators do on values of ours)
 from .conditions import cond
 from .loops import while_loop
 from .scans import associative_scan, map, scan

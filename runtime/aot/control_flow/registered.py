@@ -1,9 +1,21 @@
-"""Torch's operators of control flow on values of any level: in a trace a call of the operator itself, under a transform its rule."""
+"""Torch's operators of higher order on values of any level: in a trace a call of the operator itself, under a transform its rule.
+
+Torch finds the implementation of such an operator in tables of the operator, by the class of a tensor, by the class of a dispatch mode or
+by a dispatch key. The entries that are made here lead to ours for our classes of values and modes alone:
+
+- Entries by class are new. A class of values that is made later, such as one of a third party's level, gets its entries when it is made.
+- The entry of the key ``Autograd`` is torch's for every tensor that has torch's history. It is replaced by one that asks first whether an
+  argument or the innermost mode is ours, and else calls torch's.
+- The key of torch's old vmap is passed over, for which no operator has an implementation. It is on while our vmap refuses draws.
+
+So a call without anything of ours does what torch does. The entries last as long as the process. To declare an operator twice replaces
+the first declaration.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -14,16 +26,19 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from ...func.draws import DrawPerElement
 from ...func.functionalize import FunctionalLevel
 from ...func.pre_dispatch import PreDispatchMode
+from ...func.provenance import here
 from ...func.trace import Trace
 from ...seam.level_mode import LevelMode
 from ...seam.levels import Value, innermost, levels_of
-from ...seam.shells import VALUES
+from ...seam.shells import ON_NEW_VALUES, VALUES
 from ..capture.closed_over import ClosedOver
 from .branches import Branch, Entering, example
 
 Tensors = tuple[torch.Tensor, ...]
 OURS: dict[Any, Callable[..., Any]] = {}
 """Ours for each operator of torch."""
+_ENTERED: dict[Any, Callable[..., Any]] = {}
+"""What each operator calls for our values, those included that refuse."""
 
 
 def _key_of_batches() -> Any:
@@ -45,16 +60,36 @@ def stands_for(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., An
 
     def declare(f: Callable[..., Any]) -> Callable[..., Any]:
         OURS[operator] = f
-        for values in [c for c in VALUES if issubclass(c, Value)]:
-            operator.py_impl(values)(f)
+        _enter(operator, f)
+        return f
 
-        def inside(mode: Any, *args: Any, **kwargs: Any) -> Any:
-            with mode:
-                return f(*args, **kwargs)
+    return declare
 
-        for mode in _MODES:
-            operator.py_impl(mode)(inside)
-        theirs = operator.py_kernels[DispatchKey.Autograd]
+
+def refuse(operator: Any, advice: str) -> None:
+    """Declare that ``operator`` is refused on values of ours and inside of our levels. ``advice``: what to do instead."""
+
+    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+        name = f"torch.ops.higher_order.{operator.name()}"
+        raise NotImplementedError(f"{name} is no part of what this package differentiates, batches or captures. {advice}{here()}")
+
+    _enter(operator, refused)
+
+
+def _enter(operator: Any, f: Callable[..., Any]) -> None:
+    """Let ``operator`` call ``f`` for our values and modes."""
+
+    def inside(mode: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return f(*args, **kwargs)
+
+    table = operator.python_key_table
+    table.update(dict.fromkeys((c for c in VALUES if issubclass(c, Value)), f))
+    table.update(dict.fromkeys(_MODES, inside))
+    _ENTERED[operator] = f
+    theirs = operator.py_kernels.get(DispatchKey.Autograd)
+    if theirs is not None:
+        theirs = getattr(theirs, "theirs", theirs)
 
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             """Torch's rule is for tensors of torch's engine. Values have a tape of their own."""
@@ -62,12 +97,19 @@ def stands_for(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., An
             of_ours = isinstance(mode, _MODES) or any(isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs)))
             return f(*args, **kwargs) if of_ours else theirs(*args, **kwargs)
 
+        differentiated.theirs = theirs  # type: ignore[attr-defined]
         operator.py_kernels[DispatchKey.Autograd] = differentiated
-        operator.non_fallthrough_keys = operator.non_fallthrough_keys - _VMAP_MODE
-        operator._dispatch_cache.clear()
-        return f
+    operator.non_fallthrough_keys = operator.non_fallthrough_keys - _VMAP_MODE
+    operator._dispatch_cache.clear()
 
-    return declare
+
+def _enter_class(values: type) -> None:
+    for operator, f in _ENTERED.items():
+        operator.python_key_table[values] = f
+        operator._dispatch_cache.clear()
+
+
+ON_NEW_VALUES.append(_enter_class)
 
 
 def transformable(module: fx.GraphModule) -> fx.GraphModule:

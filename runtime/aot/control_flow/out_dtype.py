@@ -1,0 +1,114 @@
+"""``out_dtype``: an op whose result has another dtype than its arguments. In a graph it is one call.
+
+    out_dtype(torch.ops.aten.mm.default, torch.int32, x, w)    # of int8 matrices, without an overflow
+
+Its derivative and its batch are those of the op on arguments of a dtype that holds them and the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+from ...autograd.function_rules import VmapInfo
+from ...func.grad import vjp
+from ...func.jvp import jvp
+from ...func.trace import Trace
+from ...func.vmap import vmap
+from ...rules.ops import DIFFERENTIABLE
+from .branches import ControlFlow
+from .conditions import replaced
+from .registered import stands_for, through_levels
+
+_OPERATOR = torch.ops.higher_order.out_dtype
+
+
+@stands_for(_OPERATOR)
+def _of_values(op: Any, dtype: torch.dtype, *args: Any) -> Any:
+    return _OutDtype.apply(op, dtype, *args)
+
+
+def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[Any]) -> Any:
+    """The same by other ops."""
+    numbers = [a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)]
+    wide = elementwise_dtypes(
+        *numbers, torch.empty(1, dtype=dtype, device="meta"), type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    )[0]
+    return op(*(a.to(wide) if isinstance(a, torch.Tensor) else a for a in args)).to(dtype)
+
+
+def _tensors_at(args: Sequence[Any]) -> list[int]:
+    return [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+
+
+def _of(op: Any, dtype: torch.dtype, args: Sequence[Any], moving: Sequence[int]) -> Callable[..., Any]:
+    """The result as a function of the arguments ``moving``."""
+    return lambda *some: _in_parts(op, dtype, replaced(args, moving, some))
+
+
+class _OutDtype(ControlFlow):
+    """One call of ``out_dtype``. Takes the op, the dtype of its result and its arguments."""
+
+    @staticmethod
+    def forward(op: Any, dtype: torch.dtype, *args: Any) -> Any:
+        at = _tensors_at(args)
+
+        def again(tensors: Sequence[Any]) -> Any:
+            return (_OutDtype.forward(op, dtype, *replaced(args, at, tensors)),)
+
+        def compute() -> Any:
+            if _get_current_dispatch_mode() is not None:
+                return (_in_parts(op, dtype, args),)
+            return (_OPERATOR(op, dtype, *args),)
+
+        tensors = [args[i] for i in at]
+        return through_levels(tensors, again, lambda trace: (_recorded(trace, op, dtype, args, at),), compute)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.op, ctx.dtype, *args = inputs
+        at = _tensors_at(args)
+        ctx.args = replaced(args, at, [None] * len(at))
+        ctx.at = at
+        if output.dtype not in DIFFERENTIABLE:
+            ctx.mark_non_differentiable(output)
+        ctx.save_for_backward(*(args[i] for i in at))
+        ctx.save_for_forward(*(args[i] for i in at))
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
+        moving = [i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]]
+        found = vjp(_of(ctx.op, ctx.dtype, args, moving), *(args[i] for i in moving))[1](g)
+        return (None, None, *replaced([None] * len(args), moving, found))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
+        moving = [i for i, t in enumerate(tangents[2:]) if t is not None]
+        given, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
+        return jvp(_of(ctx.op, ctx.dtype, args, moving), given, moved)[1]
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], op: Any, dtype: torch.dtype, *args: Any) -> Any:
+        at = _tensors_at(args)
+        each = vmap(_of(op, dtype, args, at), tuple(in_dims[2 + i] for i in at), randomness=info.randomness)
+        return each(*(args[i] for i in at)), 0
+
+
+def _recorded(trace: Trace, op: Any, dtype: torch.dtype, args: Sequence[Any], at: Sequence[int]) -> Any:
+    """One call in the graph of ``trace``."""
+    given = replaced(args, at, [trace.lower_output(args[i]) for i in at])
+    inner = replaced(args, at, trace.lowered_args([args[i] for i in at]))
+    with _disable_current_modes():
+        if trace.abstraction is None:
+            out = _OPERATOR(op, dtype, *inner)
+        else:
+            with trace.abstraction.running():
+                out = _in_parts(op, dtype, inner)
+    return trace.noted(_OPERATOR, (op, dtype, *given), out)

@@ -1,0 +1,96 @@
+"""Torch's operators that call a function once: each does what the function does, or is refused by name.
+
+    invoke_quant(module, x, scheme="nf4")    # in a graph: the calls of module(x)
+
+Torch's graphs keep such a call, so that a compiler finds it. A graph of ours has the calls of the function in its place: the numbers are
+the same, and what the operator tells a compiler is lost. ``torch.compile`` hands graphs that have such a call to torch's AOTAutograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._ops import _higher_order_ops
+from torch.utils import _pytree as pytree
+
+from ...func.provenance import here
+from ...func.trace import Trace
+from ...seam.levels import levels_of
+from .loops import in_trace
+from .registered import OURS, refuse, stands_for
+
+_HIGHER = torch.ops.higher_order
+
+
+@stands_for(_HIGHER.invoke_quant)
+@stands_for(_HIGHER.invoke_quant_packed)
+@stands_for(_HIGHER.foreach_map)
+def _called(function: Callable[..., Any], *operands: Any, **_: Any) -> Any:
+    return function(*operands)
+
+
+@stands_for(_HIGHER.invoke_subgraph)
+def _called_by_name(function: Callable[..., Any], identifier: str, *operands: Any) -> Any:
+    return function(*operands)
+
+
+@stands_for(_HIGHER.strict_mode)
+@stands_for(_HIGHER.run_const_graph)
+def _called_on(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    return function(*operands)
+
+
+@stands_for(_HIGHER.hints_wrapper)
+def _hinted(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], hints: Any = None) -> Any:
+    return function(*args, **kwargs)
+
+
+@stands_for(_HIGHER._export_tracepoint)
+def _passed(*args: Any, **_: Any) -> Any:
+    return args
+
+
+def _in_parts(operator: Any) -> None:
+    """Let ``operator`` be the calls of which torch's kernel consists."""
+    stands_for(operator)(operator.py_kernels[DispatchKey.CompositeExplicitAutograd])
+
+
+for _operator in (_HIGHER.auto_functionalized, _HIGHER.auto_functionalized_v2, _HIGHER.with_effects):
+    _in_parts(_operator)
+
+
+@stands_for(_HIGHER.print)
+def _printed(text: str, *args: Any, **kwargs: Any) -> None:
+    leaves = pytree.tree_leaves((args, kwargs))
+    if in_trace() or any(isinstance(level, Trace) for x in leaves for level in levels_of(x)):
+        raise NotImplementedError(
+            "torch.ops.higher_order.print in a program that is traced would print once, and no numbers. Return what is to be printed."
+            f"{here()}"
+        )
+    print(text.format(*args, **kwargs))
+
+
+_CUSTOM_OP = "Make a custom op of what it calls: torch.library.custom_op."
+_PART_OF_A_GRAPH = "It stands in graphs that torch makes. Use the program of which the graph was made."
+_COMPILED = "It runs code that was compiled before. Call it outside of the function."
+_ADVICE = {
+    "flex_attention": "Use scaled_dot_product_attention with attn_mask, or write out the scores, softmax and matmul.",
+    "call_torchbind": "Call the method outside of the function, and pass its results in.",
+    "inline_asm_elementwise": _CUSTOM_OP,
+    "invoke_leaf_function": _CUSTOM_OP,
+    "triton_kernel_wrapper_functional": _CUSTOM_OP,
+    "triton_kernel_wrapper_mutation": _CUSTOM_OP,
+    "local_map_hop": "Call the function itself with local tensors.",
+    "executorch_call_delegate": _COMPILED,
+    "aoti_call_delegate": _COMPILED,
+    "inductor_compiled_code": _COMPILED,
+    "while_loop_stack_output": "Use runtime.aot.scan, which returns a result of each step.",
+    "associative_scan": "Use runtime.aot.associative_scan.",
+}
+
+for _name, _operator in _higher_order_ops.items():
+    if _operator not in OURS:
+        refuse(_operator, _ADVICE.get(_name, _PART_OF_A_GRAPH))
