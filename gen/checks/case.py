@@ -138,7 +138,10 @@ class Case:
         stages = pipeline.stages[::-1]  # innermost first
         reasons: dict[str, None] = {}
         tally = Tally()
-        for turn, sample in enumerate(self._samples(pipeline, words, axes)):
+        chosen, reserve = self._samples(pipeline, words, axes)
+        for turn, sample in enumerate([*chosen, *reserve]):
+            if turn >= len(chosen) and (failures or tally.nonzero or self.vanishes):
+                break
             if self.only is not None and turn != self.only:
                 continue
             before = tally.entries
@@ -152,12 +155,16 @@ class Case:
         if not failures and self.only is None:
             self._refuse_vacuity(tally, reasons)
 
-    def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> list[Sample]:
+    def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> tuple[list[Sample], list[Sample]]:
+        """The samples to run, and a few more for the case that these compare nothing, or only zeros with zeros."""
         dtype = getattr(torch, self.dtype)
         device = "cpu" if self.device == "meta" else self.device  # samples of meta are made on the CPU
         pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
         count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
-        return choose(pool, None if self.all_samples else count, largest=largest)
+        chosen = choose(pool, None if self.all_samples else count, largest=largest)
+        held = set(map(id, chosen))
+        more = [] if self.all_samples else choose(pool, count + _RESERVE, largest=largest)
+        return chosen, [sample for sample in more if id(sample) not in held]
 
     def _assert_sample(
         self,
@@ -293,6 +300,7 @@ def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
 
 
+_RESERVE = 12  # samples for a case whose first ones compare nothing, or only zeros
 _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
 
 

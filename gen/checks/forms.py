@@ -122,7 +122,11 @@ def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
     def call(*values: Any) -> Values:
         return sample.outputs(sample.raw(variant, values))
 
-    program = _program(sample, inputs, f"{sample.op.name} in place on its argument", call)
+    def plain(*values: Any) -> Values:
+        return (values[0].copy_(sample(values[0].clone(), *values[1:])[0]),)
+
+    same = None if sample.facts.random else plain  # the variant of an op that draws draws other numbers
+    program = _program(sample, inputs, f"{sample.op.name} in place on its argument", call, same)
     return [replace(program, written=(0,))]
 
 
@@ -203,9 +207,15 @@ def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
     return tuple(y.clone() if y is x else y for x, y in zip(inputs, laid, strict=True))
 
 
-def repeating(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Contiguous inputs whose first slice repeats along the first dimension. ``expanded`` can lay these out."""
-    return tuple(x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs)
+def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Contiguous inputs whose first slice repeats along the first dimension. ``expanded`` can lay these out.
+
+    Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These stay as they are.
+    """
+    repeated = tuple(x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs)
+    if _accepts(sample, repeated):
+        return repeated
+    return tuple(y if x.is_floating_point() or x.is_complex() else x for x, y in zip(inputs, repeated, strict=True))
 
 
 def _expanded(x: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def _roots(sample: Sample, axes: Mapping[str, str]) -> list[tuple[Program, str]]
         sample.memory[key] = [
             (program, label)
             for label, inputs in forms.fillings(sample, values)
-            for program in forms.programs(sample, form, forms.repeating(inputs) if repeats else inputs)
+            for program in forms.programs(sample, form, forms.repeating(sample, inputs) if repeats else inputs)
         ]
     kept: list[tuple[Program, str]] = sample.memory[key]
     return kept

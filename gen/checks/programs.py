@@ -171,10 +171,15 @@ def _doubling(program: Program, least: int = 2) -> int | None:
 
 
 def _doubled(x: Tensor, size: int) -> Tensor:
+    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have a condition on strides."""
+    y = x
     for dim in range(x.ndim):
         if x.shape[dim] == size:
-            x = torch.cat([x, vary(x, 1, 1)], dim)
-    return x
+            y = torch.cat([y, vary(y, 1, 1)], dim)
+    if y is x or x.is_contiguous():
+        return y
+    order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
+    return y.permute(order).contiguous().permute([order.index(dim) for dim in range(x.ndim)])
 
 
 def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

@@ -34,7 +34,7 @@ def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 @_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
 def _batch_norm(*args: Any, **kwargs: Any) -> Any:
     """As without the Python dispatcher where a level of ours sees the call: torch's decomposition counts writes to running statistics."""
-    if _sees_ours(args):
+    if sees_ours(args):
         with torch._C._DisablePythonDispatcher():
             return _BATCH_NORM(*args, **kwargs)
     return _BATCH_NORM.py_kernels[DispatchKey.Autograd](*args, **kwargs)
@@ -47,7 +47,7 @@ def _layer_by_layer(overload: Any) -> None:
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(x: torch.Tensor, *rest: Any) -> Any:
         hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
-        if not (_sees_ours((x, *params)) and train and dropout and n > 1):
+        if not (sees_ours((x, *params)) and train and dropout and n > 1):
             return theirs(x, *rest)
         several = isinstance(hx, (list, tuple))
         of_layers = list(zip(*(h.chunk(n) for h in hx), strict=True)) if several else hx.chunk(n)
@@ -62,7 +62,7 @@ def _layer_by_layer(overload: Any) -> None:
         return (x, *(torch.cat(each) for each in zip(*states, strict=True)))
 
 
-def _sees_ours(args: Sequence[Any]) -> bool:
+def sees_ours(args: Sequence[Any]) -> bool:
     return any(isinstance(a, Value) for a in args) or isinstance(_get_current_dispatch_mode(), LevelMode)
 
 

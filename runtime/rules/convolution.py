@@ -199,4 +199,9 @@ def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
 
 
 register("_convolution", decomposition=_flags_dropped, cost="high", flops=_flops)
-register("conv_tbc", decomposition=_conv_tbc, cost="high")
+register(
+    "conv_tbc",
+    decomposition=_conv_tbc,
+    abstract=lambda self, weight, pad: self.new_empty((self.shape[0] + 2 * pad - weight.shape[0] + 1, self.shape[1], weight.shape[2])),
+    cost="high",
+)

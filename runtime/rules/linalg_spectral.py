@@ -163,7 +163,10 @@ def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
     size = torch.linalg.vector_norm(a, dim=(-2, -1))
     shift = torch.where(det == 0, torch.where(size == 0, 1.0, size) * torch.finfo(a.dtype).eps ** 0.5, 0.0)
     regular = a + shift[..., None, None] * eye_like(a, a.shape[-1])
-    cofactors: torch.Tensor = torch.linalg.inv_ex(regular.mH)[0] * torch.linalg.det(regular).conj()[..., None, None]
+    # The kernel of det factors a complex matrix itself, and a real one that is contiguous transposed. A factorization of the other one may
+    # meet a pivot of zero where det is not zero.
+    inverse = torch.linalg.inv_ex(regular)[0].mH if a.is_complex() else torch.linalg.inv_ex(regular.mH)[0]
+    cofactors: torch.Tensor = inverse * torch.linalg.det(regular).conj()[..., None, None]
     return cofactors
 
 

@@ -211,6 +211,15 @@ def _trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: A
     return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
 
 
+def _trilinear_abstract(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any) -> torch.Tensor:
+    """Torch's kernel has no abstract form for symbolic sizes, and would fix them."""
+    wide = []
+    for x, missing in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        sizes = iter(x.shape)
+        wide.append([1 if d in missing else next(sizes) for d in range(x.dim() + len(missing))])
+    return i1.new_empty([n for d, n in enumerate(torch.broadcast_shapes(*wide)) if d not in sumdim])  # type: ignore[no-any-return]
+
+
 def _third(a: Any, b: Any, c: Any, *dims: Any) -> Any:
     return aten._trilinear(conj(a), conj(b), conj(c), *dims)
 
@@ -223,6 +232,7 @@ multilinear(
         "i3": lambda g, i1, i2, expand1, expand2, expand3, sumdim: _third(i1, i2, conj(g), expand1, expand2, sumdim, expand3),
     },
     decomposition=_trilinear,
+    abstract=_trilinear_abstract,
     cost="high",
 )
 multilinear(

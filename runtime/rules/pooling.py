@@ -40,7 +40,7 @@ def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tenso
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
 
 
-def _maximum(name: str, spatial: int, batch: Any, **of_backward: Any) -> None:
+def _maximum(name: str, spatial: int, batch: Any, *, abstract: Any = None, abstract_backward: Any = None) -> None:
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
     given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
@@ -52,13 +52,14 @@ def _maximum(name: str, spatial: int, batch: Any, **of_backward: Any) -> None:
         batch=batch,
         nondiff=(1,),
         cost="high",
+        abstract=abstract,
         family="pooling",
     )
     linear(
         f"{name}_backward",
         {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: None},
         fold(spatial + 2),
-        **of_backward,
+        abstract=abstract_backward,
     )
 
 
@@ -76,12 +77,27 @@ def _fractional_batch(spatial: int) -> Any:
     return rule
 
 
+def _fractional_abstract(self: torch.Tensor, kernel_size: Any, output_size: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic sizes would be for one size."""
+    for n, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
+        if out + window - 1 > n:
+            raise RuntimeError(f"fractional_max_pool3d: a window of {window} with {out} results does not fit into a size of {n}")
+    shape = [*self.shape[:-3], *output_size]
+    return self.new_empty(shape), self.new_empty(shape, dtype=torch.long)
+
+
 _maximum("max_pool2d_with_indices", 2, fold(4))
 _maximum("max_pool3d_with_indices", 3, fold(5))
 _maximum("adaptive_max_pool2d", 2, fold(4))
 _maximum("adaptive_max_pool3d", 3, fold(5))
 _maximum("fractional_max_pool2d", 2, _fractional_batch(2))
-_maximum("fractional_max_pool3d", 3, _fractional_batch(3), abstract=lambda self: torch.empty_like(self))
+_maximum(
+    "fractional_max_pool3d",
+    3,
+    _fractional_batch(3),
+    abstract=_fractional_abstract,
+    abstract_backward=lambda self: torch.empty_like(self),
+)
 
 
 def _unpool(name: str, spatial: int) -> None:

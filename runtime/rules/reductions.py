@@ -24,11 +24,26 @@ def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = Fals
     return (restored(each, len(shape), dim, keepdim) if each.dim() else each).expand(shape)
 
 
-linear("mean", {"self": lambda g, self_shape: _mean_vjp(g, self_shape)}, whole(lambda r, **kw: r.mean(1, **kw)), family="reduction")
+def _mean_abstract(self: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Torch's abstract kernel makes a complex number of the count of elements, so it would fix the sizes of a complex tensor."""
+    if (dtype or self.dtype).is_complex:
+        return self.sum(dim=dim, keepdim=keepdim, dtype=dtype)
+    found: torch.Tensor = aten.mean.dim(self, dim, keepdim, dtype=dtype)
+    return found
+
+
+linear(
+    "mean",
+    {"self": lambda g, self_shape: _mean_vjp(g, self_shape)},
+    whole(lambda r, **kw: r.mean(1, **kw)),
+    abstract=asking("self", "dtype")(lambda self, dtype: _mean_abstract(self, dtype=dtype)),
+    family="reduction",
+)
 linear(
     "mean.dim",
     {"self": lambda g, self_shape, dim, keepdim: _mean_vjp(g, self_shape, dim, keepdim)},
     batch.along(1),
+    abstract=_mean_abstract,
     family="reduction",
 )
 reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype), batch.along(1))
@@ -277,6 +292,15 @@ def _with_mean(spread: Any) -> Any:
     return decomposed
 
 
+def _with_mean_abstract(spread: Any) -> Any:
+    """As of the mean: torch's abstract kernel would fix the sizes of a complex tensor."""
+
+    def abstract(self: torch.Tensor, dim: Any, correction: Any, keepdim: bool) -> Any:
+        return spread(self, dim, correction=correction, keepdim=keepdim), _mean_abstract(self, dim, keepdim)
+
+    return abstract
+
+
 def _with_mean_vjp(partial: Any) -> Any:
     """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either cotangent may be None."""
 
@@ -300,7 +324,13 @@ for _name, _spread, _partial in (
     ("var_mean.correction", aten.var.correction, _deviation),
     ("std_mean.correction", aten.std.correction, _std_partial),
 ):
-    register(_name, vjp={"self": _with_mean_vjp(_partial)}, decomposition=_with_mean(_spread), family="reduction")
+    register(
+        _name,
+        vjp={"self": _with_mean_vjp(_partial)},
+        decomposition=_with_mean(_spread),
+        abstract=_with_mean_abstract(_spread),
+        family="reduction",
+    )
 
 
 # ---- no derivative
@@ -326,7 +356,10 @@ nondifferentiable("all", whole(lambda r: r.all(1)))
 nondifferentiable("any.dim all.dim", batch.along(1))
 nondifferentiable("any.dims all.dims", _any_or_all)
 nondifferentiable("argmax argmin", _arg)
-nondifferentiable("count_nonzero.dim_IntList hash_tensor", batch.along(1))
+nondifferentiable("count_nonzero.dim_IntList", batch.along(1))
+nondifferentiable(
+    "hash_tensor", batch.along(1), abstract=lambda self, dim, keepdim: torch.empty_like(self.sum(dim, keepdim), dtype=torch.uint64)
+)
 nondifferentiable(
     "count_nonzero",
     lambda f, n, b, a, k: aten.count_nonzero.dim_IntList(rows(a[0]), [1]) if len(a) < 2 or a[1] is None else batch.along(1)(f, n, b, a, k),

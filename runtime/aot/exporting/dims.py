@@ -18,7 +18,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim
 from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -183,6 +183,11 @@ class ExportedSizes(Abstraction):
         numbers = [n for fake in self.inputs for n in (*fake.shape, *(fake.stride() if fake.layout is torch.strided else ()))]
         symbols = {s for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
         return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
+
+    def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
+        """The range of each size that depends on values, as that of ``torch.nonzero(x)``. Without it torch cannot load the program."""
+        found = {s for node in graph.nodes for s in free_unbacked_symbols(node.meta.get("val"))}
+        return {s: self.shape_env.var_to_range[s] for s in sorted(found, key=str)}
 
     def write_conditions(self, graph: fx.Graph) -> None:
         """Check in the graph what the range of a symbol does not say, and that a size is none of those that are constants."""

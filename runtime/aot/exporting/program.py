@@ -191,6 +191,7 @@ class _Container:
         ranges = {} if sizes is None else sizes.ranges()
         if sizes is not None:
             sizes.write_conditions(self.graph)
+            ranges |= sizes.ranges_of_values(self.graph)
         _describe_sizes(self.graph)
         inputs, placeholders = self._inputs()
         self._check_layouts(placeholders)

@@ -94,6 +94,12 @@ def test_a_saved_program_takes_a_batch_of_any_size() -> None:
     torch.testing.assert_close(found, model(x, 2, counts={"calls": torch.zeros(())})["y"])
 
 
+def test_a_saved_program_may_have_sizes_that_depend_on_values() -> None:
+    program = loaded(export(torch.nonzero, (torch.eye(3),), dynamic=True))
+    x = torch.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0], [3.0, 4.0]])
+    assert program.module()(x).equal(torch.nonzero(x))
+
+
 def test_a_function_is_exported_with_what_it_closes_over_as_constants() -> None:
     scale = torch.full((3,), 2.0)
 

@@ -1,0 +1,185 @@
+"""Composite ops whose C++ kernels ask for plain sizes, in Python for symbolic ones.
+
+``torch.kron(x, y)`` in C++ asks for the sizes of ``x`` as numbers. A graph of symbolic sizes would be for one size alone. So these ops run
+here if a size is a symbol and a level of ours sees the call. Other calls go on to ATen, and so does a call that ATen refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from .python_kernels import sees_ours
+from .symbols import SYMBOLIC
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+class _Refused(Exception):
+    """The arguments are none that the op takes. ATen's kernel says why."""
+
+
+def _symbolic(x: Any) -> bool:
+    return isinstance(x, Tensor) and any(isinstance(n, SYMBOLIC) for n in x.shape)
+
+
+def _in_python(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Use the decorated function for ``overloads`` where a size is a symbol."""
+
+    def register(f: Callable[..., Any]) -> Callable[..., Any]:
+        for overload in overloads:
+            _install(overload, f)
+        return f
+
+    return register
+
+
+def _install(overload: Any, f: Callable[..., Any]) -> None:
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    def run(*args: Any, **kwargs: Any) -> Any:
+        tensors = [x for a in (*args, *kwargs.values()) for x in (a if isinstance(a, (list, tuple)) else (a,))]
+        if any(map(_symbolic, tensors)) and sees_ours(tensors):
+            try:
+                return f(*args, **kwargs)
+            except _Refused:
+                pass
+        return overload.decompose(*args, **kwargs)
+
+
+@_in_python(aten.kron.default)
+def _kron(self: Tensor, other: Tensor) -> Tensor:
+    rank = max(self.dim(), other.dim())
+    rows, columns = ([1] * (rank - x.dim()) + list(x.shape) for x in (self, other))
+    left = self.reshape([n for size in rows for n in (size, 1)])
+    right = other.reshape([n for size in columns for n in (1, size)])
+    return (left * right).reshape([m * n for m, n in zip(rows, columns, strict=True)])
+
+
+@_in_python(aten.take_along_dim.default)
+def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    if indices.dtype is not torch.long:
+        raise _Refused
+    if dim is None:
+        return self.reshape(-1).gather(0, indices.reshape(-1))
+    if self.dim() != indices.dim() or not -self.dim() <= dim < self.dim():
+        raise _Refused
+    dim %= self.dim()
+    of_self, of_indices = list(self.shape), list(indices.shape)
+    of_self[dim] = of_indices[dim] = 1
+    common = list(torch.broadcast_shapes(of_self, of_indices))
+    taken_from, places = (x.expand([*common[:dim], x.shape[dim], *common[dim + 1 :]]) for x in (self, indices))
+    return taken_from.gather(dim, places.remainder(self.shape[dim]))
+
+
+@_in_python(aten.linalg_multi_dot.default)
+def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """The product in the order that takes the fewest operations. Conditions on this order become guards, and sizes stay symbols."""
+    n = len(tensors)
+    ranks = [x.dim() for x in tensors]
+    if n < 3 or ranks[0] not in (1, 2) or ranks[-1] not in (1, 2) or any(rank != 2 for rank in ranks[1:-1]):
+        raise _Refused
+    factors = [tensors[0].unsqueeze(0) if ranks[0] == 1 else tensors[0], *tensors[1:-1]]
+    factors.append(tensors[-1].unsqueeze(1) if ranks[-1] == 1 else tensors[-1])
+    if any(a.shape[1] != b.shape[0] for a, b in pairwise(factors)):
+        raise _Refused
+    sizes = [factors[0].shape[0], *(x.shape[1] for x in factors)]
+    best: dict[tuple[int, int], tuple[Any, int]] = {(i, i): (0, i) for i in range(n)}
+    for length in range(1, n):
+        for i in range(n - length):
+            best[i, i + length] = _cheapest(best, sizes, i, i + length)
+
+    def product(i: int, j: int) -> Tensor:
+        if i == j:
+            return factors[i]
+        cut = best[i, j][1]
+        return product(i, cut).mm(product(cut + 1, j))
+
+    result = product(0, n - 1)
+    for dim, rank in ((1, ranks[-1]), (0, ranks[0])):
+        result = result.squeeze(dim) if rank == 1 else result
+    return result
+
+
+def _cheapest(best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int) -> tuple[Any, int]:
+    """The fewest operations of the product of the factors ``i`` to ``j``, and after which factor it is cut."""
+    found: tuple[Any, int] | None = None
+    for cut in range(i, j):
+        cost = best[i, cut][0] + best[cut + 1, j][0] + sizes[i] * sizes[cut + 1] * sizes[j + 1]
+        if found is None or cost < found[0]:
+            found = cost, cut
+    assert found is not None
+    return found
+
+
+@_in_python(aten.max_pool1d.default)
+def _max_pool1d(self: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Tensor:
+    if self.dim() not in (2, 3):
+        raise _Refused
+
+    def flat(n: Any, beside: int) -> list[int]:
+        return [beside, *n] if isinstance(n, (list, tuple)) else [beside, n]
+
+    stride = flat(stride, 1) if stride else []
+    sizes = flat(kernel_size, 1), stride, flat(padding, 0), flat(dilation, 1)
+    return torch.max_pool2d(self.unsqueeze(-2), *sizes, ceil_mode).squeeze(-2)
+
+
+@_in_python(aten.fill_diagonal_.default)
+def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    if self.dim() != 2 or wrap:
+        raise _Refused
+    self.diagonal().fill_(fill_value)
+    return self
+
+
+def _gradient(self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+    dims = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    steps = list(spacing) if isinstance(spacing, (list, tuple)) else [1 if spacing is None else spacing] * len(dims)
+    if edge_order not in (1, 2) or len(steps) != len(dims) or not all(-self.dim() <= d < self.dim() for d in dims):
+        raise _Refused
+    dims = [d % self.dim() for d in dims]
+    if len(set(dims)) < len(dims) or any(self.shape[d] <= edge_order for d in dims):
+        raise _Refused
+    if any(isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d]) for step, d in zip(steps, dims, strict=True)):
+        raise _Refused
+    return [_slope(self, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
+
+
+for _name in ("scalarint", "scalararray", "array", "scalarrayint", "scalarrayarray", "tensorarrayint", "tensorarray"):
+    _in_python(getattr(aten.gradient, _name))(_gradient)
+
+
+def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
+    """Differences along ``dim``: central ones inside, one-sided ones at both ends. ``step``: a distance, or the coordinates."""
+    if not isinstance(step, Tensor):
+        inside = (_part(x, dim, 2) - _part(x, dim, 0, -2)) / step / 2
+        first, last = (_edge(x, dim, (step,) * edge_order, front) for front in (True, False))
+        return torch.cat([first, inside, last], dim)
+    gaps = (step[1:] - step[:-1]).reshape([-1 if d == dim else 1 for d in range(x.dim())])
+    before, after = _part(gaps, dim, 0, -1), _part(gaps, dim, 1)
+    both = before + after
+    weights = -after / (before * both), (after - before) / (before * after), before / (after * both)
+    inside = weights[0] * _part(x, dim, 0, -2) + weights[1] * _part(x, dim, 1, -1) + weights[2] * _part(x, dim, 2)
+    front, back = ([gaps.select(dim, n).unsqueeze(dim) for n in places[:edge_order]] for places in ((0, 1), (-1, -2)))
+    return torch.cat([_edge(x, dim, front, True), inside, _edge(x, dim, back, False)], dim)
+
+
+def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
+    """The slope at one end, from the two or three values next to it. ``gaps``: their distances, from the end inwards."""
+    at = [x.select(dim, n if front else -1 - n).unsqueeze(dim) for n in range(len(gaps) + 1)]
+    sign = 1 if front else -1
+    if len(gaps) == 1:
+        return sign * (at[1] - at[0]) / gaps[0]  # type: ignore[no-any-return]
+    near, far = gaps
+    both = near + far
+    inner = at[1] * (both / (near * far)) - at[2] * (near / (far * both))
+    return sign * (inner - at[0] * ((near + both) / (near * both)))  # type: ignore[no-any-return]
+
+
+def _part(x: Tensor, dim: int, start: int, end: int | None = None) -> Tensor:
+    return x.narrow(dim, start, x.shape[dim] + (end or 0) - start)

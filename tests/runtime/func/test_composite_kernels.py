@@ -1,0 +1,156 @@
+"""A graph for symbolic sizes holds for other sizes too, where ATen's own composite kernels ask for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx as torch_make_fx
+from torch.nn import functional as F
+
+from runtime.aot import aot_function, make_fx, nop
+from runtime.func import jvp, vjp, vmap
+
+Case = tuple[Callable[..., Any], Callable[[int], tuple[torch.Tensor, ...]]]
+
+
+def _matrix(n: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, n + 1, dtype=torch.float64),)
+
+
+def _complex(n: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, n + 1, dtype=torch.complex128),)
+
+
+def _three(n: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(n, 2 * n), torch.randn(2 * n, 3 * n), torch.randn(3 * n, 3)
+
+
+CASES: dict[str, Case] = {
+    "kron": (torch.kron, lambda n: (torch.randn(n, 3), torch.randn(2, n + 1))),
+    "kron of other ranks": (torch.kron, lambda n: (torch.randn(n), torch.randn(2, n, 3))),
+    "take_along_dim": (lambda x, i: torch.take_along_dim(x, i, -1), lambda n: (torch.randn(n, 5), torch.randint(-5, 5, (n, n + 2)))),
+    "take_along_dim of a row": (lambda x, i: torch.take_along_dim(x, i, 1), lambda n: (torch.randn(1, 5), torch.randint(5, (n, 2)))),
+    "take_along_dim of all": (torch.take_along_dim, lambda n: (torch.randn(n, 5), torch.randint(n, (n,)))),
+    "gradient": (torch.gradient, _matrix),
+    "gradient with curved edges": (lambda x: torch.gradient(x, edge_order=2), _matrix),
+    "gradient with a step": (lambda x: torch.gradient(x, spacing=2.5, dim=0), _matrix),
+    "gradient with steps": (lambda x: torch.gradient(x, spacing=[2.5, 0.5], edge_order=2), _matrix),
+    "gradient with coordinates": (
+        lambda x, t: torch.gradient(x, spacing=(t,), dim=0, edge_order=2),
+        lambda n: (torch.randn(n, 3, dtype=torch.float64), torch.rand(n, dtype=torch.float64).cumsum(0)),
+    ),
+    "gradient with coordinates and plain edges": (
+        lambda x, t: torch.gradient(x, spacing=(t,), dim=(1,)),
+        lambda n: (torch.randn(3, n, dtype=torch.float64), torch.rand(n, dtype=torch.float64).cumsum(0)),
+    ),
+    "gradient of integers": (torch.gradient, lambda n: (torch.arange(n) ** 2,)),
+    "multi_dot": (lambda *xs: torch.linalg.multi_dot(xs), _three),
+    "multi_dot of vectors": (
+        lambda *xs: torch.linalg.multi_dot(xs),
+        lambda n: (torch.randn(n), torch.randn(n, 2 * n), torch.randn(2 * n, 3), torch.randn(3)),
+    ),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 3, 2, padding=1), lambda n: (torch.randn(2, n, 2 * n),)),
+    "max_pool1d with gaps": (lambda x: F.max_pool1d(x, 2, stride=1, dilation=2, ceil_mode=True), lambda n: (torch.randn(n, 2 * n),)),
+    "fill_diagonal": (lambda x: x.clone().fill_diagonal_(2.0), _matrix),
+    "bilinear": (F.bilinear, lambda n: (torch.randn(n, 3), torch.randn(n, 4), torch.randn(5, 3, 4), torch.randn(5))),
+    "mean of complex numbers": (lambda x: x.mean(), _complex),
+    "mean of complex rows": (lambda x: x.mean(0, keepdim=True), _complex),
+    "std_mean of complex numbers": (torch.std_mean, _complex),
+    "var_mean of complex rows": (lambda x: torch.var_mean(x, 1, correction=0), _complex),
+    "fractional_max_pool3d": (
+        lambda x: F.fractional_max_pool3d(x, 2, output_size=(2, 3, 2), _random_samples=torch.full((2, 3, 3), 0.4)),
+        lambda n: (torch.randn(2, 3, n + 1, n + 2, 2 * n),),
+    ),
+    "conv_tbc": (lambda x, w, b: torch.conv_tbc(x, w, b, 1), lambda n: (torch.randn(n, 2, 3), torch.randn(3, 3, n), torch.randn(n))),
+}
+
+
+def _results(f: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    found = f(*inputs)
+    return (found,) if isinstance(found, torch.Tensor) else tuple(found)
+
+
+def _gradients(f: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
+    xs = [x.clone().requires_grad_(x.is_floating_point() or x.is_complex()) for x in inputs]
+    parts = [r.abs().square().sum() for r in _results(f, *xs) if r.requires_grad]
+    torch.stack(parts).sum().backward()
+    return [x.grad for x in xs]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_for_symbolic_sizes_is_right_for_another_size(name: str) -> None:
+    torch.manual_seed(0)
+    f, inputs = CASES[name]
+    traced = make_fx(lambda *xs: _results(f, *xs), tracing_mode="symbolic")(*inputs(4))
+    for n in (5, 9):
+        given = inputs(n)
+        torch.testing.assert_close(traced(*given), _results(f, *given))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "gradient of integers"])
+def test_one_compiled_program_gives_the_gradients_of_any_size(name: str) -> None:
+    torch.manual_seed(0)
+    f, inputs = CASES[name]
+    graphs: list[Any] = []
+
+    def counting(graph: Any, examples: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = aot_function(lambda *xs: _results(f, *xs), counting, bw_compiler=nop, dynamic=True)
+    for n in (4, 7, 9):
+        given = inputs(n)
+        torch.testing.assert_close(_gradients(compiled, given), _gradients(f, given))
+    assert len(graphs) == 1
+
+
+def test_transforms_of_them_have_graphs_for_any_size() -> None:
+    torch.manual_seed(0)
+    for name in ("kron", "gradient", "mean of complex numbers", "max_pool1d"):
+        f, inputs = CASES[name]
+
+        def through(*xs: torch.Tensor, f: Any = f) -> Any:
+            outs, pull = vjp(lambda *ys: _results(f, *ys), *xs)
+            return *pull(outs), *jvp(lambda *ys: _results(f, *ys), xs, xs)[1]
+
+        traced = make_fx(through, tracing_mode="symbolic")(*inputs(4))
+        given = inputs(6)
+        torch.testing.assert_close(traced(*given), through(*given))
+
+
+def test_a_batch_of_them_has_a_graph_for_any_size() -> None:
+    f = vmap(torch.kron)
+    traced = make_fx(f, tracing_mode="symbolic")(torch.ones(3, 4, 5), torch.ones(3, 2, 6))
+    x, y = torch.randn(5, 6, 7), torch.randn(5, 3, 8)
+    torch.testing.assert_close(traced(x, y), torch.stack([torch.kron(a, b) for a, b in zip(x, y, strict=True)]))
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes"),
+    [
+        (lambda x: torch.take_along_dim(x, torch.zeros(3, dtype=torch.long), 0), [(4, 5)]),
+        (lambda x: torch.take_along_dim(x, torch.zeros(4, 5), 0), [(4, 5)]),
+        (lambda x: torch.gradient(x, dim=5), [(4, 5)]),
+        (lambda x: torch.gradient(x, edge_order=3), [(4, 5)]),
+        (lambda x: torch.gradient(x, dim=(0, 0)), [(4, 5)]),
+        (lambda x: torch.gradient(x, edge_order=2), [(2, 5)]),
+        (lambda x, y, z: torch.linalg.multi_dot([x, y, z]), [(4, 5), (5, 6), (7, 8)]),
+        (lambda x: F.max_pool1d(x, 3), [(4,)]),
+        (lambda x: F.fractional_max_pool3d(x, 4, output_size=3), [(1, 5, 5, 5)]),
+    ],
+)
+def test_what_the_op_refuses_is_refused_in_a_trace(f: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+    inputs = [torch.ones(shape) for shape in shapes]
+    with pytest.raises((RuntimeError, IndexError)) as expected:
+        f(*inputs)
+    with pytest.raises(type(expected.value)):
+        make_fx(f, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+
+
+def test_traces_of_torch_are_what_they_are_without_this_package() -> None:
+    """torch's tracer takes the sizes of kron as numbers."""
+    traced = torch_make_fx(torch.kron, tracing_mode="symbolic")(torch.ones(4, 5), torch.ones(2, 3))
+    assert not any(node.target is torch.ops.aten.sym_size.int for node in traced.graph.nodes)
