@@ -15,6 +15,7 @@ from torch import fx
 from ...rules.ops import op_of
 from ...seam import factories
 from ..capture.aliasing import LINEAR, fresh, functional_pointwise, may_alias
+from .pooling import poolings
 from .witness import Witness, example
 
 aten = torch.ops.aten
@@ -30,7 +31,7 @@ def rewritten(graph: fx.Graph) -> fx.Graph:
     """A copy of ``graph`` with every rewrite of this module."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for rewrite in (layers, means, squares, broadcasts, numbers, overwrites):
+    for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
         rewrite(copied)
     return copied
 
