@@ -144,6 +144,7 @@ register(
     jvp=_jvp,
     batch=_batch,
     nondiff=(1, 2),
+    fresh=True,
     hidden_writes=HiddenWrites(
         ("running_mean", "running_var"),
         "_native_batch_norm_legit_functional",
@@ -152,7 +153,7 @@ register(
     cost="high",
     family="normalization",
 )
-register("native_batch_norm_backward", decomposition=_backward, cost="high", family="normalization")
+register("native_batch_norm_backward", decomposition=_backward, fresh=True, cost="high", family="normalization")
 
 
 def _with_update(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
@@ -173,6 +174,7 @@ def _no_stats(input: Tensor, weight: Any, bias: Any, training: bool, momentum: f
     return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 
+register("_native_batch_norm_legit_functional", fresh=True, cost="high", family="normalization")
 register("_native_batch_norm_legit", decomposition=lambda *args: aten.native_batch_norm(*args), cost="high", family="normalization")
 register("_native_batch_norm_legit.no_stats", decomposition=_no_stats, cost="high", family="normalization")
 register("_native_batch_norm_legit_no_training", decomposition=_no_training, family="normalization")

@@ -181,6 +181,7 @@ register(
     vjp={("grad_output", "input", "weight"): _backward_vjp},
     jvp=_backward_jvp,
     batch=shaped_by_one(_backward_batch),
+    fresh=True,
     cost="high",
     family="multilinear",
 )

@@ -83,8 +83,8 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     return func(g, _table_rows(indices, rows, size, padding_idx), size * rows, padding_idx, scale).unflatten(0, (size, rows))
 
 
-linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, family="embedding")
-linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, cost="high", family="embedding")
+linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, fresh=True, family="embedding")
+linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, fresh=True, cost="high", family="embedding")
 
 
 # ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the bags, result3 the winners of a maximum

@@ -198,12 +198,20 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     return out, mean, rstd
 
 
-register("native_layer_norm", vjp={("input", "weight", "bias"): _layer_vjp}, jvp=_layer_jvp, batch=_layer_batch, family="normalization")
+register(
+    "native_layer_norm",
+    vjp={("input", "weight", "bias"): _layer_vjp},
+    jvp=_layer_jvp,
+    batch=_layer_batch,
+    fresh=True,
+    family="normalization",
+)
 register(
     "native_layer_norm_backward",
     vjp={("grad_out", "input", "mean", "rstd", "weight", "bias"): _layer_backward_vjp},
     jvp=_layer_backward_jvp,
     batch=_layer_backward_batch,
+    fresh=True,
     cost="high",
     family="normalization",
 )

@@ -51,6 +51,7 @@ def _maximum(name: str, spatial: int, batch: Any, *, abstract: Any = None, abstr
         jvp={"self": lambda self_t, result1: (_picked(self_t, result1, spatial), None)},
         batch=batch,
         nondiff=(1,),
+        fresh=True,
         cost="high",
         abstract=abstract,
         family="pooling",
@@ -59,6 +60,7 @@ def _maximum(name: str, spatial: int, batch: Any, *, abstract: Any = None, abstr
         f"{name}_backward",
         {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: None},
         fold(spatial + 2),
+        fresh=True,
         abstract=abstract_backward,
     )
 

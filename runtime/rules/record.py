@@ -70,7 +70,7 @@ class Record:
                     should ask for facts of shape alone. For ops of high cost; left out: in proportion to the elements.
     abstract:       the result on tensors without elements, as a formula of arguments. For ops for which torch has no abstract kernel.
     commutes:       the first two arguments may change places.
-    fresh:          the result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
+    fresh:          each result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
     hidden_writes:  writes that the schema does not mention.
     workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on one element of a batch.
     family:         the deriving helper, a word for tables; nothing is decided by it.

@@ -33,6 +33,7 @@ for _name in ("_softmax", "_safe_softmax"):
         vjp={"self": lambda g, result, dim, self_dtype: kernels._softmax_backward_data(g, conj(result), dim, self_dtype)},
         jvp={"self": lambda self_t, result, dim: result * (self_t - _sum(self_t * result, dim))},
         batch=batch.along(1),
+        fresh=True,
         family="softmax",
     )
 # (g, y) -> y·(g - sum(g·y))
@@ -53,6 +54,7 @@ register(
         ),
     },
     batch=_backward_batch,
+    fresh=True,
     family="softmax",
 )
 register(
@@ -60,6 +62,7 @@ register(
     vjp={"self": lambda g, result, dim, self_dtype: kernels._log_softmax_backward_data(g, conj(result), dim, self_dtype)},
     jvp={"self": lambda self_t, result, dim: self_t - _sum(self_t * result.exp(), dim)},
     batch=batch.along(1),
+    fresh=True,
     family="softmax",
 )
 # (g, y) -> g - exp(y)·sum(g)
@@ -76,6 +79,7 @@ register(
         "output": lambda output_t, grad_output, output, dim: -output_t * output.exp() * _sum(grad_output, dim),
     },
     batch=_backward_batch,
+    fresh=True,
     family="softmax",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,12 +36,20 @@ def functional_pointwise(func: object) -> bool:
 
 
 def fresh(n: fx.Node) -> bool:
-    """Whether the call is known to give a tensor in memory of its own, laid out without gaps or overlaps."""
+    """Whether ``n`` is known to be a tensor in memory of its own, laid out without gaps or overlaps, and the only name of it."""
     if n.op != "call_function":
         return False
     if n.target is LINEAR or functional_pointwise(n.target):
         return True
-    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    if n.target is operator.getitem:
+        several: Any = n.args[0]
+        others = [u for u in several.users if u is not n and (u.target is not operator.getitem or u.args[1] == n.args[1])]
+        return _fresh(several.target) and not others
+    return _fresh(n.target)
+
+
+def _fresh(func: object) -> bool:
+    record = op_of(func).record if isinstance(func, torch._ops.OpOverload) else None
     return record is not None and record.fresh
 
 

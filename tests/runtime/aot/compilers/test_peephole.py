@@ -1,10 +1,12 @@
 """Rewrites of graphs before they run: results are bitwise the same, and no tensor is overwritten that may still be read."""
 
+import copy
+import operator
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 
 import runtime
 from runtime import aot
@@ -203,6 +205,61 @@ def test_a_cotangent_that_is_used_up_takes_the_gradient_of_relu() -> None:
     aot.aot_function(lambda x: (torch.relu(x) * x).sum(), aot.nop, keep)(x).backward()
     assert aten.threshold_backward.grad_input in [n.target for n in rewritten(backwards[0].graph).nodes]
     torch.testing.assert_close(runtime.unwrap(x.grad), 2 * X.clamp(min=0))
+
+
+def test_one_of_several_results_of_a_call_is_written_over() -> None:
+    images, weight, mean, var = torch.randn(2, 3, 4, 4), torch.ones(3), torch.zeros(3), torch.ones(3)
+
+    def f(x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> Any:
+        normalized, *statistics = aten._native_batch_norm_legit_functional(x, w, w, mean, var, True, 0.1, 1e-5)
+        return torch.relu(normalized), statistics[0], statistics[2]
+
+    targets = [t for t in _targets(f, images, weight, mean, var) if t is not operator.getitem]
+    assert targets == [aten._native_batch_norm_legit_functional.default, aten.relu_.default]
+    _same_bits(f, images, weight, mean, var)
+
+
+def test_one_of_several_results_that_is_used_later_is_not_written_over() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        normalized, mean, _ = aten.native_layer_norm(x, [3], None, None, 1e-5)
+        return torch.relu(normalized), normalized * y, mean
+
+    assert aten.relu_.default not in _targets(f, X, Y)
+    _same_bits(f, X, Y)
+
+
+def test_an_item_that_two_nodes_name_is_not_written_over() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    several = graph.call_function(aten.native_layer_norm.default, (x, [3], None, None, 1e-5))
+    first, again = (graph.call_function(operator.getitem, (several, 0)) for _ in range(2))
+    for n, value in ((x, X), (first, X), (again, X)):
+        n.meta["val"] = value.to("meta")
+    relu = graph.call_function(aten.relu.default, (first,))
+    relu.meta["val"] = X.to("meta")
+    graph.output([relu, again])
+    assert aten.relu.default in [n.target for n in rewritten(graph).nodes]
+
+
+def test_the_gradients_of_a_convolution_and_a_pooling_are_written_over() -> None:
+    """The backward of convolution, batch norm, relu and pooling, twice: each gradient of relu overwrites the cotangent that it takes."""
+    backwards: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        backwards.append(module)
+        return aot.nop(module, inputs)
+
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Conv2d(4, 1, 1))
+    reference = copy.deepcopy(model)
+    images = torch.randn(2, 2, 12, 12)
+    aot.aot_module(model, aot.nop, keep)(images).sum().backward()
+    reference(images).sum().backward()
+    targets = [n.target for n in rewritten(backwards[0].graph).nodes]
+    assert targets.count(aten.threshold_backward.grad_input) == 2 and aten.threshold_backward.default not in targets
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None and torch.equal(mine.grad, theirs.grad)
 
 
 def test_a_result_is_written_by_the_overload_for_its_types() -> None:
