@@ -56,5 +56,5 @@ def detach_inner(v: Any) -> None:
 def exchange(a: Any, b: Any) -> None:
     """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object keeps its identity."""
     torch._C._swap_tensor_impl(a, b)
-    a.__class__, b.__class__ = b.__class__, a.__class__
+    a.__class__, b.__class__ = type(b), type(a)
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__

@@ -19,6 +19,7 @@ from ...tape.saved import HOOKS
 from ...tape.values import edge_of
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN
+from .shown import shown
 
 
 class Argument(Node):
@@ -44,7 +45,7 @@ class JointLevel(GradLevel):
         self.unseen: set[fx.Node] = set()  # calls that change the elements of a tensor with a history, and not its history
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
-        v = super().wrap(inner, edge)
+        v = shown(super().wrap(inner, edge), inner)
         if edge is not None and HOOKS.stack:
             self.packed = True
         node = getattr(getattr(inner, "_inner", None), "_node", None)

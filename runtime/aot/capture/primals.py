@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...func.functionalize import FunctionalLevel, FunctionalValue
+from ...func.functionalize import FunctionalValue
 from ...func.provenance import here
 from ...func.stores import Chain, Memory, Replaced, Store
 from ...func.trace import Trace
@@ -21,6 +21,7 @@ from .aliasing import Group
 from .boundary import Input, ViewStep
 from .closed_over import holds_values
 from .joint_level import JointLevel
+from .shown import WholeTensorsLevel
 from .subclasses import Layout, composed, count, flattened, layout_of, refuse_opaque
 
 
@@ -38,7 +39,7 @@ class Primals:
         self.trace = trace
         self.groups = groups
         self.recording = recording
-        self.functional = FunctionalLevel()
+        self.functional = WholeTensorsLevel()
         self.functional.releases = not recording
         self.tape = JointLevel(trace)
         self.flags: list[bool] = []

@@ -1,0 +1,71 @@
+"""What a program sees of a tensor that consists of others: for ``isinstance`` an instance of its class.
+
+    def f(x):
+        return x * 2 if isinstance(x, TwoTensor) else x * 3    # the first, in a graph as in eager mode
+
+A trace has a value in place of ``x``. ``isinstance`` also asks an object for its ``__class__``, and the value answers with the class of
+the tensor that it stands for. That holds for arguments, for what is closed over and for results of calls. ``type(x)`` is the value's class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...func.functionalize import FunctionalLevel, FunctionalValue
+from ...func.provenance import here
+from ...seam.shells import VALUES
+from ...tape.values import GradValue
+from .subclasses import composed
+
+_set_class = object.__dict__["__class__"].__set__
+
+
+def _whole(v: Any) -> Any:
+    """The tensor that consists of traced values, for which ``v`` stands."""
+    while type(v) in VALUES:
+        v = v._inner
+    return v
+
+
+class _Shown:
+    """Of a value: it shows the class of what it stands for, and refuses to give its other attributes."""
+
+    __class__ = property(lambda self: type(_whole(self)), lambda self, kind: _set_class(self, kind))
+
+    def __getattr__(self, name: str) -> Any:
+        whole = _whole(self)
+        if name.startswith("__") or not hasattr(whole, name):
+            raise AttributeError(f"{type(whole).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        raise RuntimeError(
+            f"the program asks a {type(whole).__name__} for its attribute {name!r}. A graph has calls of ops on the whole tensor, which "
+            f"would miss what is done to a part or by a method. Take the attribute before the call, and pass it as an argument.{here()}"
+        )
+
+
+class ShownFunctionalValue(_Shown, FunctionalValue):
+    """A functional value of a tensor that consists of others."""
+
+
+class ShownGradValue(_Shown, GradValue):
+    """A value of a tape that stands for one."""
+
+
+class WholeTensorsLevel(FunctionalLevel):
+    """The functionalize level of a program, whose tensors may consist of others."""
+
+    __slots__ = ()
+
+    def wrap(self, inner: torch.Tensor, place: Any = None, /) -> FunctionalValue:
+        v = super().wrap(inner, place)
+        if type(inner) not in VALUES and composed(inner):
+            _set_class(v, ShownFunctionalValue)
+        return v
+
+
+def shown(v: Any, inner: Any) -> Any:
+    """``v``, a value of a tape that holds ``inner``. It shows the class that ``inner`` shows."""
+    if type(inner) is ShownFunctionalValue:
+        _set_class(v, ShownGradValue)
+    return v
