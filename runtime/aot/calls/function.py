@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...func.random_states import seeded
 from ...func.symbols import Abstraction
 from ...func.tracing import has_effect
 from ...seam.levels import SCOPE
@@ -69,6 +71,7 @@ class _CompiledProgram:
         "replaced",
         "reread",
         "reshaped",
+        "seedings",
         "sharing",
         "unknown",
         "ways",
@@ -95,6 +98,7 @@ class _CompiledProgram:
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
         self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
+        self.seedings = boundary.seedings
         self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
         self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
         self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped]
@@ -163,7 +167,8 @@ class _CompiledProgram:
     def __call__(self, call: Call) -> object:
         plain = call.plain
         reread = [plain[i] for i in self.reread] if self.reread else ()
-        results = self.forward(plain)  # empties the list
+        with seeded(self.seedings) if self.seedings else nullcontext():
+            results = self.forward(plain)  # empties the list
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
         targets = call.targets if not self.begun else self._begin(call)
         for i, hook in self.hooked:  # before a write gives the argument another history

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...func.random_states import Seeding
 from ...seam.keys import uncounted
 from ...session.tensor import Tensor, wrap
 
@@ -215,7 +216,7 @@ class Boundary:
     computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
     that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
-    the bits of a number.
+    the bits of a number. ``seedings``: what a call does with the states of random generators, beside the draws of the graph.
     """
 
     inputs: tuple[Input, ...]
@@ -226,6 +227,7 @@ class Boundary:
     backward_written: tuple[int, ...] = ()
     once: str = ""
     reach: tuple[int, ...] = ()
+    seedings: tuple[Seeding, ...] = ()
 
     @property
     def written(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalValue
-from ...func.random_states import RandomStates
+from ...func.random_states import RandomStates, Seeding
 from ...func.trace import Trace, TracedValue
 from ...seam import factories
 from ...tape.engine import execute
@@ -55,6 +55,7 @@ class Program:
         self.given = given
         self.tangents: list[Layout | None] = []
         self.reach: tuple[int, ...] = ()
+        self.seedings: tuple[Seeding, ...] = ()
         self.bases = bases
         self.lift = lift
         self.whole = whole
@@ -88,7 +89,8 @@ class Program:
             gradients += [primals.read(primals.entered[i]) for i in changed]
             self.layouts = Layouts.of(primals.layouts, results, self.tangents, gradients, self.trace.abstraction is not None)
             once = self._why_once(outs) or ("" if self.layouts is None else "a tensor subclass is among its arguments or results")
-            self.boundary = dataclasses.replace(self.boundary, backward_written=changed, once=once, reach=self.reach)
+            whole = dataclasses.replace(self.boundary, backward_written=changed, once=once)
+            self.boundary = dataclasses.replace(whole, reach=self.reach, seedings=self.seedings)
             return [part for t in (*results, *gradients) for part in flattened(t)]
         finally:
             primals.close()
@@ -97,6 +99,7 @@ class Program:
         states = self.trace.random_states = RandomStates(generators_of(self.f), self.trace.abstraction is None)
         with ClosedOver(self.primals.from_outside) if self.lift else nullcontext() as closed_over, states:
             outs, spec = pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+        self.seedings = states.seedings
         self.trace.random_states = None  # a checkpoint sets states while the backward runs
         if closed_over is None:
             return outs, spec

@@ -110,6 +110,8 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
             raise RuntimeError(f"the program calls requires_grad_() on {name}. An exported graph cannot. Do that before the export.")
         if record.hooks:
             raise RuntimeError(f"the program registers a hook on {name}. An exported graph cannot. Register it on the caller's tensor.")
+    if boundary.seedings:
+        raise RuntimeError("the program sets the state of a random generator, and an exported graph cannot. Do that before the call.")
     if boundary.backward_written:
         raise RuntimeError(f"the backward pass writes to {names[boundary.backward_written[0]]}. An exported graph cannot.")
     for group in sharing(given):
