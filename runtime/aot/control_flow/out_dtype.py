@@ -21,6 +21,8 @@ from ...func.jvp import jvp
 from ...func.trace import Trace
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
+from ...seam.levels import Value
+from ...session.tensor import unwrap
 from .branches import ControlFlow
 from .conditions import replaced
 from .registered import stands_for, through_levels
@@ -62,9 +64,10 @@ class _OutDtype(ControlFlow):
             return (_OutDtype.forward(op, dtype, *replaced(args, at, tensors)),)
 
         def compute() -> Any:
-            if _get_current_dispatch_mode() is not None:
+            plain = [unwrap(args[i]) for i in at]
+            if _get_current_dispatch_mode() is not None or any(isinstance(t, Value) for t in plain):
                 return (_in_parts(op, dtype, args),)
-            return (_OPERATOR(op, dtype, *args),)
+            return (_OPERATOR(op, dtype, *replaced(args, at, plain)),)
 
         tensors = [args[i] for i in at]
         return through_levels(tensors, again, lambda trace: (_recorded(trace, op, dtype, args, at),), compute)[0]

@@ -100,3 +100,16 @@ def test_other_arguments_than_tensors_stay_as_they_are() -> None:
     expected = torch.nn.functional.conv2d(x.float(), w.float(), padding=1)
     assert make_fx(convolved)(x, w)(x, w).equal(expected)
     assert aot_function(convolved, nop)(x, w).equal(expected)
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_tensors_of_the_session_take_it(recording: bool) -> None:
+    assert runtime.unwrap(product(runtime.wrap(X), W)).equal(X.int() @ W.int())
+    x, w = torch.randn(3, 4), torch.randn(4, 2)
+    leaf = runtime.wrap(x.clone(), requires_grad=True)
+    with torch.set_grad_enabled(recording):
+        found = widened(leaf, w)
+    assert found.requires_grad is recording and runtime.unwrap(found).equal(widened_by_hand(x, w))
+    if recording:
+        found.sum().backward()
+        torch.testing.assert_close(runtime.unwrap(leaf.grad), grad(lambda x: widened_by_hand(x, w).sum())(x))
