@@ -185,7 +185,7 @@ class _CompiledProgram:
                 refuse_inference(saved[i])
             raise
         outs = list(results[:n_forward])
-        backward = self.backward if targets else None
+        backward = self.backward
         if backward is not None:
             tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
             metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])

@@ -15,7 +15,6 @@ from ...func.random_states import RandomStates, Seeding
 from ...func.trace import Trace, TracedValue
 from ...seam import factories
 from ...tape.engine import execute
-from ...tape.nodes import Input as Leaf
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
@@ -199,6 +198,8 @@ class Program:
             why = "it writes through a view that shows an element several times, as unfold does"
         if self.tape.packed:
             why = "it sets hooks on saved tensors"
+        shown = [v for o in outs for v in (o, getattr(getattr(o, "_view", None), "base", None))]
+        returned = {v._edge[0] for v in shown if self.primals.is_leaf(v)} - {edge[0] for edge in self.primals.edges if edge is not None}
         seen: set[Any] = set()
         stack = [edge[0] for edge in map(self.primals.edge, (*outs, *self.primals.values)) if edge is not None]
         while stack:
@@ -206,8 +207,11 @@ class Program:
             if node in seen:
                 continue
             seen.add(node)
-            if isinstance(node, Leaf) and not any(edge is not None and edge[0] is node for edge in self.primals.edges):
-                raise RuntimeError("the program calls requires_grad_() on a tensor that a result depends on. Do that before the call.")
+            if node in returned:
+                raise RuntimeError(
+                    "the program calls requires_grad_() on a tensor, and returns it or a view of it beside a result that depends on it. Do "
+                    "that before the call, or return one of them."
+                )
             if node.tensor_hooks or node.pre_hooks or node.post_hooks:
                 why = "it registers a hook on a tensor"
             stack.extend(edge[0] for edge in node.edges if edge is not None)

@@ -171,9 +171,25 @@ def test_what_an_argument_was_before_it_became_a_leaf_is_constant_in_second_deri
     torch.testing.assert_close(gg, -plain.sin() * plain.sin())
 
 
-@pytest.mark.parametrize("f", [lambda x: x.detach().requires_grad_() * 2, lambda x: x[1:].requires_grad_()[0]])
-def test_a_leaf_that_the_caller_could_not_reach_is_refused(f: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"calls requires_grad_\(\) on .*\. Do that before the call"):
+def test_a_leaf_that_the_program_makes_and_keeps_ends_the_history_of_a_result() -> None:
+    def f(x: Any) -> Any:
+        return x.detach().requires_grad_() * x, (x.detach().requires_grad_() * 2).view(-1)
+
+    for x in (tensor([1.0, 2.0]), tensor([1.0, 2.0], requires_grad=True)):
+        y, z = aot_function(f, nop)(x)
+        assert y.requires_grad and z.requires_grad and not y.is_leaf and z.tolist() == [2.0, 4.0]
+        (y.sum() + z.sum()).backward()
+        assert x.grad is None if not x.requires_grad else x.grad.tolist() == [1.0, 2.0]
+
+
+def leaf_and_product(x: Any) -> Any:
+    leaf = x.detach().requires_grad_()
+    return leaf, leaf * 2
+
+
+@pytest.mark.parametrize("f", [leaf_and_product, lambda x: x[1:].requires_grad_()[0]])
+def test_a_leaf_that_is_returned_beside_what_depends_on_it_is_refused(f: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"calls requires_grad_\(\) on a tensor, and returns it or a view of it"):
         aot_function(f, nop)(tensor([1.0, 2.0]))
 
 
