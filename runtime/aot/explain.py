@@ -158,11 +158,12 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         return forward, backward
 
     given, spec = flatten(args, kwargs)
-    call = enter(given, torch.is_grad_enabled(), recipe.dynamic)
+    tracked = torch.is_grad_enabled()
+    call = enter(given, tracked, recipe.dynamic)
     if call is None:
         raise ValueError("an argument is a value of a transform. Explain the function outside of it")
     idle = dict.fromkeys(("forward_compiler", "backward_compiler", "inference_compiler"), _idle)
-    program = dataclasses.replace(recipe, partition=seen, **idle).program(spec, call)
+    program = dataclasses.replace(recipe, partition=seen, **idle).program(spec, call, tracked)
     if not found:
         raise ValueError("no gradient is wanted for these arguments, so nothing is saved. Give an argument that requires grad")
     joint_module, forward, backward, count = found[-1]

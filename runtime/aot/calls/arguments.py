@@ -18,7 +18,7 @@ from ...tape.nodes import Edge
 from ...tape.values import edge_of
 from ..capture.subclasses import Layout, flattened, layout_of
 
-_Tensor, _STRIDED = torch.Tensor, torch.strided  # by one look-up each
+_Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled  # by one look-up each
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
 _LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
@@ -72,10 +72,10 @@ class Call:
         return Call([*self.leaves, *more.leaves], [*self.plain, *more.plain], [*self.targets, *more.targets], [*self.kinds, *more.kinds])
 
 
-def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | None:
+def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     """The call with the leaves ``given``, or None if one of them is a value of a transform.
 
-    ``recording``: whether gradients may be wanted. ``dynamic``: whether the program may be for any size.
+    ``tracked``: whether it matters which of them require grad. ``dynamic``: whether the program may be for any size.
     """
     leaves, plain = list(given), list(given)
     targets: list[Target | None] = []
@@ -86,12 +86,12 @@ def enter(given: Sequence[object], recording: bool, dynamic: bool) -> Call | Non
             v: Tensor = x  # type: ignore[assignment]
             if v._level is not SESSION:
                 return None
-            if recording:
+            if tracked:
                 target = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
                 if target is not None:
                     targets.append(target)
             x = plain[i] = v._inner
-        elif recording and isinstance(x, _Tensor) and x.requires_grad:
+        elif tracked and isinstance(x, _Tensor) and x.requires_grad and (x.grad_fn is None or _grad_enabled()):
             leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
             target = leaves[i] = leaf
             targets.append(leaf)

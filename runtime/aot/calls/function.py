@@ -42,7 +42,8 @@ from .numbers import Numbers, Pinned, refuse_pinned
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 from .subclasses import of_whole_tensors, parts_of
 
-_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack  # by one look-up each
+_grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled  # by one look-up each
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
 _SIDES = 4  # how many programs there are for numbers under conditions, such as the sides of a branch, before numbers are constants
@@ -109,12 +110,12 @@ class _CompiledProgram:
         self.sharing = shared
         self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
 
-    def takes(self, call: Call, recording: bool) -> Call | None:
+    def takes(self, call: Call, tracked: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
         joint = self.joint
         if any(place.current() is not place.tensor for place in self.places):  # the name is bound to another tensor now
             return None
-        outside = enter(joint.closed_over, recording, False) if joint.closed_over else None
+        outside = enter(joint.closed_over, tracked, False) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None
         if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
@@ -138,7 +139,7 @@ class _CompiledProgram:
         sizes = self.joint.abstraction is not None and self.joint.abstraction.dynamic
         return [i for i, x in enumerate(plain) if i in self.unknown or (sizes and isinstance(x, torch.Tensor))]
 
-    def way(self, given: Sequence[object], kinds: Sequence[Kind], recording: bool) -> Take | None:
+    def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:
         """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
         classes = tuple(map(type, given))
         if classes not in self.ways:
@@ -147,7 +148,7 @@ class _CompiledProgram:
                 self.ways[classes] = None
             else:
                 holds = None if joint.abstraction is None else Sizes(joint.abstraction.holds, self._asked(given), joint.abstraction.dynamic)
-                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, recording)
+                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, tracked)
         return self.ways[classes]
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
@@ -185,7 +186,7 @@ class _CompiledProgram:
                 refuse_inference(saved[i])
             raise
         outs = list(results[:n_forward])
-        backward = self.backward
+        backward = self.backward if targets or not boundary.differentiated else None
         if backward is not None:
             tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
             metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
@@ -277,16 +278,22 @@ class Recipe:
     cache: Cache | None = None
 
     def program(
-        self, spec: pytree.TreeSpec | None, call: Call, abstraction: Abstraction | None = None, unknown: frozenset[int] = frozenset()
+        self,
+        spec: pytree.TreeSpec | None,
+        call: Call,
+        tracked: bool,
+        abstraction: Abstraction | None = None,
+        unknown: frozenset[int] = frozenset(),
     ) -> _CompiledProgram:
-        """The program for calls like this one. ``abstraction``: what makes the abstract values of the trace. ``unknown``: the arguments
-        that are numbers of any value. :class:`Pinned` if the program asks for the value of one."""
-        joint = self._joint(spec, call, abstraction, unknown)
+        """The program for calls like this one. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes
+        the abstract values of the trace. ``unknown``: the arguments that are numbers of any value. :class:`Pinned` if the program asks for
+        the value of one."""
+        joint = self._joint(spec, call, tracked, abstraction, unknown)
         if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):  # else torch's functions were captured before
             refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
         if unknown:
             refuse_pinned(joint, unknown)
-        outside = enter(joint.closed_over, _grad_enabled(), False)
+        outside = enter(joint.closed_over, tracked, False)
         assert outside is not None
         shared = None
         if joint.boundary.changes_inputs:
@@ -296,7 +303,7 @@ class Recipe:
             groups = [g for g in (*shared, *overlapping(every.plain, shared)) if any(changed[i] for i in g.members)]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
-                joint = self._joint(spec, call, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
+                joint = self._joint(spec, call, tracked, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         places = places_of(joint.closed_over, self.fn, self.modules)
@@ -306,6 +313,7 @@ class Recipe:
         self,
         spec: pytree.TreeSpec | None,
         call: Call,
+        tracked: bool,
         abstraction: Abstraction | None,
         unknown: frozenset[int],
         groups: Sequence[Group] = (),
@@ -317,7 +325,7 @@ class Recipe:
         if unknown and abstraction is None:
             abstraction = Abstraction(dynamic=self.dynamic)
         options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
-        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
+        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), tracked=tracked, **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         graph = joint.module.graph
@@ -371,37 +379,37 @@ class _Programs:
 
     def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[_CompiledProgram, Call]:
         """The program for a call, made if there is none, and what it takes."""
-        recording = _grad_enabled()
+        tracked = not _inference()
         with self._lock:
             found = None
             while found is None:
                 kinds, unknown = self._numbers.opened(around, entered.kinds)
-                found = self._known(around, kinds, entered, recording) or self._made(around, kinds, spec, entered, recording, unknown)
+                found = self._known(around, kinds, entered, tracked) or self._made(around, kinds, spec, entered, tracked, unknown)
             program, call = found
-            way = program.way(given, kinds, recording)
+            way = program.way(given, kinds, tracked)
             if way is not None:
                 others = [w for w in self.recent.get(around, ()) if w[0] is not way]
                 self.recent[around] = ((way, program), *others[: _WAYS - 1])
         return program, call
 
-    def _known(self, around: Kind, kinds: Sequence[Kind], entered: Call, recording: bool) -> tuple[_CompiledProgram, Call] | None:
+    def _known(self, around: Kind, kinds: Sequence[Kind], entered: Call, tracked: bool) -> tuple[_CompiledProgram, Call] | None:
         key = (*around, *kinds)
         for program in self._by_key.get(key, ()):
-            call = program.takes(entered, recording)
+            call = program.takes(entered, tracked)
             if call is not None:
                 self._by_key.move_to_end(key)
                 return program, call
         return None
 
     def _made(
-        self, around: Kind, kinds: Sequence[Kind], spec: pytree.TreeSpec | None, entered: Call, recording: bool, unknown: frozenset[int]
+        self, around: Kind, kinds: Sequence[Kind], spec: pytree.TreeSpec | None, entered: Call, tracked: bool, unknown: frozenset[int]
     ) -> tuple[_CompiledProgram, Call] | None:
         """A new program. None if there is none for any values of the numbers ``unknown``; then fewer of them are inputs from now on."""
         key = (*around, *kinds)
         try:
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
-            program = self.recipe.program(spec, entered, unknown=unknown)
+            program = self.recipe.program(spec, entered, tracked, unknown=unknown)
         except Exception as e:
             if not unknown:
                 raise
@@ -410,7 +418,7 @@ class _Programs:
             return None
         self._by_key.setdefault(key, []).append(program)
         self._by_key.move_to_end(key)
-        call = program.takes(entered, recording)
+        call = program.takes(entered, tracked)
         assert call is not None, "a program takes the call that it was made for"
         self._make_room()
         return program, call
@@ -449,7 +457,7 @@ def _function_of(recipe: Recipe) -> Callable[..., Any]:
                 program = known
                 break
         else:
-            entered = enter(given, recording, dynamic)
+            entered = enter(given, recording or not _inference(), dynamic)
             if entered is None:
                 return fn(*args, **kwargs)
             program, call = programs.find(around, spec, given, entered)

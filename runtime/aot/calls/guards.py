@@ -72,7 +72,7 @@ def guard(
     places: Sequence[Place],
     groups: tuple[Group, ...] | None,
     sizes: Sizes | None,
-    recording: bool,
+    tracked: bool,
 ) -> Take | None:
     """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
@@ -86,13 +86,13 @@ def guard(
         source.lines.append(f"[{', '.join(names)}] = given")
     leaves, plain, targets = [], [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
-        inner, target = _argument(source, x, name, kind, sizes is not None and sizes.dynamic, recording)
+        inner, target = _argument(source, x, name, kind, sizes is not None and sizes.dynamic, tracked)
         leaves.append(name)
         plain.append(inner)
         if target:
             targets.append(target)
     for t, kind in zip(closed_over, outside, strict=True):
-        found = _outside(source, t, kind, recording)
+        found = _outside(source, t, kind, tracked)
         if found is None:
             return None
         leaf, inner, target = found
@@ -111,7 +111,7 @@ def guard(
     return source.function()
 
 
-def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, recording: bool) -> tuple[str, str]:
+def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, tracked: bool) -> tuple[str, str]:
     """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
     wanted = bool(kind[0])
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
@@ -130,14 +130,14 @@ def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, rec
             target = f"t{name[1:]}"
             source.lines.append(f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view is not None else {name}")
             source.require(f"{target} is not None and ({target} is not {name} or {name}._req)")
-        elif recording:
+        elif tracked:
             source.require(f"not {name}._req and {name}._edge is None and ({name}._view is None or edge_of({name}) is None)")
     elif wanted:
         leaf = f"t{name[1:]}"
         source.require(f"{name}.requires_grad")
         source.lines.append(f"{leaf} = {name} = {source.constant(as_leaf)}({name})")
         inner, target = f"{leaf}._inner", leaf
-    elif recording:
+    elif tracked:
         source.require(f"not {name}.requires_grad")
     _geometry(source, unwrap(x), inner, kind, dynamic)
     return inner, target
@@ -158,7 +158,7 @@ def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dyna
     source.require(*conditions)
 
 
-def _outside(source: _Source, t: torch.Tensor, kind: Kind, recording: bool) -> tuple[str, str, str] | None:
+def _outside(source: _Source, t: torch.Tensor, kind: Kind, tracked: bool) -> tuple[str, str, str] | None:
     """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor ``t``, which is always the same."""
     wanted = bool(kind[0])
     name = source.constant(t, "c")
@@ -166,7 +166,7 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, recording: bool) -> t
         v: Tensor = t  # type: ignore[assignment]
         if v._level is not SESSION or v._edge is not None or v._view is not None:
             return None  # its history may change
-        if recording:
+        if tracked:
             source.require(f"{name}._req is {wanted} and {name}._edge is None and {name}._view is None")
         inner = source.constant(v._inner, "i")
         source.require(f"{name}._inner is {inner}")
@@ -181,7 +181,7 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, recording: bool) -> t
         _geometry(source, leaf._inner, name, kind, False)
         source.lines.append(f"{known}._hooks = {name}._backward_hooks")
         return known, inner, known
-    if recording:
+    if tracked:
         source.require(f"not {name}.requires_grad")
     _geometry(source, t, name, kind, False)
     return name, name, ""

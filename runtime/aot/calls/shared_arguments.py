@@ -98,7 +98,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
             bases.append(plain[-1])
         else:
             # a view that may be written with grad, if what is written gives all members a history
-            with torch.set_grad_enabled(torch.is_grad_enabled() and _common_base(group, call) is not None):
+            with torch.set_grad_enabled(_common_base(group, call) is not None):
                 bases.append(group.base(call.leaves))
                 plain.append(group.base(call.plain))
     through_base = {i for g in groups if g.differentiated for i in g.members}

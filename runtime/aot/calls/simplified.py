@@ -151,7 +151,7 @@ class OneProgram:
         self.modules = recipe.modules
         self.flags = [m.training for m in self.modules]
         self.surroundings = surroundings(True, autocast_enabled())
-        self.program = recipe.program(None, entered, Given(mode) if mode is not None else None)
+        self.program = recipe.program(None, entered, recording, Given(mode) if mode is not None else None)
         if any(isinstance(part, FakeTensor) for t in self.program.joint.closed_over for part in flattened(plain(t))):
             raise AssertionError("Unexpected fake tensor: the module closes over one. Pass it as an argument.")
         self.wanted = entered.wanted

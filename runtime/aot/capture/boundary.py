@@ -90,7 +90,8 @@ class Input:
         if not self.written:
             return
         if recorded:
-            _copy_into(target, new)
+            with torch.enable_grad():
+                _copy_into(target, new)
         else:
             with torch.no_grad():
                 _copy_into(target if self.counted else target.data, new)
@@ -197,11 +198,11 @@ class Output:
         if not self.steps:
             return t
         steps = [step.sized(results) for step in self.steps] if self.sized else self.steps
-        if self.recorded:
+        if self.recorded and torch.is_grad_enabled():
             for step in steps:
                 t = step(t)
             return t
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.recorded):
             for step in steps:
                 t = step(t)
         return t

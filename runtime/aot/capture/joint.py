@@ -77,6 +77,7 @@ def joint_graph(
     abstraction: Abstraction | None = None,
     loss: int | None = None,
     unknown: Sequence[int] = (),
+    tracked: bool = False,
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
@@ -85,7 +86,7 @@ def joint_graph(
     ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
-    numbers whose values are symbols.
+    numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees under ``no_grad``, too, what requires grad.
     """
     for t in inputs:
         refuse_opaque(t)
@@ -99,7 +100,7 @@ def joint_graph(
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
-        program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss)
+        program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked)
         programs.append(program)
         with HOOKS.suspended():  # hooks around a call see what the call saves
             return program.results(traced)

@@ -29,10 +29,10 @@ class Primals:
     """The inputs of one run of a program under trace ⊃ functionalize ⊃ grad: arguments, bases of arguments that share memory, then tensors
     that the program closes over.
 
-    ``recording``: whether gradients may be wanted. ``values``: per primal what the program sees. ``edges``: per primal where its gradient
-    goes, as long as nothing writes to it. ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by id of a
-    memory, the number of the primal whose it is. ``outside``: the tensors that the program closes over. ``made``: the classes of tensors
-    that the program has made of others, and their memories with the generations at that time.
+    ``recording``: whether the values may have histories. ``values``: per primal what the program sees. ``edges``: per primal where its
+    gradient goes, as long as nothing writes to it. ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by
+    id of a memory, the number of the primal whose it is. ``outside``: the tensors that the program closes over. ``made``: the classes of
+    tensors that the program has made of others, and their memories with the generations at that time.
     """
 
     def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
@@ -227,11 +227,6 @@ class Primals:
         store = found._store
         if not store.memory.generation:
             return Input(flag, reshaped=reshaped, hooks=hooks, begins=begins)
-        if store.recorded and not self.recording and v.dtype in DIFFERENTIABLE:
-            raise RuntimeError(
-                "the program is called under no_grad, and writes to an argument or a tensor that it closes over inside enable_grad(). Call "
-                "it with grad mode, so that the write can have a history, or write outside of enable_grad()."
-            )
         layout, new = self.layouts[i], layout_of(self.read(v))
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...func.random_states import RandomStates, Seeding
 from ...func.trace import Trace, TracedValue
 from ...seam import factories
 from ...tape.engine import execute
+from ...tape.nodes import Input as Leaf
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
@@ -46,6 +47,7 @@ class Program:
         lift: bool,
         whole: bool,
         loss: int | None,
+        tracked: bool,
     ) -> None:
         self.trace = trace
         trace.leaves_classes = lift
@@ -59,7 +61,8 @@ class Program:
         self.lift = lift
         self.whole = whole
         self.loss = loss
-        self.primals = Primals(trace, groups, any(differentiate) or torch.is_grad_enabled())
+        self.grad_mode = torch.is_grad_enabled() or (any(differentiate) and not tracked)
+        self.primals = Primals(trace, groups, self.grad_mode or tracked)
         self.functional = self.primals.functional
         self.functional.replaces = lift
         self.tape = self.primals.tape
@@ -72,7 +75,7 @@ class Program:
         try:
             with functional.mode:
                 primals.join(self.bases)
-                with torch.set_grad_enabled(primals.recording):
+                with torch.set_grad_enabled(self.grad_mode):
                     outs, self.out_spec = self._run(primals.values[: len(self.given)])
             functional.settle(v._store for v in primals.entered.values())
             results, roots = self._results_of(outs)
@@ -198,21 +201,33 @@ class Program:
             why = "it writes through a view that shows an element several times, as unfold does"
         if self.tape.packed:
             why = "it sets hooks on saved tensors"
-        shown = [v for o in outs for v in (o, getattr(getattr(o, "_view", None), "base", None))]
-        returned = {v._edge[0] for v in shown if self.primals.is_leaf(v)} - {edge[0] for edge in self.primals.edges if edge is not None}
+        nodes = self._behind((*outs, *self.primals.values))
+        self._refuse_leaves(outs, nodes)
+        if any(node.tensor_hooks or node.pre_hooks or node.post_hooks for node in nodes):
+            why = "it registers a hook on a tensor"
+        return why
+
+    def _behind(self, values: Iterable[Any]) -> set[Any]:
+        """The nodes of the histories of ``values``. A leaf has none."""
         seen: set[Any] = set()
-        stack = [edge[0] for edge in map(self.primals.edge, (*outs, *self.primals.values)) if edge is not None]
+        stack = [edge[0] for edge in map(self.primals.edge, values) if edge is not None]
         while stack:
             node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node in returned:
-                raise RuntimeError(
-                    "the program calls requires_grad_() on a tensor, and returns it or a view of it beside a result that depends on it. Do "
-                    "that before the call, or return one of them."
-                )
-            if node.tensor_hooks or node.pre_hooks or node.post_hooks:
-                why = "it registers a hook on a tensor"
-            stack.extend(edge[0] for edge in node.edges if edge is not None)
-        return why
+            if node not in seen:
+                seen.add(node)
+                stack.extend(edge[0] for edge in node.edges if edge is not None)
+        return seen
+
+    def _refuse_leaves(self, outs: Sequence[Any], nodes: set[Any]) -> None:
+        """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can reach beside what depends on it. One that
+        stays inside the program only ends histories."""
+        primals = self.primals
+        made = {node for node in nodes if isinstance(node, Leaf)} - {edge[0] for edge in primals.edges if edge is not None}
+        if not made:
+            return
+        aliases = [o for o in outs if (v := primals.functional_value(o)) is not None and id(v._store.memory) in primals.memories]
+        if made & (self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}):
+            raise RuntimeError(
+                "the program calls requires_grad_() on a tensor, and returns it or a view of it beside a result that depends on it. Do "
+                "that before the call, or return one of them."
+            )

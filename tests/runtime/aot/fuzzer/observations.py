@@ -121,8 +121,7 @@ class _Observation:
             plain = t.detach()
             strides = [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] if t.numel() else []
             self.see(f"{name} {when}", [plain.resolve_conj().clone(), strides])
-            if self.text.grad or not name.startswith("result"):
-                self.see(f"flags of {name} {when}", [t.requires_grad, t.is_leaf])
+            self.see(f"flags of {name} {when}", [t.requires_grad, t.is_leaf])
 
     def differentiable(self) -> list[Any]:
         """The leaves whose gradients are looked at."""
