@@ -154,7 +154,10 @@ class GraphTask:
         buffers, heap, tickets = self._seed(roots)
         while heap:
             node = heappop(heap)[2]
-            grads = buffers.pop(node, None) or [None] * len(node.metas)
+            grads = buffers.pop(node, None)
+            if grads is None:
+                self._pass_by(node, heap, tickets)
+                continue
             if should_run is not None and node not in should_run:
                 self._arrived(node, grads)
                 continue
@@ -204,12 +207,27 @@ class GraphTask:
                         buffer[index] = g
                     else:
                         adding.add(buffer, index, g, create_graph)
+                elif not node.several and following not in buffers:
+                    buffers[following] = [None] * len(following.metas)
                 if waiting:
                     count[following] = waiting
                 else:
                     heappush(heap, (-following.seq, next(tickets), following))
             g = None
             del outs
+
+    def _pass_by(self, node: Node, heap: list[tuple[int, int, Node]], tickets: Iterator[int]) -> None:
+        """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it runs, since no cotangent leads to it: a
+        compiled program is one node where eager mode has several, and those between a root and ``node`` are not among them."""
+        runs = self.should_run
+        if runs is not None and node not in runs:
+            return
+        for edge in node.edges:
+            if edge is None or (runs is not None and edge[0] not in runs and edge[0] not in (self.captured or ())):
+                continue
+            self.count[edge[0]] -= 1
+            if not self.count[edge[0]]:
+                heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
 
     def _seed(self, roots: Sequence[tuple[Edge, Any]]) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
         """Three things that the pass starts with: the cotangents of the roots, by node; the heap of the nodes that are ready, newest first;

@@ -46,6 +46,7 @@ class Node:
     """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
 
     namespace = ""  # of torch's C++ class, if it is part of the name
+    several = False  # whether it stands for several nodes, of which some do not run: then None is no cotangent, rather than zero
     __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
 
     def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any) -> None:

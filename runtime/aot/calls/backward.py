@@ -131,6 +131,7 @@ class CompiledBackward(Node):
 
     __slots__ = ("backward", "known_edges", "parts", "saved", "targets", "versions", "watched", "written")
     known_edges: tuple[Edge | None, ...] | None
+    several = True
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from ...func.functionalize import FunctionalValue
 from ...func.trace import Trace
 from ...rules.ops import INPLACE, op_of
 from ...seam.levels import Value
+from ...seam.surgery import GEOMETRY
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Node
@@ -34,7 +35,7 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "packed", "trace", "unseen")
+    __slots__ = ("derivatives", "packed", "trace", "turned", "unseen")
     runs_ctx_forward = packs = releases_written = True
 
     def __init__(self, trace: Trace) -> None:
@@ -42,6 +43,7 @@ class JointLevel(GradLevel):
         self.trace = trace
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
         self.packed = False  # whether hooks of the program have packed what is saved: a derivative sees a constant in its place
+        self.turned: set[Node] = set()  # made by a change of geometry under no_grad, which no call records
         self.unseen: set[fx.Node] = set()  # calls that change the elements of a tensor with a history, and not its history
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
@@ -69,7 +71,8 @@ class JointLevel(GradLevel):
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             return super().call(func, args, kwargs)
-        unseen = op_of(func).kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
+        op = op_of(func)
+        unseen = op.kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
         last = next(iter(reversed(self.trace.graph.nodes)), None)
         result = super().call(func, args, kwargs)
         for n in reversed(self.trace.graph.nodes):
@@ -78,6 +81,9 @@ class JointLevel(GradLevel):
             self.derivatives.setdefault(n, NONE)
             if unseen:
                 self.unseen.add(n)
+        if unseen and op.base_name in GEOMETRY:
+            edge: Any = edge_of(result)
+            self.turned.add(edge[0])
         return result
 
     def input(self, outer: torch.Tensor) -> Any:

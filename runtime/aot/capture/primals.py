@@ -217,7 +217,7 @@ class Primals:
             flag, self.flags[i], self.edges[i] = True, True, edge_of(v)
         if group is not None and not group.histories:  # its base is written, not this view of it
             self._hooks_of(i)
-            return Input(flag, reshaped=reshaped)
+            return Input(flag, reshaped=reshaped, overwritten=found._store.memory.generation > 0)
         if i in self.bases_apart:  # the views are written
             return Input(flag, overwritten=True)
         edge = self.edge(v)
@@ -231,7 +231,10 @@ class Primals:
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}")
         entered = self.edges[i]
-        seen = edge is not None and (entered is None or edge[0] is not entered[0])
+        node = None if edge is None else edge[0]
+        while node in self.tape.turned:
+            node = node.edges[0][0]
+        seen = edge is not None and (entered is None or node is not entered[0])
         if seen and group is not None and not group.alone(i):
             raise RuntimeError(
                 f"the program writes to argument {i} what requires grad. It shares memory with an argument that does, and is a view of the "

@@ -181,3 +181,26 @@ def test_the_gradient_of_what_the_used_results_do_not_depend_on_is_none() -> Non
     assert found[0].tolist() == [2.0] and found[1].tolist() == [1.0] and found[2] is None
     found = runtime.autograd.grad(second, (a, b, c), allow_unused=True)
     assert found[0] is None and found[1].tolist() == [3.0] and found[2].tolist() == [2.0]
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_hooks_behind_results_that_take_no_part_do_not_run(accumulate: bool) -> None:
+    def program(f: Any) -> Any:
+        ran: list[str] = []
+        leaves: list[Any] = [_leaf(1.0, 2.0) for _ in range(3)]
+        x, y, z = (leaf * 1 for leaf in leaves)
+        for name, t in zip("abcxyz", (*leaves, x, y, z), strict=True):
+            t.register_hook(lambda g, name=name: ran.append(name))
+        x.grad_fn.register_prehook(lambda g: ran.append("node of x"))
+        found = f(x, y, z)
+        loss = found[1].sum() + (x.sum() if accumulate else 0)
+        if accumulate:
+            loss.backward()
+            return sorted(ran), [leaf.grad for leaf in leaves]
+        return sorted(ran), runtime.autograd.grad(loss, leaves, allow_unused=True)
+
+    def f(x: Any, y: Any, z: Any) -> Any:
+        return x.sin() * y, y.cos(), z.detach() * 2
+
+    for seen, expected in zip(program(aot.aot_function(f, aot.nop)), program(f), strict=True):
+        assert [str(g) for g in seen] == [str(g) for g in expected]

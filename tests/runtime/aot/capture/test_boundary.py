@@ -195,6 +195,20 @@ class TestSharedMemory:
 
         assert equal(*both(f, program))
 
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_what_is_saved_of_several_views_is_saved_before_the_write(self, dynamic: bool) -> None:
+        def f(a: Any, b: Any) -> Any:
+            b.copy_(b.flip(0).sin())
+            return b
+
+        def program(f: Callable[..., Any]) -> Any:
+            leaf = tensor([1.0, 2.0], requires_grad=True)
+            x = leaf * 1
+            y = f(x, x.t())
+            return runtime.autograd.grad((y * y).sum() + x.sum(), leaf)
+
+        assert equal(program(f), program(compiled(f, dynamic=dynamic)))
+
     def test_other_arguments_of_one_memory_get_a_program_of_their_own(self) -> None:
         f = compiled(add_one)
         leaf = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
@@ -357,6 +371,19 @@ def test_a_transform_differentiates_and_batches_a_compiled_function() -> None:
 
 class TestWithoutGrad:
     """A program that is called under ``no_grad``."""
+
+    def test_a_leaf_may_change_its_geometry_and_its_elements(self) -> None:
+        def f(x: Any) -> Any:
+            x.t_()
+            x.mul_(2)
+            return x
+
+        def program(f: Callable[..., Any]) -> Any:
+            x = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+            with torch.no_grad():
+                return f(x), x.is_leaf, x.requires_grad
+
+        assert equal(*both(f, program))
 
     def test_it_sees_which_arguments_require_grad(self) -> None:
         w, c = tensor([1.0], requires_grad=True), tensor([1.0])
