@@ -195,7 +195,8 @@ def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...
         if not level.releases or not ctx.dirty_tensors:
             return output, ctx
         dirty = [t for t in ctx.dirty_tensors if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE]
-        return pytree.tree_map_only(FunctionalValue, lambda v: v if position_of(v, dirty) is None else level.released(v), output), ctx
+        with _below(level):
+            return pytree.tree_map_only(FunctionalValue, lambda v: v if position_of(v, dirty) is None else level.released(v), output), ctx
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
     with _outside(level):
         output, ctx = dispatch(cls, tuple(read))

@@ -32,7 +32,7 @@ from .memory_order import filled, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, through_copy
 from .provenance import here
 from .scatter import copying_form, put_back
-from .stores import Chain, Pieces, Replaced, Store, agree
+from .stores import Chain, Pieces, Replaced, Store, agree, refuse_overlapping_piece
 
 aten = torch.ops.aten
 _UNSAFE = {aten.unsafe_split.Tensor: aten.split.Tensor, aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default}
@@ -168,6 +168,7 @@ class FunctionalLevel(Level):
     def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
         """Make ``new`` the value of the base of ``v``."""
         store = v._store
+        refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
         if v._unrecorded and recorded and (_has_gradient(old) or _has_gradient(new)):

@@ -69,7 +69,11 @@ def filled(func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[
 def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: that of
     ``x.t().bernoulli_()`` does. Later draws, views and strides of results depend on them. If ``old`` does not fill its memory, only the
-    order of the dimensions matters."""
+    order of the dimensions matters. A write also leaves what is conjugated or negated lazily."""
+    if new.is_conj() != old.is_conj():
+        new = torch.conj(torch.conj_physical(new)) if old.is_conj() else new.resolve_conj()
+    if new.is_neg() != old.is_neg():
+        new = torch._neg_view(torch.neg(new)) if old.is_neg() else new.resolve_neg()
     if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
         return new
     differ = any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1)

@@ -71,19 +71,21 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def private_copy(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides of ``t``, overlaps included.
+    """A copy with the strides of ``t``, overlaps included, and lazily conjugated or negated if ``t`` is.
 
-    Tracing must not change the caller's tensor, and strides decide whether a reshape is a view.
+    Tracing must not change the caller's tensor, strides decide whether a reshape is a view, and ops such as ``real`` take other views of
+    what is conjugated lazily.
     """
     t = t.detach()
     if isinstance(t, Value):
         t = constant_of(t)
     if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested:
         return t.clone()
-    t = t.resolve_conj().resolve_neg()
     fresh = factories.empty(0, dtype=t.dtype, device=t.device)
     storage: Any = t.untyped_storage()
-    return fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
+    fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
+    fresh = torch._neg_view(fresh) if t.is_neg() else fresh
+    return fresh.conj() if t.is_conj() else fresh
 
 
 def refuse_made_of_values(t: torch.Tensor) -> None:

@@ -69,9 +69,28 @@ def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[tor
     written = write(part)
     if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
         return copy
-    # a view of what was written, so that a graph shows that it comes after the write
-    after: torch.Tensor = aten.as_strided.default(written, copy.shape, copy.stride(), copy.storage_offset())
-    return after
+    return _seen_through(written, copy)
+
+
+def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+    """``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it comes after the write."""
+    shape, strides, offset = [*copy.shape], [*copy.stride()], copy.storage_offset()
+    after: torch.Tensor
+    if written.dtype is copy.dtype:
+        after = aten.as_strided.default(written, shape, strides, offset)
+    elif copy.dtype.is_complex and written.dtype is copy.dtype.to_real():
+        parts = aten.as_strided.default(written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset)
+        after = aten.view_as_complex.default(aten._neg_view.default(parts) if written.is_neg() else parts)
+    elif written.dtype.itemsize == copy.dtype.itemsize:
+        after = aten.as_strided.default(written, shape, strides, offset).view(copy.dtype)
+    else:
+        raise InplaceError(
+            f"a write to {written.dtype} in memory of {copy.dtype} that shows an element several times, as unfold and expand do. Write to "
+            f"a clone.{here()}"
+        )
+    if written.dtype is copy.dtype and written.is_neg() != copy.is_neg():
+        after = aten._neg_view.default(after)
+    return aten._conj.default(after) if after.is_conj() != copy.is_conj() else after
 
 
 def _viewed(t: torch.Tensor, func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], which: int | None) -> torch.Tensor:

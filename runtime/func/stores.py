@@ -13,6 +13,10 @@ from typing import Any, Protocol
 
 import torch
 
+from ..errors import InplaceError
+from .overlap import shows_twice
+from .provenance import here
+
 # For each view op: func, arguments after self, kwargs, output number.
 Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 
@@ -57,15 +61,17 @@ class Store:
 class Pieces:
     """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of ``store``.
 
-    Either some pieces have been written to since the numbers last agreed, or the whole has, never both.
+    Either some pieces have been written to since the numbers last agreed, or the whole has, never both. ``overlap``: whether a piece shows
+    an element of memory several times.
     """
 
-    __slots__ = ("chain", "memories", "seen", "store", "whole_seen")
+    __slots__ = ("chain", "memories", "overlap", "seen", "store", "whole_seen")
 
     def __init__(self, store: Store, chain: Chain, memories: Sequence[Memory]) -> None:
         self.store = store
         self.chain = chain
         self.memories = list(memories)
+        self.overlap = any(shows_twice(memory.value) for memory in self.memories)
         self.seen = [0] * len(self.memories)
         self.whole_seen = store.memory.generation
         for memory in self.memories:
@@ -76,6 +82,15 @@ class Pieces:
         """The views that lead from the base of the whole to piece ``i``."""
         func, rest, kwargs, _ = self.chain[-1]
         return (*self.chain[:-1], (func, rest, kwargs, i))
+
+
+def refuse_overlapping_piece(memory: Memory) -> None:
+    """Refuse a write to a piece that shows an element several times, of which the kernel writes each place in turn."""
+    if memory.part_of is not None and memory.part_of.overlap:
+        raise InplaceError(
+            "a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several times, as unfold does. Use "
+            f"split or chunk.{here()}"
+        )
 
 
 class Views(Protocol):

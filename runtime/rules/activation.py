@@ -158,7 +158,8 @@ def _elu_decomposed(
 ) -> torch.Tensor:
     """The backward of elu for the form with ``self``. The form with the result belongs to ``elu_``, which has the record of ``elu``."""
     assert not is_result
-    bent = (alpha * scale * input_scale) * torch.exp(self_or_result.clamp(max=0) * input_scale)
+    negative = torch.where(self_or_result >= 0, 0, self_or_result)  # not clamp: the second derivative of the kernel is zero at zero
+    bent = (alpha * scale * input_scale) * torch.exp(negative * input_scale)
     return grad_output * torch.where(self_or_result > 0, scale, bent)
 
 

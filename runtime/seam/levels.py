@@ -164,7 +164,8 @@ class Value(torch.Tensor):
 
     ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape unless the level has ``hidden``
     dimensions. ``_view``: for the result of a view op, how to follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often
-    its sizes or strides have changed in place. ``_geometry``: the arguments with which :func:`~.shells.shell` made it.
+    its sizes or strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that it had.
+    ``_geometry``: the arguments with which :func:`~.shells.shell` made it.
     ``_home``: a class attribute, the one level of all values of the class, which never closes.
     """
 
@@ -174,6 +175,7 @@ class Value(torch.Tensor):
     _inner: torch.Tensor
     _view: Any = None
     _reshaped: int = 0
+    _earlier: dict[int, tuple[Any, Any, Any]] | None = None
     _geometry: tuple[Any, ...] | None = None
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]

@@ -39,6 +39,8 @@ def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict
         with torch.inference_mode(False), torch.set_grad_enabled(recording):
             return change_geometry(view_op, target, args, kwargs)
     fresh = view_op(target, *args, **kwargs)
+    if target.layout is torch.strided:
+        target._earlier = {**(target._earlier or {}), target._reshaped: (target.shape, target.stride(), target.storage_offset())}
     refit(target, fresh)
     state = dict(fresh.__dict__)
     if target._view is None:

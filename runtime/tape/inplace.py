@@ -158,6 +158,7 @@ def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str,
 def follow_inner(v: Any) -> None:
     """Give ``v`` the sizes, strides and storage of its inner tensor, which have changed."""
     v._reshaped += 1
+    v._earlier = None  # of other memory
     refit(v, v._level.wrap(v._inner))
 
 

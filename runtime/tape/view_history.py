@@ -47,13 +47,17 @@ class View:
         self.creation = creation
 
     def path(self, v: Any) -> tuple[Any, ...]:
-        """The chain of ``v``. If the base has changed its geometry since, one ``as_strided`` step to the memory that ``v`` shows."""
+        """The chain of ``v``. If the base has changed its geometry since, one ``as_strided`` step to the memory that ``v`` shows, or to the
+        geometry from which the chain leads to ``v``."""
         base = self.base
         if self.reshaped == base._reshaped:
             return self.chain
-        if not _comparable(v, base):
+        if _comparable(v, base):
+            return ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),)
+        earlier = (base._earlier or {}).get(self.reshaped)
+        if earlier is None:
             self._lost()
-        return ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),)
+        return ((_as_strided, earlier, {}, None), *self.chain)
 
     def replay(self, t: Any) -> Any:
         """The same view of ``t``, a tensor of the base's shape. Example: its tangent, whose strides may differ."""
@@ -71,8 +75,8 @@ class View:
         """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by running the view ops again."""
         base = self.base
         follows = base.requires_grad
-        if not follows and v._edge is None:
-            return  # nothing to follow yet. If the base requires grad later, the generation is still old, and the view follows then
+        if not follows and (v._edge is None or isinstance(v._edge[0], Input)):
+            return  # nothing to follow yet: if the base requires grad later, the generation is still old. Or history begins at the view
         if self.creation:
             if not _grad_enabled():
                 return  # without grad mode nothing is recorded from the view
@@ -219,7 +223,7 @@ class CopySlices(Node):
     goes to the base's former history."""
 
     namespace = AccumulateGrad.namespace
-    __slots__ = ("chain", "geometry", "inner_node", "others", "self_edge")
+    __slots__ = ("chain", "geometry", "inner_node", "lazy", "others", "self_edge")
 
     def __init__(self, level: Level, of_base: Any, target: Any, node: Node, self_edge: int | None) -> None:
         base = target._view.base
@@ -231,6 +235,7 @@ class CopySlices(Node):
         # as_strided counts places from the start of the storage, so it needs the base's offset
         offset = base.storage_offset() if _as_strided in [step[0] for step in self.chain] else None
         self.geometry = (base.shape, base.stride(), offset)
+        self.lazy = (base.dtype.is_complex and base.is_conj(), base.is_neg())  # view ops differ for what is conjugated lazily
         self.inner_node = node
         self.self_edge = self_edge
 
@@ -246,6 +251,9 @@ class CopySlices(Node):
             base = g.new_empty_strided(shape, stride)
         else:
             base = torch.empty_like(g, memory_format=torch.contiguous_format)
+        conjugated, negated = self.lazy
+        base = base.conj() if conjugated else base
+        base = torch._neg_view(base) if negated else base
         base = base.copy_(g)
         part = replay(self.chain, base)
         inner_wanted = None

@@ -206,6 +206,11 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
     found = []
     for i, t in enumerate(tensors):
         if i not in known and isinstance(t, torch.Tensor) and not composed(t) and shows_twice(t):
+            if t.is_conj() or t.is_neg():
+                raise RuntimeError(
+                    f"the program writes to argument {i}, which shows an element of its memory several times, as unfold does, and is "
+                    "conjugated or negated lazily. Pass what it is a view of, or its clone."
+                )
             start, end = _span(t)
             size = t.element_size()
             found.append(Group((i,), False, start // size, (end - start) // size, (place_of(t),)))

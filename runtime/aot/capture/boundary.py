@@ -69,8 +69,9 @@ class Input:
 
     ``differentiated``: its gradient is among the graph's results. ``written``: its new value is. ``tangent``: the number of the new value's
     cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
-    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order. ``replaced``: how the
-    tensor is made whose memory it has after the call, by ``set_``. ``overwritten``: writes to other arguments change its elements.
+    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order.
+    ``reshaped_unseen``: whether one of them is made under ``no_grad``. ``replaced``: how the tensor is made whose memory it has after the
+    call, by ``set_``. ``overwritten``: writes to other arguments change its elements.
     ``hooks``: what the program has registered for its gradient. ``begins``: the program has called ``requires_grad_()`` of it, and so its
     gradient is wanted.
     """
@@ -80,6 +81,7 @@ class Input:
     tangent: int | None = None
     counted: int = 0
     reshaped: tuple[ViewStep, ...] = ()
+    reshaped_unseen: bool = False
     replaced: Output | None = None
     overwritten: bool = False
     hooks: tuple[Callable[[Any], Any], ...] = ()
@@ -100,10 +102,17 @@ class Input:
 
     def reshape(self, target: Any) -> None:
         """Carry out the changes of geometry on the caller's tensor."""
-        for step in self.reshaped:
-            func = step.in_place()
-            assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
-            func(target, *step.rest, **step.kwargs)
+        recording = torch.is_grad_enabled()
+        if self.reshaped_unseen and recording and target.requires_grad and target.is_leaf and not self.keeps_geometry(target):
+            raise RuntimeError(
+                "the program changes sizes or strides of an argument in place under no_grad, and the argument is a leaf. Its gradient "
+                "would have those from before. Do that before the call, or let the program use the op that returns a view."
+            )
+        with torch.set_grad_enabled(recording and not self.reshaped_unseen):
+            for step in self.reshaped:
+                func = step.in_place()
+                assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
+                func(target, *step.rest, **step.kwargs)
 
     def keeps_geometry(self, x: Any) -> bool:
         """Whether argument ``x`` has the same sizes and strides after all changes of its geometry: ``unsqueeze_`` and ``squeeze_``, say."""

@@ -6,16 +6,18 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_node import FunctionNode
 from ...func.functionalize import FunctionalValue
+from ...func.provenance import here
 from ...func.trace import Trace
-from ...rules.ops import INPLACE, op_of
+from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
-from ...tape.nodes import Node
+from ...tape.nodes import Input, Node
 from ...tape.saved import HOOKS
 from ...tape.values import edge_of
 from ..control_flow.branches import ControlFlow
@@ -35,7 +37,7 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "packed", "trace", "turned", "unseen")
+    __slots__ = ("derivatives", "packed", "reshaped", "trace", "turned", "unseen")
     runs_ctx_forward = packs = releases_written = True
 
     def __init__(self, trace: Trace) -> None:
@@ -44,6 +46,7 @@ class JointLevel(GradLevel):
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
         self.packed = False  # whether hooks of the program have packed what is saved: a derivative sees a constant in its place
         self.turned: set[Node] = set()  # made by a change of geometry under no_grad, which no call records
+        self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
         self.unseen: set[fx.Node] = set()  # calls that change the elements of a tensor with a history, and not its history
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
@@ -63,13 +66,26 @@ class JointLevel(GradLevel):
     def written_by_function(self, v: Any) -> None:
         written = v._inner
         if isinstance(written, FunctionalValue):
-            for value in (written._level.present(written._store), written._level.read(written)):
+            with _disable_current_modes():  # what is read is a value of an outer level
+                values = written._level.present(written._store), written._level.read(written)
+            for value in values:
                 node = getattr(value, "_node", None)
                 if node is not None:
                     self.derivatives[node] = OWN
 
+    def refuse_view_of_leaf(self, v: Any) -> None:
+        """Refuse a view whose base has become a leaf since it was taken. It requires grad, and its gradient is discarded."""
+        view = v._view if isinstance(v, Value) and v._level is self else None
+        if view is not None and v._edge is None and v.dtype in DIFFERENTIABLE and isinstance((view.base._edge or (None,))[0], Input):
+            raise RuntimeError(
+                "the program takes a view of a tensor, calls requires_grad_() on the tensor, and uses the view. Take the view after that."
+                f"{here()}"
+            )
+
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled():
+            for a in args:
+                self.refuse_view_of_leaf(a)
             return super().call(func, args, kwargs)
         op = op_of(func)
         unseen = op.kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
@@ -84,6 +100,7 @@ class JointLevel(GradLevel):
         if unseen and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
             self.turned.add(edge[0])
+            self.reshaped.append(result)
         return result
 
     def input(self, outer: torch.Tensor) -> Any:

@@ -206,6 +206,7 @@ class Primals:
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
+        unseen = any(t is v for t in self.tape.reshaped)
         group = self._group(i)
         begins = self.is_leaf(v)
         if begins and group is not None:
@@ -217,7 +218,7 @@ class Primals:
             flag, self.flags[i], self.edges[i] = True, True, edge_of(v)
         if group is not None and not group.histories:  # its base is written, not this view of it
             self._hooks_of(i)
-            return Input(flag, reshaped=reshaped, overwritten=found._store.memory.generation > 0)
+            return Input(flag, reshaped=reshaped, reshaped_unseen=unseen, overwritten=found._store.memory.generation > 0)
         if i in self.bases_apart:  # the views are written
             return Input(flag, overwritten=True)
         edge = self.edge(v)
@@ -226,7 +227,7 @@ class Primals:
         hooks = self._hooks_of(i)
         store = found._store
         if not store.memory.generation:
-            return Input(flag, reshaped=reshaped, hooks=hooks, begins=begins)
+            return Input(flag, reshaped=reshaped, reshaped_unseen=unseen, hooks=hooks, begins=begins)
         layout, new = self.layouts[i], layout_of(self.read(v))
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}")
@@ -240,7 +241,8 @@ class Primals:
                 f"the program writes to argument {i} what requires grad. It shares memory with an argument that does, and is a view of the "
                 "same tensor as a third one. Pass one tensor and take views inside."
             )
-        return Input(flag, True, add(v, edge if seen else None), store.counter[0], reshaped, hooks=hooks, begins=begins)
+        tangent = add(v, edge if seen else None)
+        return Input(flag, True, tangent, store.counter[0], reshaped, unseen, hooks=hooks, begins=begins)
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
         """The hooks that the program has registered on primal ``i``. They leave the tape of the trace: a call registers them on the

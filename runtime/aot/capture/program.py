@@ -124,6 +124,8 @@ class Program:
             roots.append((edge, self._tangent(traced)))
             return len(roots) - 1
 
+        for o in outs:
+            primals.tape.refuse_view_of_leaf(o)
         inputs = tuple(primals.record(i, add) for i in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
         inputs = tuple(dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import runtime
 from runtime import func
 
 from .agreement import check
@@ -37,3 +38,14 @@ def test_second_and_third_derivatives_are_the_slopes_of_those_below(f: Callable[
         pushed = func.jvp(order, (x,), (torch.ones_like(x),))[1]
         torch.testing.assert_close(pushed, slope, rtol=1e-6, atol=1e-8)
         order = derivative
+
+
+@pytest.mark.parametrize("f", [F.elu, F.elu_, F.celu, F.celu_, F.selu, F.selu_, lambda x: F.elu(x, 2.0)])
+def test_at_the_kink_of_elu_the_derivatives_are_those_of_torch(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def derivatives(leaf: torch.Tensor, grad: Callable[..., tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
+        (g,) = grad(f(leaf * 1).sum(), leaf, create_graph=True)
+        return [runtime.unwrap(t.detach()) for t in (g, *grad(g.sin().sum() + leaf.sum(), leaf))]
+
+    x = torch.tensor([-1.0, 0.0, -0.0, 1.0])
+    found = derivatives(runtime.wrap(x.clone(), requires_grad=True), runtime.autograd.grad)
+    torch.testing.assert_close(found, derivatives(x.clone().requires_grad_(), torch.autograd.grad))

@@ -84,3 +84,38 @@ def test_a_function_that_writes_without_grad_mode_returns_what_it_does_in_torch(
     expected = seen(torch.ones(2, 3, requires_grad=True), lambda f: f)
     for wrapped in (lambda f: f, compiled):
         assert seen(runtime.wrap(torch.ones(2, 3), requires_grad=True), wrapped) == expected
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_function_that_writes_to_shared_memory_leaves_no_value_of_the_trace(requires_grad: bool, mode: Any) -> None:
+    def f(x: Any, y: Any) -> Any:
+        v = tripled(x)
+        return torch.full_like(v, 2), v * y, v
+
+    x = runtime.wrap(torch.ones(2, 3), requires_grad=requires_grad) * 1
+    part = x[::2]
+    with mode():
+        found = compiled(f)(x, part)
+    assert [runtime.unwrap(t).tolist() for t in found] == [[[2.0] * 3] * 2, [[9.0] * 3] * 2, [[3.0] * 3] * 2]
+    assert all(type(runtime.unwrap(t)) is torch.Tensor for t in found)
+
+
+def test_geometry_changes_in_place_without_grad_mode() -> None:
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            x.t_()
+        return x * 2
+
+    def seen(leaf: Any, start: Callable[[Any], Any], f: Any, grad: Any) -> Any:
+        x = start(leaf)
+        y = f(x)
+        return x.shape, y.shape, runtime.unwrap(grad(y.sin().sum(), leaf)[0])
+
+    row = torch.tensor([0.5, 1.5])
+    expected = seen(row.clone().requires_grad_(), lambda t: t, f, torch.autograd.grad)  # t_() of a row leaves it as it is
+    assert str(seen(runtime.wrap(row.clone(), requires_grad=True), lambda t: t, compiled(f), runtime.autograd.grad)) == str(expected)
+    with pytest.raises(RuntimeError, match=r"the argument is a leaf\. Its gradient would have those from before"):
+        compiled(f)(runtime.wrap(torch.ones(2, 3), requires_grad=True))
+    found = seen(runtime.wrap(torch.ones(2, 3), requires_grad=True), lambda t: t * 1, compiled(f), runtime.autograd.grad)
+    assert found[:2] == ((3, 2), (3, 2)) and found[2].shape == (2, 3)

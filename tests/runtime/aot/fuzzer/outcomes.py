@@ -30,6 +30,7 @@ REFUSALS = {
     "out= of another shape": r"out= has shape",
     "write to an expanded tensor": r"more than one element of the writ|part of an expanded argument",
     "hook on an argument": r"registers a hook on an argument",
+    "geometry of a leaf under no_grad": r"in place under no_grad, and the argument is a leaf",
     "hook under no_grad": r"cannot register a hook on a tensor that doesn't require gradient",
     "requires_grad_()": r"requires_grad_\(\)",
     "write through as_strided": r"write through as_strided of a tensor",

@@ -1,0 +1,37 @@
+"""Programs that call ``requires_grad_()`` of what they compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+
+from .boundary_helpers import compiled
+
+
+@pytest.mark.parametrize("use", [lambda w: w, lambda w: w * 2, lambda w: (w, w)])
+def test_a_view_from_before_requires_grad_is_refused(use: Any) -> None:
+    def f(x: Any) -> Any:
+        v = x.sin()
+        w = v.view(-1)
+        v.requires_grad_()  # w requires grad now
+        return use(w), v
+
+    with pytest.raises(RuntimeError, match=r"takes a view of a tensor, calls requires_grad_\(\) on the tensor, and uses the view"):
+        compiled(f)(torch.ones(2, 2))
+
+
+def test_a_written_view_of_an_argument_becomes_a_leaf() -> None:
+    def f(x: Any) -> Any:
+        v = x.squeeze(0)
+        v.clamp_(0, 1)
+        return v.requires_grad_()
+
+    x = runtime.tensor([[2.0, 0.5]])
+    v = compiled(f)(x)
+    assert v.requires_grad and v.is_leaf and not x.requires_grad and x.tolist() == [[1.0, 0.5]]
+    v.square().sum().backward()
+    assert v.grad.tolist() == [2.0, 1.0]
