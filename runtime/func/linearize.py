@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import fx
 from torch.utils import _pytree as pytree
 
 from ..seam.levels import Value
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved
+from .graph_module import GraphModule
 from .jvp import own_memory
 from .pushforward import DualLevel, tangent_of
 
@@ -91,7 +91,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
     saved_constants = trace.take_constants()
     if not copying and any(isinstance(saved, Saved) and saved.tensor._version != saved.version for saved in saved_constants):
         raise _Overwritten
-    linear_part = fx.GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
+    linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
         found = iter(linear_part(*tangents, *map(_constant, saved_constants)))

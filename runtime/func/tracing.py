@@ -15,6 +15,7 @@ from ..seam.levels import Value
 from . import composite_kernels as composite_kernels
 from . import provenance
 from . import python_kernels as python_kernels
+from .graph_module import GraphModule
 from .provenance import Provenance, line_in
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace import Trace
@@ -85,8 +86,10 @@ def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) ->
     return outs
 
 
-def module_of(graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Traced") -> fx.GraphModule:
-    """A graph with its constants as a module. Unused calls without effect are left out."""
+def module_of(
+    graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Traced", kind: type[fx.GraphModule] = GraphModule
+) -> fx.GraphModule:
+    """A graph with its constants as a module, of the class ``kind``. Unused calls without effect are left out."""
     root = torch.nn.Module()
     for key, value in attributes.items():
         if isinstance(value, torch.nn.Parameter):
@@ -99,7 +102,7 @@ def module_of(graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Trace
             root.__dict__[key] = value
     graph.eliminate_dead_code(has_effect)
     graph.lint()
-    return fx.GraphModule(root, graph, name)
+    return kind(root, graph, name)
 
 
 def has_effect(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...func.graph_module import LateGraphModule
 from ...func.random_states import seeded
 from ...func.symbols import Abstraction
 from ...func.tracing import has_effect
@@ -325,7 +326,8 @@ class Recipe:
         if unknown and abstraction is None:
             abstraction = Abstraction(dynamic=self.dynamic)
         options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
-        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), tracked=tracked, **options)
+        options |= {"tracked": tracked, "kind": LateGraphModule}
+        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         graph = joint.module.graph

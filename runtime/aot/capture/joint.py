@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...func.graph_module import GraphModule
 from ...func.symbols import Abstraction
 from ...func.trace import Trace
 from ...func.tracing import module_of, trace_flat
@@ -78,6 +79,7 @@ def joint_graph(
     loss: int | None = None,
     unknown: Sequence[int] = (),
     tracked: bool = False,
+    kind: type[fx.GraphModule] = GraphModule,
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
@@ -87,6 +89,7 @@ def joint_graph(
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
     numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees under ``no_grad``, too, what requires grad.
+    ``kind``: the class of the module.
     """
     for t in inputs:
         refuse_opaque(t)
@@ -119,6 +122,6 @@ def joint_graph(
             unknown=numbers(layouts, unknown),
         )
     (program,) = programs
-    module = module_of(graph, attributes, "Joint")
+    module = module_of(graph, attributes, "Joint", kind)
     closed_over = tuple(program.primals.outside)
     return Joint(module, program.boundary, program.out_spec, level.abstraction, closed_over, tuple(groups), program.layouts)

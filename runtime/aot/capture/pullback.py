@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_module import GraphModule
 from ...rules.ops import DIFFERENTIABLE, op_of
 from ..control_flow.registered import transformable
 from .boundary import Boundary
@@ -54,7 +55,7 @@ class Pullback:
                 if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
                     env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
-        return transformable(fx.GraphModule(joint, graph, "Pullback"))
+        return transformable(GraphModule(joint, graph, "Pullback"))
 
 
 def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None]) -> Pullback:

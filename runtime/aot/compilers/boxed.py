@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import fx
 
+from ...func.graph_module import complete
 from .replay import as_python
 
 Boxed = Callable[[list[Any]], Any]
@@ -47,7 +48,10 @@ def as_boxed(f: Callable[..., Any]) -> Boxed:
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
     """The compiler that runs the graph as it is, one call after the other."""
-    return as_python(module) or make_boxed_func(module.forward)
+    run = as_python(module)
+    if run is None:
+        complete(module)
+    return run or make_boxed_func(module.forward)
 
 
 def examples(module: fx.GraphModule) -> list[Any]:

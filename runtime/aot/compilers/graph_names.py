@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import fx
 
+from ...func.graph_module import complete
 from ...seam.ambient import Ambient
-from .boxed import Compiler
+from .boxed import Compiler, nop
 
 _programs = itertools.count()
 
@@ -55,6 +56,8 @@ def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) 
         @wraps(compiler)
         def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
             before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
+            if compiler is not nop:  # which makes code of its own
+                complete(module)
             try:
                 return compiler(module, examples)
             finally:

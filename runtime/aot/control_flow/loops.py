@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
+from ...func.graph_module import GraphModule
 from ...func.jvp import jvp
 from ...func.provenance import here, line_of
 from ...func.trace import Trace
@@ -288,7 +289,7 @@ def _as_tuple(condition: Branch) -> Branch:
     """The condition as a branch with one result in a tuple."""
     graph = fx.Graph()
     graph.output((graph.graph_copy(condition.module.graph, {}),))
-    return Branch(fx.GraphModule(condition.module, graph))
+    return Branch(GraphModule(condition.module, graph))
 
 
 def _varying(condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool) -> tuple[list[bool], bool]:

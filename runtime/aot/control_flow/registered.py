@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from ...func.draws import DrawPerElement
 from ...func.functionalize import FunctionalLevel
+from ...func.graph_module import GraphModule
 from ...func.pre_dispatch import PreDispatchMode
 from ...func.provenance import here
 from ...func.trace import Trace
@@ -120,7 +121,7 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
     graph.output(graph.graph_copy(module.graph, {}))
     for n in graph.nodes:
         n.target = OURS.get(n.target, n.target)
-    return fx.GraphModule(module, graph)
+    return GraphModule(module, graph)
 
 
 def run(branch: Branch, args: Sequence[Any]) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from ...func.graph_module import LateGraphModule
 from ...func.regions import region_of
 from ...func.tracing import has_effect
 from ..capture.tangents import primals_and_tangents
@@ -130,7 +131,7 @@ class Parts:
             env[n] = graph.node_copy(n, lambda x: env[x])
             env[n].meta = _described(n)
         graph.output([env[o] if isinstance(o, fx.Node) else o for o in outputs])
-        return fx.GraphModule(self.module, graph, name)
+        return LateGraphModule(self.module, graph, name)
 
 
 def _complete(n: fx.Node) -> None:

@@ -1,0 +1,53 @@
+"""Modules of graphs that leave nothing behind.
+
+``torch.fx`` keeps the text of all code that it has generated, for tracebacks, and keeps it when the module is gone. Here the text is
+freed with the code. A traceback holds the code, so it shows the generated line for as long as anybody can look at it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from typing import Any
+
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.graph_module import _loader
+
+_GENERATED = "<eval_with_key>"  # how the names begin that torch gives to generated code; another name may belong to several modules
+
+
+class GraphModule(fx.GraphModule):
+    """A module of a graph, whose source text is freed with its code."""
+
+    def recompile(self) -> Any:
+        made = super().recompile()
+        _free_with_code(self)
+        return made
+
+
+class LateGraphModule(_LazyGraphModule):
+    """The same, with code that is generated when somebody asks for it or calls the module. Of most graphs of a compiled program nobody
+    does, as a compiler works on the graph."""
+
+    def _real_recompile(self) -> Any:
+        made = super()._real_recompile()
+        _free_with_code(self)
+        return made
+
+
+def complete(module: fx.GraphModule) -> None:
+    """Generate the code of ``module``, if that has not been done."""
+    if isinstance(module, LateGraphModule):
+        module.real_recompile()
+
+
+def _free_with_code(module: fx.GraphModule) -> None:
+    code = type(module).forward.__code__
+    if code.co_filename.startswith(_GENERATED):
+        weakref.finalize(code, _forget, code.co_filename).atexit = False
+
+
+def _forget(name: str) -> None:
+    _loader.eval_cache.pop(name, None)
+    linecache.cache.pop(name, None)
