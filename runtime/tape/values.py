@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Level, Value
 from . import hooks
 from .node_protocol import Hooks
@@ -69,7 +70,13 @@ class GradValue(Value):
 
     @property
     def requires_grad(self) -> bool:
-        return edge_of(self) is not None
+        if edge_of(self) is not None:
+            return True
+        view = self._view  # one that was taken without grad mode: as in torch it has no history, and says what its base says
+        if view is None or self.dtype not in DIFFERENTIABLE:
+            return False
+        level: Any = self._level
+        return level.shows_base and edge_of(view.base) is not None
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:

@@ -19,6 +19,7 @@ from ...tape.values import edge_of
 from ..capture.subclasses import Layout, flattened, layout_of
 
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled  # by one look-up each
+_inference = torch.is_inference_mode_enabled
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
 _LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
@@ -28,6 +29,7 @@ Target = Edge | Tensor
 """Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no ``AccumulateGrad`` node yet."""
 Kind = tuple[object, ...]
 """Hashable. What a graph depends on of one argument. First of all: whether its gradient is wanted."""
+Flags = tuple[tuple[int, bool], ...]
 
 
 def flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequence[object], pytree.TreeSpec | None]:
@@ -54,13 +56,14 @@ class Call:
     """The arguments of one call of a compiled program.
 
     ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``targets``: for
-    each leaf whose gradient is wanted, where that goes, if it does. ``kinds``: the kind of each leaf.
+    each leaf whose gradient is wanted, where that goes, if it does. ``kinds``: the kind of each leaf. ``flags``: see :func:`flags_of`.
     """
 
     leaves: list[Any]
     plain: list[Any]
     targets: list[Target | None]
     kinds: list[Kind]
+    flags: Flags = ()
 
     @property
     def wanted(self) -> list[bool]:
@@ -101,6 +104,15 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
         else:
             kinds.append(_fixed_kind(x, target is not None))
     return Call(leaves, plain, targets, kinds)
+
+
+def flags_of(given: Sequence[object]) -> Flags:
+    """Without grad mode: which leaves require grad and have no part in a history of the program, and whether each is a leaf for autograd.
+    These are all in inference mode, and else what torch's own autograd has recorded."""
+    tensors = [(i, x) for i, x in enumerate(given) if isinstance(x, _Tensor) and x.requires_grad]
+    if not _inference():
+        tensors = [(i, x) for i, x in tensors if type(x) not in VALUES and x.grad_fn is not None]
+    return tuple([(i, x.is_leaf) for i, x in tensors])
 
 
 def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:

@@ -30,13 +30,14 @@ from ..capture.aliasing import Group, memory_of, overlapping, place_of, sharing
 from ..capture.boundary import write
 from ..capture.closed_over import Place, modules_of, places_of
 from ..capture.joint import Joint, joint_graph
+from ..capture.shown import with_flags
 from ..capture.subclasses import flattened, refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
 from ..partition.simplify import without_round_trips
-from .arguments import Call, Kind, Target, enter, flatten, of_leaves
+from .arguments import Call, Kind, Target, enter, flags_of, flatten, of_leaves
 from .backward import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
 from .numbers import Numbers, Pinned, refuse_pinned
@@ -319,7 +320,7 @@ class Recipe:
         unknown: frozenset[int],
         groups: Sequence[Group] = (),
     ) -> Joint:
-        f, n = of_leaves(self.fn, spec), len(call.plain)
+        f, n = with_flags(of_leaves(self.fn, spec), call.flags), len(call.plain)
         based = with_bases(call, groups)
         assert based is not None, "the groups are those of this call"
         given, bases = based.plain[:n], based.plain[n:]
@@ -452,7 +453,8 @@ def _function_of(recipe: Recipe) -> Callable[..., Any]:
         recording, autocast = _grad_enabled(), autocast_enabled()
         if SCOPE.levels or _dispatch_modes():
             return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
-        around = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None)
+        flags = () if recording else flags_of(given)
+        around = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None, flags)
         for take, known in programs.recent.get(around, ()):
             call = take(given)
             if call is not None:
@@ -462,6 +464,7 @@ def _function_of(recipe: Recipe) -> Callable[..., Any]:
             entered = enter(given, recording or not _inference(), dynamic)
             if entered is None:
                 return fn(*args, **kwargs)
+            entered.flags = flags
             program, call = programs.find(around, spec, given, entered)
         if not autocast:
             return program(call)

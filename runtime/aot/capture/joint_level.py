@@ -38,7 +38,7 @@ class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
     __slots__ = ("derivatives", "packed", "reshaped", "trace", "turned", "unseen")
-    runs_ctx_forward = packs = releases_written = True
+    runs_ctx_forward = packs = releases_written = shows_base = True
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()

@@ -135,7 +135,7 @@ class Primals:
         """A value for ``t``, which the program has made of tensors that it computes. It has no history, as a leaf in eager mode."""
         kind = type(t).__name__
         parts = [part if isinstance(part, Value) and part._level.number else self.from_outside(part) for part in flattened(t)]
-        if any(part.requires_grad for part in parts):
+        if self.recording and any(part.requires_grad for part in parts):
             raise RuntimeError(
                 f"the program makes a {kind} of tensors that require grad, and the derivative ends there. Make it outside of the compiled "
                 f"function and pass it as an argument, make it of their detach(), or return the tensors and make it of them.{here()}"

@@ -1,14 +1,20 @@
-"""What a program sees of a tensor that consists of others: for ``isinstance`` an instance of its class.
+"""What a program sees of a tensor, beside what its calls do.
+
+For ``isinstance`` a tensor that consists of others is an instance of its class.
 
     def f(x):
         return x * 2 if isinstance(x, TwoTensor) else x * 3    # the first, in a graph as in eager mode
 
 A trace has a value in place of ``x``. ``isinstance`` also asks an object for its ``__class__``, and the value answers with the class of
 the tensor that it stands for. That holds for arguments, for what is closed over and for results of calls. ``type(x)`` is the value's class.
+
+In inference mode no value has a history. An argument that requires grad says so none the less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,3 +75,33 @@ def shown(v: Any, inner: Any) -> Any:
     if type(inner) is ShownFunctionalValue:
         _set_class(v, ShownGradValue)
     return v
+
+
+class _Flagged:
+    """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``: what the caller's tensor says."""
+
+    _is_leaf: bool
+    is_leaf = property(lambda self: self._is_leaf)
+    requires_grad = property(lambda self: True, lambda self, flag: self.requires_grad_(flag))
+
+
+@cache
+def _flagged(kind: Any) -> Any:
+    return type(f"Flagged{kind.__name__}", (_Flagged, kind), {})
+
+
+def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
+    """``f`` of values. ``flags``: which of them say that they require grad, and whether each is a leaf."""
+    if not flags:
+        return f
+
+    def flat(*leaves: Any) -> Any:
+        for i, is_leaf in flags:
+            v: Any = leaves[i]
+            kind: Any = type(v)
+            if not isinstance(v, _Flagged):  # one tensor may be given twice
+                _set_class(v, _flagged(kind))
+            v._is_leaf = is_leaf
+        return f(*leaves)
+
+    return flat

@@ -1,4 +1,4 @@
-"""A program that asks for the class of a tensor takes the branch that it takes in eager mode."""
+"""A program that asks for the class or the flags of a tensor takes the branch that it takes in eager mode."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
+import runtime
 from runtime.aot import aot_function, nop
 from tests.runtime.aot.subclass_helpers import Scaled, as_in_torch, nested, two
 
@@ -75,3 +76,85 @@ def test_attributes_that_the_class_does_not_have_are_absent() -> None:
 
     found = aot_function(program, nop)(TwoTensor(torch.ones(2), torch.ones(2)))
     assert found.a.tolist() == [3.0, 3.0]
+
+
+def by_flags(x: Any) -> Any:
+    return x * 2 if x.requires_grad else x * 3
+
+
+def by_leaf(x: Any) -> Any:
+    return x * 2 if x.is_leaf else x * 3
+
+
+ARGUMENTS = {
+    "leaf": lambda: torch.ones(2, requires_grad=True),
+    "result": lambda: torch.ones(2, requires_grad=True) * 1,
+    "view": lambda: torch.ones(2, requires_grad=True)[:],
+    "parameter": lambda: torch.nn.Parameter(torch.ones(2)),
+    "session's leaf": lambda: runtime.tensor([1.0, 1.0], requires_grad=True),
+    "session's result": lambda: runtime.tensor([1.0, 1.0], requires_grad=True) * 1,
+    "plain": lambda: torch.ones(2),
+    "subclass": lambda: TwoTensor(torch.ones(2), torch.ones(2)).requires_grad_(),
+}
+
+
+def outcome(f: Any, x: Any) -> Any:
+    y = runtime.unwrap(f(x))
+    return (y.a if isinstance(y, TwoTensor) else y).tolist()
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("first", ARGUMENTS)
+@pytest.mark.parametrize("second", ["plain", "leaf", "result"])
+def test_without_grad_mode_an_argument_shows_whether_it_requires_grad(mode: Any, first: str, second: str) -> None:
+    compiled = aot_function(by_flags, nop)
+    for name in (first, second, first):
+        x = ARGUMENTS[name]()  # type: ignore[no-untyped-call]
+        with mode():
+            assert outcome(compiled, x) == outcome(by_flags, x)
+
+
+@pytest.mark.parametrize("kind", [k for k in ARGUMENTS if k != "subclass"])
+def test_in_inference_mode_an_argument_shows_whether_it_is_a_leaf(kind: str) -> None:
+    compiled = aot_function(by_leaf, nop)
+    for name in (kind, "leaf", "result"):
+        x = ARGUMENTS[name]()  # type: ignore[no-untyped-call]
+        with torch.inference_mode():
+            assert outcome(compiled, x) == outcome(by_leaf, x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: by_flags(x.view(-1)),
+        lambda x: by_flags(x[:1]),
+        lambda x: by_flags(x.detach().view(-1)),
+        lambda x: by_flags(x.view(-1).view(2, 1)),
+    ],
+)
+@pytest.mark.parametrize("recording", [False, True])
+def test_a_view_that_is_taken_without_grad_mode_shows_what_its_base_shows(program: Any, recording: bool) -> None:
+    def inside(x: Any) -> Any:
+        with torch.no_grad():
+            return program(x)
+
+    x = torch.ones(2, requires_grad=True)
+    with torch.set_grad_enabled(recording):
+        assert aot_function(inside, nop)(x).equal(inside(x))
+
+
+def test_without_grad_mode_a_product_with_a_transposed_weight_is_eagers() -> None:
+    x, w = torch.randn(5, 7, 257).transpose(0, 1), torch.randn(1, 257, requires_grad=True)
+    with torch.no_grad():
+        assert aot_function(lambda x, w: x @ w.t(), nop)(x, w).equal(x @ w.t())
+        assert aot_function(lambda x: torch.nn.functional.linear(x, w), nop)(x).equal(torch.nn.functional.linear(x, w))
+
+
+def test_one_tensor_that_is_given_twice_shows_its_flag() -> None:
+    def program(x: Any, y: Any) -> Any:
+        x.add_(1)
+        return y * 2 if x.requires_grad and y.requires_grad else y * 3
+
+    x = torch.ones(2, requires_grad=True) * 1
+    with torch.no_grad():
+        assert aot_function(program, nop)(x, x).tolist() == [4.0, 4.0]
