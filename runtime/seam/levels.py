@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -41,6 +41,7 @@ class Level:
     values: type[Value]
     hidden = 0  # how many leading dimensions of its inner tensor a value does not show
     keeps_history = False  # whether a value has a history besides its inner tensor
+    follows_bases = False  # whether a view that was taken without grad mode requires grad if its base does, as a tensor of torch's
     leaves_classes = False  # whether a call with a tensor of a user's class that handles its own calls is left to that class
     packs = False  # whether pack hooks see the tensors that this level saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
@@ -121,6 +122,10 @@ class Level:
     def is_constant(self, v: Value) -> bool:
         """Whether ``v``, a value of this level, may be replaced by its inner tensor: the level keeps histories, and ``v`` has none."""
         return False
+
+    def packing(self) -> AbstractContextManager[None]:
+        """What surrounds a hook that packs or unpacks a tensor that this level saves."""
+        return nullcontext()
 
     def acting(self) -> Any:
         """The object that handles calls with values of this level now: the level, or one that stands in for it."""
@@ -327,10 +332,11 @@ _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as th
 
 
 def _is_fresh(func: torch._ops.OpOverload) -> bool:
-    """Whether the results of an overload have memory of their own: none is an argument or a view of one."""
+    """Whether the results of an overload have memory of their own: none is an argument or a view of one. A literal is nobody's argument."""
     known = _fresh.get(id(func))
     if known is None:
-        known = _fresh[id(func)] = not any(r.alias_info is not None for r in func._schema.returns)
+        aliases = any(r.alias_info is not None for r in func._schema.returns)
+        known = _fresh[id(func)] = not aliases or func is torch.ops.aten.lift_fresh.default
     return known
 
 

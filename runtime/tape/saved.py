@@ -132,7 +132,8 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
     if type(s) is Saved:
         return s.check(edge)
     assert type(s) is Packed
-    t = s.unpack(s.payload)
+    with level.packing():
+        t = s.unpack(s.payload)
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}")
     return level.lowered(t)  # type: ignore[no-any-return]
@@ -154,7 +155,7 @@ def present(level: Level, t: torch.Tensor, edge: History | None) -> Any:
 
 def pack(level: Level, t: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack) -> Packed:
     version = t._version
-    with torch.no_grad():
+    with torch.no_grad(), level.packing():
         payload = hook(present(level, t, edge))
     if t._version != version:
         raise RuntimeError(

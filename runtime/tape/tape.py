@@ -30,7 +30,6 @@ class Tape(Level):
     # whether a custom Function without grad mode returns a detached alias of what it has written to, if that requires grad, as torch does
     releases_written = False
     runs_ctx_forward = False  # whether a custom Function may be written in the old style, ``forward(ctx, …)``
-    shows_base = False  # whether a view without history says that it requires grad if its base does
     restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
 
     def __init__(self) -> None:

@@ -65,18 +65,14 @@ class GradValue(Value):
     _lifted_by: int  # see ``runtime.tape.lift``
 
     def _follows_base(self) -> bool:
-        """Whether this is a view without history that requires grad because its base does."""
-        return False
+        """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the
+        base required grad. As in torch it is a leaf, and its gradient is discarded."""
+        view = self._view
+        return self._level.follows_bases and view is not None and self.dtype in DIFFERENTIABLE and edge_of(view.base) is not None
 
     @property
     def requires_grad(self) -> bool:
-        if edge_of(self) is not None:
-            return True
-        view = self._view  # one that was taken without grad mode: as in torch it has no history, and says what its base says
-        if view is None or self.dtype not in DIFFERENTIABLE:
-            return False
-        level: Any = self._level
-        return level.shows_base and edge_of(view.base) is not None
+        return edge_of(self) is not None or self._follows_base()
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:

@@ -34,7 +34,8 @@ Compile = Callable[[fx.GraphModule], Callable[..., Any]]
 class Backward:
     """The backward of one program. It is compiled when it first runs.
 
-    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them after what the forward graph saves.
+    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them after what the forward graph saves. That
+    are ``n_saved`` values for the backward graph, and ``n_kept`` with random numbers that only a second derivative needs.
     ``exposed``: which of what is stored the caller can write to. ``watch``: the tensors with parts that are stored. ``at_risk``: which of
     what is stored the program itself may write over. ``devices`` and ``metas``: of the cotangents.
     """
@@ -55,12 +56,14 @@ class Backward:
         of_node = {placeholders[j]: i for i, j in joint.whole_primals()}
         self.saved_primals = {of_node[n]: i for i, n in enumerate(saved) if n in of_node}
         self.n_saved = len(saved)
-        self.saved_nodes = saved
-        self.pullback = pullback_of(joint.module, joint.boundary, saved)
+        self.pullback = pullback_of(joint.module, joint.boundary, saved, keep_primals)
+        self.saved_nodes = [*saved, *self.pullback.drawn]
+        self.n_kept = len(self.saved_nodes)
         if not keep_primals and not self.pullback.refused and not self.saved_primals.keys() >= set(self.pullback.primals):
             self.pullback = Pullback(refused="it was compiled with keep_primals=False")
         self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
-        kept = range(self.n_saved, self.n_saved + len(self.reread))
+        _give(forward, self.pullback.drawn)
+        kept = range(self.n_kept, self.n_kept + len(self.reread))
         exposed = within_reach(forward.graph, joint.n_forward)
         self.first_exposed = exposed  # of what the first derivative needs
         written = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.overwritten]
@@ -118,6 +121,17 @@ def _in_joint(joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int) ->
         same = by_name.get(n.name)
         found.append(same if same is not None and same.op == n.op and (n.op == "placeholder" or same.target is n.target) else None)
     return found
+
+
+def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
+    """Let ``forward`` give the values of ``nodes`` of the joint graph as its last results."""
+    if not nodes:
+        return
+    by_name = {n.name: n for n in forward.graph.nodes}
+    output = forward.graph.output_node()
+    results: Any = output.args[0]
+    output.args = ((*results, *(by_name[n.name] for n in nodes)),)
+    forward.recompile()
 
 
 class CompiledBackward(Node):
@@ -247,7 +261,7 @@ class CompiledBackward(Node):
         if self.written:
             raise RuntimeError("a compiled program whose backward writes to an argument has no second derivative")
         again = backward.differentiable()
-        held = dict(zip(backward.reread, saved[backward.n_saved :], strict=True))
+        held = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
         held.update({i: saved[at] for i, at in backward.saved_primals.items()})
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
@@ -261,7 +275,7 @@ class CompiledBackward(Node):
         assert self.saved is not None
         targets = dict(zip(self.backward.joint.boundary.differentiated, self.targets, strict=True))
         of_saved: dict[int, Target | None] = {at: targets.get(i) for i, at in self.backward.saved_primals.items()}
-        of_saved |= {at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_saved)}
+        of_saved |= {at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_kept)}
         hooks = HOOKS.stack[-1]
         self.saved = [
             pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t for i, t in enumerate(self.saved)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,10 +20,9 @@ from ...seam.surgery import GEOMETRY
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Input, Node
-from ...tape.saved import HOOKS
 from ...tape.values import edge_of
 from ..control_flow.branches import ControlFlow
-from .pullback import NONE, OF_THE_OP, OWN
+from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
 from .shown import shown
 
 
@@ -37,22 +38,19 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "packed", "reshaped", "trace", "turned", "unseen")
-    runs_ctx_forward = packs = releases_written = shows_base = True
+    __slots__ = ("derivatives", "reshaped", "trace", "turned", "unseen")
+    runs_ctx_forward = packs = releases_written = follows_bases = True
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self.trace = trace
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
-        self.packed = False  # whether hooks of the program have packed what is saved: a derivative sees a constant in its place
         self.turned: set[Node] = set()  # made by a change of geometry under no_grad, which no call records
         self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
-        self.unseen: set[fx.Node] = set()  # calls that change the elements of a tensor with a history, and not its history
+        self.unseen: dict[fx.Node, str] = {}  # calls whose results have the history of another value, see `.pullback`
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
         v = shown(super().wrap(inner, edge), inner)
-        if edge is not None and HOOKS.stack:
-            self.packed = True
         node = getattr(getattr(inner, "_inner", None), "_node", None)
         if node is None:  # a constant of the program
             return v
@@ -96,12 +94,21 @@ class JointLevel(GradLevel):
                 break
             self.derivatives.setdefault(n, NONE)
             if unseen:
-                self.unseen.add(n)
+                self.unseen[n] = WRITTEN
         if unseen and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
             self.turned.add(edge[0])
             self.reshaped.append(result)
         return result
+
+    @contextmanager
+    def packing(self) -> Iterator[None]:
+        last = next(iter(reversed(self.trace.graph.nodes)), None)
+        yield
+        for n in reversed(self.trace.graph.nodes):
+            if n is last:
+                break
+            self.unseen[n] = PACKED
 
     def input(self, outer: torch.Tensor) -> Any:
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))

@@ -21,7 +21,7 @@ from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
-from .pullback import DERIVATIVE, UNSEEN
+from .pullback import DERIVATIVE, UNSEEN, WRITTEN
 from .reach import reach
 from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .surroundings import without_autocast
@@ -194,15 +194,14 @@ class Program:
         """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
-        for n in (*self.tape.unseen, *(t._node for t in self.functional.overtaken if isinstance(t, TracedValue))):
-            n.meta[UNSEEN] = True
+        unseen = self.tape.unseen | {t._node: WRITTEN for t in self.functional.overtaken if isinstance(t, TracedValue)}
+        for n, why in unseen.items():
+            n.meta[UNSEEN] = why
         why = ""
         if any(group.histories for group in self.primals.groups):
             why = "it writes to memory that an argument which requires grad shares with one that has no part in its history"
         if self.functional.overlapped:  # the backward of such a write is one, and counts its cotangents several times
             why = "it writes through a view that shows an element several times, as unfold does"
-        if self.tape.packed:
-            why = "it sets hooks on saved tensors"
         nodes = self._behind((*outs, *self.primals.values))
         self._refuse_leaves(outs, nodes)
         if any(node.tensor_hooks or node.pre_hooks or node.post_hooks for node in nodes):
@@ -224,7 +223,7 @@ class Program:
         """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can reach beside what depends on it. One that
         stays inside the program only ends histories."""
         primals = self.primals
-        made = {node for node in nodes if isinstance(node, Leaf)} - {edge[0] for edge in primals.edges if edge is not None}
+        made = {node for node in nodes if type(node) is Leaf} - {edge[0] for edge in primals.edges if edge is not None}
         if not made:
             return
         aliases = [o for o in outs if (v := primals.functional_value(o)) is not None and id(v._store.memory) in primals.memories]

@@ -25,7 +25,9 @@ DERIVATIVE = "derivative"
 """The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
 NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
 UNSEEN = "unseen"
-"""The key under which a call says that it changes the elements of a tensor with a history, and not the history: under no_grad, say."""
+"""The key under which a call says why its result has the history of another value: one of the next two."""
+WRITTEN = "it writes to a tensor under no_grad, or through detach() or .data, that has a history, and reads it"
+PACKED = "it sets hooks on saved tensors, which give other values in their place"
 
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
@@ -33,13 +35,15 @@ _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 @dataclass(frozen=True)
 class Pullback:
     """``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved values that it takes, after the primals.
-    Cotangents come last. ``refused``: why there is none, or empty.
+    Cotangents come last. ``drawn``: random numbers that the forward pass must save, too; their numbers come after the others. ``refused``:
+    why there is none, or empty.
     """
 
     primals: tuple[int, ...] = ()
     saved: tuple[int, ...] = ()
     nodes: frozenset[fx.Node] = frozenset()  # the calls that it makes
     refused: str = ""
+    drawn: tuple[fx.Node, ...] = ()
 
     def module(self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]) -> fx.GraphModule:
         """The graph that computes ``gradients`` from ``inputs``."""
@@ -58,8 +62,9 @@ class Pullback:
         return transformable(GraphModule(joint, graph, "Pullback"))
 
 
-def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None]) -> Pullback:
-    """``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in it."""
+def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None], saves_draws: bool = True) -> Pullback:
+    """``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in it. ``saves_draws``: whether it may
+    save random numbers that only a second derivative needs."""
     if boundary.once:
         return Pullback(refused=boundary.once)
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
@@ -69,6 +74,7 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
     given = {n: i for i, n in enumerate(saved) if n is not None and n not in primals and n not in varying}
     results: Any = joint.graph.output_node().args[0]
     found: set[fx.Node] = set()
+    drawn: list[fx.Node] = []
     stack = [g for g in results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)] if isinstance(g, fx.Node)]
     while stack:
         n = stack.pop()
@@ -76,16 +82,20 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
             continue
         found.add(n)
         if n in changed:
-            return Pullback(refused="it writes to a tensor under no_grad, or through detach() or .data, that has a history, and reads it")
+            return Pullback(refused=changed[n])
         if n in given:
             continue
         if n.meta.get(DERIVATIVE) == OWN and n in varying:
             return Pullback(refused="its derivative uses what a custom Function returned")
+        if _draws(n) and saves_draws and n not in varying and isinstance(n.meta.get("val"), torch.Tensor):
+            given[n] = len(saved) + len(drawn)
+            drawn.append(n)
+            continue
         if _draws(n):
             return Pullback(refused=f"it draws random numbers ({n.target}), and what was saved does not tell them")
         stack.extend(_read(n))
     numbers = tuple(i for n, i in primals.items() if n in found)
-    return Pullback(numbers, tuple(i for n, i in given.items() if n in found), frozenset(found - primals.keys()))
+    return Pullback(numbers, tuple(i for n, i in given.items() if n in found), frozenset(found - primals.keys()), drawn=tuple(drawn))
 
 
 def _read(n: fx.Node) -> Sequence[fx.Node]:
@@ -113,15 +123,17 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     return found
 
 
-def _changed_unseen(graph: fx.Graph) -> set[fx.Node]:
-    """The values whose histories do not say how they were computed: what is read of a tensor after a write that autograd does not see."""
-    found: set[fx.Node] = set()
+def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
+    """The values whose histories do not say how they were computed, each with the reason: what is read of a tensor after a write that
+    autograd does not see."""
+    found: dict[fx.Node, str] = {}
     for n in graph.nodes:
         value = n.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE:
             continue
-        if n.meta.get(UNSEEN) or any(u in found for u in n.all_input_nodes):
-            found.add(n)
+        why = n.meta.get(UNSEEN) or next((found[u] for u in n.all_input_nodes if u in found), "")
+        if why:
+            found[n] = why
     return found
 
 

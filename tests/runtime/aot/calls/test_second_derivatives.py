@@ -325,3 +325,32 @@ def test_a_write_through_overlapping_elements_has_no_second_derivative() -> None
     torch.testing.assert_close(g, cosines + (weights * cosines).sum())
     with pytest.raises(RuntimeError, match="a view that shows an element several times"):
         runtime.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_random_numbers_that_only_a_second_derivative_needs_are_saved(partition: Any) -> None:
+    def f(x: Any) -> Any:
+        return torch.nn.functional.gumbel_softmax(x, tau=0.7).square().sum()
+
+    def second(f: Any) -> Any:
+        x = runtime.tensor([0.3, -0.2, 0.5], requires_grad=True)
+        torch.manual_seed(2)
+        (g,) = runtime.autograd.grad(f(x), x, create_graph=True)
+        return g.detach(), runtime.autograd.grad(g.sin().sum(), x)[0]
+
+    for found, expected in zip(second(aot_function(f, nop, partition_fn=partition)), second(f), strict=True):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(RuntimeError, match="no second derivative here: it draws random numbers"):
+        second(aot_function(f, nop, partition_fn=partition, keep_primals=False))
+
+
+def test_hooks_on_saved_tensors_inside_that_change_nothing_leave_the_second_derivative_alone() -> None:
+    def f(x: Any) -> Any:
+        with runtime.autograd.graph.saved_tensors_hooks(lambda t: [t], lambda packed: packed[0]):
+            y = x.sin()
+        with runtime.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
+            return y + x.clone()
+
+    x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    (g,) = runtime.autograd.grad(aot_function(f, nop)(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(runtime.autograd.grad(g.sum(), x)[0], -x.detach().sin())

@@ -137,17 +137,12 @@ class _Observation:
     def gradients(self, create_graph: bool = False, of: Sequence[Any] | None = None, by: Sequence[Any] | None = None) -> list[Any]:
         """The gradients of a loss of the tensors ``of`` with respect to ``by``."""
         wanted, grad = self.differentiable() if by is None else by, self.surroundings.engine.grad
-        loss = self.loss([*self.recorded, *self.flat] if of is None else of)
+        loss = self.loss([*self.results, *self.flat] if of is None else of)
         if loss is None or not wanted or not self.differentiates:
             return []
         found = grad(loss, wanted, allow_unused=True, create_graph=create_graph, retain_graph=True if create_graph else None)
         self.see("gradients", [None if g is None else g.detach() for g in found])
         return list(found)
-
-    @property
-    def recorded(self) -> list[Any]:
-        """The results. Under no_grad none: whether a view that is made there requires grad may differ."""
-        return self.results if self.text.grad else []
 
     def second(self) -> None:
         self._again(self.gradients(create_graph=True), create_graph=False)
@@ -169,7 +164,7 @@ class _Observation:
 
     def twice(self) -> None:
         """Two passes through one graph."""
-        wanted, loss = self.differentiable(), self.loss([*self.recorded, *self.flat])
+        wanted, loss = self.differentiable(), self.loss([*self.results, *self.flat])
         if loss is not None and wanted and self.differentiates:
             for retain in (True, False):
                 found = self.surroundings.engine.grad(loss, wanted, allow_unused=True, retain_graph=retain)
@@ -177,8 +172,8 @@ class _Observation:
 
     def some(self) -> None:
         """The gradients of one result alone."""
-        if self.recorded:
-            self.gradients(of=[self._pick(self.recorded)])
+        if self.results:
+            self.gradients(of=[self._pick(self.results)])
 
     def between(self) -> None:
         """The gradients of arguments that are no leaves and that the program has not written to."""
@@ -186,7 +181,7 @@ class _Observation:
 
     def accumulated(self) -> None:
         """What ``backward`` leaves in ``grad``, with hooks on the arguments that the program has not written to."""
-        loss = self.loss([*self.recorded, *self.flat])
+        loss = self.loss([*self.results, *self.flat])
         if loss is None or not self.differentiates:
             return
         hooked: list[Any] = []
@@ -199,7 +194,7 @@ class _Observation:
 
     def turned(self) -> None:
         """Gradients with a cotangent of other strides than its result."""
-        found = [t for t in _once(self.recorded) if t.requires_grad and t.is_floating_point()]
+        found = [t for t in _once(self.results) if t.requires_grad and t.is_floating_point()]
         if not found or not self.differentiates or not self.differentiable():
             return
         t = self._pick(found)

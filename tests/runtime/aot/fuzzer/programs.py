@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .observations import arguments_of, observed
-from .statements import INFERENCE, KINDS, NO_GRAD, REGIONS
+from .statements import KINDS, REGIONS
 from .surroundings import TORCH, Surroundings
 
 SHAPES = ((2, 3), (2, 3), (2, 3), (3, 3), (2, 2), (3,), (2,), (), (1, 3), (2, 2, 3), (4, 3), (2, 2, 2, 3))
@@ -267,13 +267,13 @@ class _Writer:
         self.scope = scope
         self.steps: list[Step] = []
 
-    def _drawn(self) -> tuple[str, str]:
-        """A statement, and its kind."""
+    def _drawn(self) -> str:
+        """A statement."""
         rnd = self.rnd
         (kind,) = rnd.choices(list(KINDS), [weight for _, weight in KINDS.values()])
         newer = self.names[-3:] if rnd.random() < 0.5 else self.names
         n = len(self.scope)
-        return kind, rnd.choice(KINDS[kind][0]).format(t=rnd.choice(newer), o=rnd.choice(self.names), s="s", v=f"v{n}", w=f"w{n}")
+        return rnd.choice(KINDS[kind][0]).format(t=rnd.choice(newer), o=rnd.choice(self.names), s="s", v=f"v{n}", w=f"w{n}")
 
     def add(self, number: int) -> None:
         region = ""
@@ -281,10 +281,7 @@ class _Writer:
             if len(self.steps) >= number:
                 return
             region = self.rnd.choice(REGIONS) if self.rnd.random() < 0.1 else region if self.rnd.random() < 0.4 else ""
-            kind, text = self._drawn()
-            viewing = kind == "view" or text.endswith("weight.t()")
-            if viewing and region in (NO_GRAD, INFERENCE) and "detach" not in text:
-                continue  # whether what is derived from a view made under no_grad requires grad may differ
+            text = self._drawn()
             step = Step(text, region)
             before = set(self.scope)
             try:
