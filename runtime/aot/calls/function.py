@@ -253,8 +253,8 @@ def aot_function(
     whether a call keeps arguments and random numbers that only a second derivative needs. ``cache``: a folder in which the choices of
     ``partition_fn`` are kept for later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE`` names, if any.
     The graphs never write to anything, so ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and
-    ``enable_log`` are there for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over, for control flow by the
-    values of tensors, and for sizes that depend on values.
+    ``enable_log`` are there for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over,
+    for control flow by the values of tensors, and for sizes that depend on values.
     """
     compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
     recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals, cache)
