@@ -4,7 +4,7 @@
         [x0] = given
         if type(x0) is not T0: return None
         p0 = x0._inner
-        if not (p0.dtype is D0 and p0.shape == S0 and p0.stride() == R0 …): return None
+        if not (p0.size() == S0 and p0.dtype is D0 and p0.stride() == R0 …): return None
         …
         if not (c1.requires_grad and names1.get('w') is c1 …): return None
         return Call([x0, leaf1], [p0, inner1], [x0, leaf1], KINDS)
@@ -149,7 +149,8 @@ def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dyna
         source.require(f"kind_of({inner}, {bool(kind[0])}, {dynamic}) == {source.constant(kind)}")
         return
     shape, stride, dtype = source.constant(value.shape), source.constant(value.stride()), source.constant(value.dtype)
-    conditions = [f"{inner}.shape == {shape}", f"{inner}.dtype is {dtype}", f"{inner}.stride() == {stride}"]
+    # `size()` is `shape`, which takes twice as long where the class of the tensor is not torch's own, as of a parameter
+    conditions = [f"{inner}.size() == {shape}", f"{inner}.dtype is {dtype}", f"{inner}.stride() == {stride}"]
     conditions.append(f"{inner}.is_cpu" if value.is_cpu else f"{inner}.device == {source.constant(value.device)}")
     conditions.append(f"{inner}.layout is {source.constant(value.layout)}")
     if value.dtype.is_complex:

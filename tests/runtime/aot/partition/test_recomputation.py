@@ -1,16 +1,17 @@
 """A partition recomputes only the ops that records allow: cheap ones without side effects or draws."""
 
+import copy
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.library import Library
 
 import runtime
-from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
 from runtime.aot.partition.recompute import recomputable
 from runtime.rules.derive import pointwise, random
 from runtime.rules.record import RECORDS, register
@@ -104,3 +105,27 @@ def test_a_check_of_the_program_runs_in_every_call(op: Any, requires_grad: bool,
     f(runtime.wrap(torch.eye(3), requires_grad))
     with pytest.raises(RuntimeError, match=r"singular|positive-definite"):
         f(runtime.wrap(-torch.ones(3, 3), requires_grad))
+
+
+def test_a_batch_norm_may_run_again_and_counts_its_batches_once() -> None:
+    """A budget of 0 runs it again in the backward. Its running statistics are those of one run, to the bit."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 3))
+    reference = copy.deepcopy(model)
+    backwards: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        backwards.append(module)
+        return nop(module, inputs)
+
+    compiled = aot_module(model, nop, keep, partition_fn=partial(min_cut_rematerialization_partition, memory_budget=0.0))
+    for seed in range(3):
+        torch.manual_seed(seed)
+        images = torch.randn(4, 2, 16, 16)
+        compiled(images).square().mean().backward()
+        reference(images).square().mean().backward()
+    assert aten._native_batch_norm_legit_functional.default in [n.target for n in backwards[0].graph.nodes]
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None and torch.equal(mine.grad, theirs.grad)
+    assert all(map(torch.equal, model.buffers(), reference.buffers()))
