@@ -106,14 +106,19 @@ def nudged(x: Tensor) -> Tensor:
     return x * (1 + torch.finfo(x.dtype).eps * signs.reshape(x.shape))
 
 
-def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int]) -> Flat:
-    """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other inputs are fixed at `values`."""
+def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int], total: int | None = None) -> Flat:
+    """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other inputs are fixed at `values`.
+
+    `total`: how many outputs `f` has, if it may have another number of them for inputs of another size. Then it raises Unsuitable.
+    """
 
     def g(*some: Any) -> Values:
         full = list(values)
         for place, value in zip(places, some, strict=True):
             full[place] = value
         results = f(*full)
+        if total is not None and len(results) != total:
+            raise Unsuitable("the number of results depends on a size")
         return tuple(results[place] for place in outputs)
 
     return g
@@ -153,7 +158,8 @@ def _reverse(name: str, program: Program) -> Program:
 
         def g(*values: Any) -> Values:
             primals = values[:count]
-            _, pullback = getattr(target, name)(restricted(f, primals, active, kept), *[primals[place] for place in active])
+            inner = restricted(f, primals, active, kept, len(program.observed[0]))
+            _, pullback = getattr(target, name)(inner, *[primals[place] for place in active])
             return tuple(pullback(tuple(values[count:])))
 
         return g
@@ -171,7 +177,7 @@ def _jvp(program: Program) -> Program:
 
         def g(*values: Any) -> Values:
             primals = values[:count]
-            inner = restricted(f, primals, active, kept)
+            inner = restricted(f, primals, active, kept, len(program.observed[0]))
             outputs, pushed = target.jvp(inner, tuple(primals[place] for place in active), tuple(values[count:]))
             return (*outputs, *pushed)
 

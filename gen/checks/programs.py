@@ -171,7 +171,12 @@ def _doubling(program: Program, least: int = 2) -> int | None:
 
 
 def _doubled(x: Tensor, size: int) -> Tensor:
-    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have a condition on strides."""
+    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have a condition on strides.
+
+    Indices of which none occurs twice stay so: those of the second half are larger by n.
+    """
+    if _distinct_indices(x, size):
+        return torch.cat([x, x + size])
     y = x
     for dim in range(x.ndim):
         if x.shape[dim] == size:
@@ -180,6 +185,11 @@ def _doubled(x: Tensor, size: int) -> Tensor:
         return y
     order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
     return y.permute(order).contiguous().permute([order.index(dim) for dim in range(x.ndim)])
+
+
+def _distinct_indices(x: Tensor, size: int) -> bool:
+    integers = x.shape == (size,) and not (x.is_floating_point() or x.is_complex() or x.dtype is torch.bool)
+    return integers and int(x.min()) >= 0 and int(x.max()) < size and len(x.unique()) == size
 
 
 def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

@@ -44,7 +44,7 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
     return out
 
 
-def elementwise_loss(name: str, **partials: Formula) -> Record:
+def elementwise_loss(name: str, *, abstract: Formula | None = None, **partials: Formula) -> Record:
     """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for each element."""
     arguments = overload(name)._schema.arguments
     at = [a.name for a in arguments].index("reduction")
@@ -71,4 +71,4 @@ def elementwise_loss(name: str, **partials: Formula) -> Record:
         actual[at] = NONE
         return reduced_rows(func(*actual, **kwargs), reduction)
 
-    return register(name, vjp=vjp, jvp=jvp, batch=batch, family="loss")
+    return register(name, vjp=vjp, jvp=jvp, batch=batch, abstract=abstract, family="loss")

@@ -59,7 +59,13 @@ elementwise_loss(
     self=lambda self, target: -target * (-target * self).sigmoid(),
     target=lambda self, target: -self * (-target * self).sigmoid(),
 )
-elementwise_loss("binary_cross_entropy", self=_bce, target=_bce_target)
+elementwise_loss(
+    "binary_cross_entropy",
+    self=_bce,
+    target=_bce_target,
+    # of symbolic sizes torch's abstract kernel has the order in memory of the target, and a view of the result may not exist
+    abstract=lambda self, reduction: self.new_empty(()) if reduction else torch.empty_like(self),
+)
 elementwise_loss("binary_cross_entropy_with_logits", self=_logits, target=_logits_target)
 
 

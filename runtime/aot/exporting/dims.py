@@ -204,17 +204,21 @@ class ExportedSizes(Abstraction):
                     graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
 
     def _write_relations(self, graph: fx.Graph) -> None:
-        """Check each size that is computed from others, such as ``2 * n``: torch checks sizes that are symbols or numbers."""
+        """Check each size that is computed from others, such as ``2 * n``, or that turned out to be a number. Torch checks sizes that were
+        numbers from the start, and those that are symbols."""
         for node, fake, name in self.bound:
             for at, size in enumerate(fake.shape):
                 expression = self.shape_env.replace(size.node.expr) if isinstance(size, torch.SymInt) else None
-                if expression is None or expression.is_number or expression.is_symbol:
+                if expression is None or expression.is_symbol:
                     continue
                 actual = graph.call_function(torch.ops.aten.sym_size.int, (node, at))
                 actual.meta["val"] = size
-                wanted = self.lower(self.shape_env.create_symintnode(expression, hint=self._example(size)))
+                told = "" if expression.is_number else f"; {self._told(expression)}"
+                env = self.shape_env
+                number = expression.is_number
+                wanted = int(expression) if number else self.lower(env.create_symintnode(expression, hint=self._example(size)))
                 holds = graph.call_function(operator.eq, (actual, wanted))
-                message = f"the exported program is right if dimension {at} of {name} is {expression} alone; {self._told(expression)}"
+                message = f"the exported program is right if dimension {at} of {name} is {expression} alone{told}"
                 graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
 
     def _told(self, expression: Any) -> str:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import runtime
 from runtime.aot import aot_function, export, make_fx, nop
-from runtime.func import grad
+from runtime.func import grad, vmap
 
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "histogram of edges": lambda x: torch.histogram(x, torch.tensor([0.0, 0.5, 1.0])).hist,
@@ -69,3 +69,13 @@ def test_the_lengths_of_a_ctc_loss_are_no_values(dynamic: bool) -> None:
     aot_function(ctc, nop, dynamic=dynamic)(y).backward()
     torch.testing.assert_close(runtime.unwrap(y.grad), expected)
     torch.testing.assert_close(export(ctc, (torch.rand(7, 2, 4),)).module()(x.detach()), ctc(x.detach()))
+
+
+def test_a_batch_of_losses_in_another_order_in_memory_has_a_graph_for_any_size() -> None:
+    """The graph takes a view of the losses, which exists or not by their strides."""
+    loss = vmap(F.binary_cross_entropy, in_dims=(1, 0))
+    compiled = aot_function(loss, nop, dynamic=True)
+    for n in (4, 6):
+        x, y = torch.rand(n, 3, n), torch.rand(3, n, n)
+        expected = torch.stack([F.binary_cross_entropy(a, b) for a, b in zip(x.unbind(1), y, strict=True)])
+        torch.testing.assert_close(compiled(x, y), expected)

@@ -86,3 +86,10 @@ def test_a_program_that_needs_another_relation_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the program is right for size|the program needs it to be"):
         export(lambda x, y: x[: y.shape[0]] + y[: x.shape[0]] if y.shape[0] == 8 else x, (ones(4), ones(8)),
                dynamic_shapes={"x": {0: N}, "y": {0: 2 * N}})  # fmt: skip
+
+
+def test_a_size_of_which_the_program_makes_a_number_is_the_only_one() -> None:
+    program = export(lambda x: x * int(x.shape[1]), (ones(3, 4),), dynamic=True)
+    assert program.module()(ones(5, 4)).equal(ones(5, 4) * 4)
+    with pytest.raises(RuntimeError, match=r"right if dimension 1 of argument .* is 4 alone"):
+        program.module()(ones(3, 8))
