@@ -36,12 +36,14 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number."""
+    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number. ``recorded``: the grad
+    mode in which the program took it."""
 
     func: torch._ops.OpOverload
     rest: tuple[Any, ...]
     kwargs: dict[str, Any]
     which: int | None
+    recorded: bool = True
 
     def __call__(self, t: Any) -> Any:
         result = self.func(t, *self.rest, **self.kwargs)
@@ -177,7 +179,7 @@ class Made(Enum):
 class Output:
     """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
 
-    ``recorded``: the grad mode in which the views are taken. ``constant``: what is no tensor. ``leaf``: the program has called
+    ``recorded``: whether views have a history. ``constant``: what is no tensor. ``leaf``: the program has called
     ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view ops. ``released``: a Function has written to it without grad
     mode, and returns a detached alias if it requires grad.
     """
@@ -207,13 +209,13 @@ class Output:
         if not self.steps:
             return t
         steps = [step.sized(results) for step in self.steps] if self.sized else self.steps
-        if self.recorded and torch.is_grad_enabled():
-            for step in steps:
+        for step in steps:
+            recorded = self.recorded and step.recorded
+            if recorded is torch.is_grad_enabled():
                 t = step(t)
-            return t
-        with torch.set_grad_enabled(self.recorded):
-            for step in steps:
-                t = step(t)
+            else:
+                with torch.set_grad_enabled(recorded):
+                    t = step(t)
         return t
 
 

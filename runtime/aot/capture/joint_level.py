@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_node import FunctionNode
 from ...func.functionalize import FunctionalValue
 from ...func.provenance import here
 from ...func.trace import Trace
-from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
+from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
 from ...tape.grad_level import GradLevel
@@ -38,13 +39,14 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "reshaped", "trace", "turned", "unseen")
+    __slots__ = ("derivatives", "reshaped", "trace", "turned", "unrecorded", "unseen")
     runs_ctx_forward = packs = releases_written = follows_bases = True
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self.trace = trace
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
+        self.unrecorded: dict[int, Any] = {}  # by id, the steps of chains of views that were taken under no_grad
         self.turned: set[Node] = set()  # made by a change of geometry under no_grad, which no call records
         self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
         self.unseen: dict[fx.Node, str] = {}  # calls whose results have the history of another value, see `.pullback`
@@ -95,6 +97,9 @@ class JointLevel(GradLevel):
             self.derivatives.setdefault(n, NONE)
             if unseen:
                 self.unseen[n] = WRITTEN
+        if op.kind is VIEW:
+            chains = [v._inner._chain for v in pytree.tree_leaves(result) if isinstance(getattr(v, "_inner", None), FunctionalValue)]
+            self.unrecorded |= {id(chain[-1]): chain[-1] for chain in chains if chain}
         if unseen and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
             self.turned.add(edge[0])

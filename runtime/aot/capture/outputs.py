@@ -116,7 +116,8 @@ class Computed:
                 "a copy, or take the view after the change."
             )
         detached = () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
-        return (*detached, *(ViewStep(*step) for step in v._chain[own:]))
+        unrecorded = self.primals.tape.unrecorded
+        return (*detached, *(ViewStep(*step, recorded=id(step) not in unrecorded) for step in v._chain[own:]))
 
     def _number(self, v: Any) -> int:
         number = self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.whole else None

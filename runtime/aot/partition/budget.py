@@ -139,7 +139,7 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
         places = [i for i, s in enumerate(sums[:-1]) if abs(s - middle) <= width]
         if places:
             best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
-            found.update(n for i, n in enumerate(order[: best + 1]) if own[i] and reach[i] > best)
+            found.update(n for i, n in enumerate(order[: best + 1]) if own[i] and reach[i] > best and not network.inside(n))
     return found
 
 

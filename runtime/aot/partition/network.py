@@ -55,12 +55,15 @@ class Network:
             raise ValueError(f"the size of {n.name} is not known: it has no meta['val']. Make the joint graph with make_fx")
         if n in self.static or n.op == "get_attr":
             return 0
-        inside = policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE and again(n).pure and not self.parts.leaves_region(n)
-        if inside or not (isinstance(value, torch.Tensor) or is_size(n)):
+        if self.inside(n) or not (isinstance(value, torch.Tensor) or is_size(n)):
             return INFINITE
         # of two that take the same: rather an argument than a view of it, rather what the forward needs than what it does not
         behind = n not in self.parts.forward_set or (viewed(n) is not n and viewed(n).op == "placeholder")
         return max(1, n_bytes(value)) + behind
+
+    def inside(self, n: fx.Node) -> bool:
+        """Whether ``n`` is computed again in any case, since it is inside of a checkpoint region."""
+        return policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE and again(n).pure and not self.parts.leaves_region(n)
 
     def cut(self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()) -> list[fx.Node]:
         """What to save. ``price``: what it costs to compute a call again that is not allowed for nothing; None: such calls are not.

@@ -67,3 +67,18 @@ def test_what_it_computes_with_grad_has_a_history() -> None:
         return before, y, y * 2, view, view.view(-1)
 
     assert equal(*both(f, program))
+
+
+def test_a_view_of_a_view_from_no_grad_ends_the_history_there() -> None:
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            rows = x[:2]
+        return rows[0], rows
+
+    def program(f: Callable[..., Any]) -> Any:
+        x = tensor([[1.0], [2.0], [3.0]], requires_grad=True)
+        row, rows = f(x)
+        flags = [row.requires_grad, row.is_leaf, rows.requires_grad, rows.is_leaf]
+        return flags, runtime.autograd.grad(row.sum() * 2 + (x * x).sum(), x)
+
+    assert equal(*both(f, program))

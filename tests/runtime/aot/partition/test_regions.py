@@ -1,5 +1,6 @@
 """A checkpoint inside a compiled function is honoured: values of the region are computed again, what a policy saves is saved."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -147,3 +148,17 @@ def test_outside_of_its_regions_a_program_is_cut_as_ever() -> None:
     seen.agrees_with(lambda x, w: layer(layer(x, w), w), X, W)
     assert seen.saved.count(aten.mm.default) == seen.saved.count(aten.exp.default) == 1  # as of the layer outside alone
     assert Seen(layer, aot.min_cut_rematerialization_partition, X, W).saved.count(aten.mm.default) == 1
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3, 1.0])
+def test_a_region_with_draws_is_cut_within_any_budget(budget: float) -> None:
+    def regions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = checkpoint(lambda x: F.dropout(layer(x, w), 0.5), x, use_reentrant=False)
+        return x
+
+    def plain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.dropout(layer(F.dropout(layer(x, w), 0.5), w), 0.5)
+
+    cut = functools.partial(aot.min_cut_rematerialization_partition, memory_budget=budget)
+    Seen(regions, cut, X, W).agrees_with(plain, X, W)
