@@ -228,7 +228,7 @@ DRAWS = (
     "{t}.uniform_()",
     "{t}.normal_(generator=generator)",
     "{v} = torch.randint(0, 5, (3,)) * {t}",
-    "{v} = torch.randn_like({t})",
+    "{v} = torch.randn_like({t} * 1.0)",
     "torch.rand(2)",
     "{v} = torch.nn.functional.dropout({t}, 0.5, inplace=True)",
     "{v} = torch.nn.functional.rrelu({t}, training=True)",

@@ -148,7 +148,7 @@ class Surroundings:
         names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart}
         names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
         names["grown"] = engine.compiled(lambda a: a.mul_(2))
-        names["packed"] = lambda: engine.hooks(lambda t: t * 1, lambda t: t)
+        names["packed"] = lambda: engine.hooks(torch.clone, lambda t: t)
         return {"torch": torch, "Twice": Twice, "Halves": Halves, "Tripled": Tripled, "Pair": Pair, **names}
 
     @property
@@ -161,7 +161,7 @@ class Surroundings:
         for module in (self.norm, self.dropout, self.layer):
             module.train(text.training)
         torch.manual_seed(11)
-        hooks = self.engine.hooks(lambda t: t * 1, lambda t: t) if text.hooks else contextlib.nullcontext()
+        hooks = self.engine.hooks(torch.clone, lambda t: t) if text.hooks else contextlib.nullcontext()
         around = eval(text.around, {"torch": torch}) if text.around else contextlib.nullcontext()
         with torch.set_grad_enabled(text.grad), hooks, around:
             return f(*given)
