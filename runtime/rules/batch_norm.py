@@ -5,6 +5,7 @@ The forward op updates the running statistics in place. They have no history.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -138,8 +139,30 @@ def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
     return out
 
 
+def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``results`` of torch's abstract kernel, the first with the strides of the kernel on the CPU: those of a memory format. The abstract
+    kernel keeps the strides of ``input``, and views of the result depend on them."""
+    first, *rest = results
+    if first is None or input.device.type != "cpu":
+        return results
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
+    dense = last if last is not None and input.is_contiguous(memory_format=last) else torch.contiguous_format
+    return first.contiguous(memory_format=dense), *rest
+
+
+def _abstract(op: Any) -> Callable[..., tuple[Any, ...]]:
+    def abstract(
+        input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+    ) -> tuple[Any, ...]:
+        results = op(input, weight, bias, running_mean, running_var, training, momentum, eps)
+        return _as_kernel_lays_out(input, tuple(results))
+
+    return abstract
+
+
 register(
     "native_batch_norm",
+    abstract=_abstract(aten.native_batch_norm.default),
     vjp={("input", "weight", "bias"): _vjp},
     jvp=_jvp,
     batch=_batch,
@@ -174,7 +197,13 @@ def _no_stats(input: Tensor, weight: Any, bias: Any, training: bool, momentum: f
     return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 
-register("_native_batch_norm_legit_functional", fresh=True, cost="high", family="normalization")
+register(
+    "_native_batch_norm_legit_functional",
+    abstract=_abstract(aten._native_batch_norm_legit_functional.default),
+    fresh=True,
+    cost="high",
+    family="normalization",
+)
 register("_native_batch_norm_legit", decomposition=lambda *args: aten.native_batch_norm(*args), cost="high", family="normalization")
 register("_native_batch_norm_legit.no_stats", decomposition=_no_stats, cost="high", family="normalization")
 register("_native_batch_norm_legit_no_training", decomposition=_no_training, family="normalization")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot import aot_function, default_partition, make_fx, min_cut_rematerialization_partition, nop
 
 
 def written(x: Any) -> Any:
@@ -80,3 +80,19 @@ def test_views_of_symbolic_sizes_share_one_graph() -> None:
         assert compiled(x).shape == (shape[0] * shape[1],)
         assert compiled(x)._base is x
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "order", [(0, 1), (1, 0), (0, 1, 2), (2, 1, 0), (0, 2, 1), (0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0), (0, 4, 1, 2, 3)]
+)
+def test_a_batch_norm_has_the_strides_of_its_kernel(order: tuple[int, ...], training: bool) -> None:
+    def f(x: Any) -> Any:
+        y = torch.nn.functional.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), training=training)
+        return y, y.sin()
+
+    x = torch.randn((3, 4, 5, 6, 2)[: len(order)]).permute(order)
+    expected = [t.stride() for t in f(x)]
+    assert [t.stride() for t in aot_function(f, nop, dynamic=True)(x)] == expected
+    traced: Any = make_fx(f, tracing_mode="fake")(x).graph.output_node().args[0]
+    assert [n.meta["val"].stride() for n in traced] == expected
