@@ -24,7 +24,7 @@ from ...tape.nodes import Input, Node
 from ...tape.values import edge_of
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
-from .shown import shown
+from .shown import refuse_recording, shown
 
 
 class Argument(Node):
@@ -39,7 +39,7 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "reshaped", "trace", "turned", "unrecorded", "unseen")
+    __slots__ = ("derivatives", "refuses_recording", "reshaped", "trace", "turned", "unrecorded", "unseen")
     runs_ctx_forward = packs = releases_written = follows_bases = True
 
     def __init__(self, trace: Trace) -> None:
@@ -47,6 +47,7 @@ class JointLevel(GradLevel):
         self.trace = trace
         self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
         self.unrecorded: dict[int, Any] = {}  # by id, the steps of chains of views that were taken under no_grad
+        self.refuses_recording = False  # whether an argument is one that torch's own autograd has recorded
         self.turned: set[Node] = set()  # made by a change of geometry under no_grad, which no call records
         self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
         self.unseen: dict[fx.Node, str] = {}  # calls whose results have the history of another value, see `.pullback`
@@ -84,6 +85,8 @@ class JointLevel(GradLevel):
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled():
+            if self.refuses_recording and not op_of(func).nondiff:
+                refuse_recording((args, kwargs))
             for a in args:
                 self.refuse_view_of_leaf(a)
             return super().call(func, args, kwargs)

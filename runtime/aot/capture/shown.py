@@ -13,11 +13,12 @@ In inference mode no value has a history. An argument that requires grad says so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
@@ -102,6 +103,18 @@ def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Call
             if not isinstance(v, _Flagged):  # one tensor may be given twice
                 _set_class(v, _flagged(kind))
             v._is_leaf = is_leaf
+            if issubclass(kind, GradValue):
+                v._level.refuses_recording = True
         return f(*leaves)
 
     return flat
+
+
+def refuse_recording(args: Iterable[Any]) -> None:
+    """Refuse a call with grad mode on an argument that torch's own autograd has recorded."""
+    if any(isinstance(a, _Flagged) for a in pytree.tree_leaves(args)):
+        raise RuntimeError(
+            "the program is called under no_grad, and computes inside enable_grad() with an argument that torch's own autograd has "
+            "recorded; the gradient cannot cross. Pass its detach(), or make the inputs of that computation with "
+            f"runtime.wrap(x, requires_grad=True).{here()}"
+        )

@@ -158,3 +158,21 @@ def test_one_tensor_that_is_given_twice_shows_its_flag() -> None:
     x = torch.ones(2, requires_grad=True) * 1
     with torch.no_grad():
         assert aot_function(program, nop)(x, x).tolist() == [4.0, 4.0]
+
+
+def test_under_no_grad_a_history_that_would_cross_to_torchs_autograd_is_refused() -> None:
+    def program(x: Any) -> Any:
+        with torch.enable_grad():
+            return x * 2
+
+    x = torch.ones(2, requires_grad=True) * 1
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"the gradient cannot cross.* Pass its detach\(\).*return x \* 2"):
+        aot_function(program, nop)(x)
+
+    def detached(x: Any) -> Any:
+        with torch.enable_grad():
+            return x.detach() * 2
+
+    with torch.no_grad():
+        assert aot_function(lambda x: x * 2, nop)(x).tolist() == [2.0, 2.0]
+        assert aot_function(detached, nop)(x).tolist() == [2.0, 2.0]
