@@ -16,7 +16,12 @@ from ...func.overlap import shows_twice
 from ...rules.ops import op_of
 from .subclasses import composed, flattened
 
+aten = torch.ops.aten
 LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod:`.peephole`
+
+
+# ops whose results share memory with their argument although the schema does not say so
+_UNDECLARED = frozenset((aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten._unsafe_view.default))
 
 
 def may_alias(n: fx.Node) -> bool:
@@ -24,6 +29,8 @@ def may_alias(n: fx.Node) -> bool:
     func: Any = n.target
     if func is LINEAR:
         return False
+    if func in _UNDECLARED:
+        return True
     return type(func) is not torch._ops.OpOverload or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
 
 

@@ -86,3 +86,13 @@ def test_a_write_to_a_piece_of_an_overlapping_argument_is_refused() -> None:
         RuntimeError, match="a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several"
     ):
         compiled(lambda x: x.unsafe_chunk(2)[0].mul_(3) * 1)(torch.arange(5.0).unfold(0, 2, 1))
+
+
+def test_no_call_writes_over_memory_that_a_piece_shares() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        return y.unsafe_split(1)[-1], torch.ops.aten._unsafe_view(y, [4]), y.tanh(), y.unsafe_chunk(2)[0]
+
+    x = torch.tensor([[0.5, 0.1], [0.7, 0.2]])
+    for given in (x, runtime.wrap(x.clone(), requires_grad=True)):
+        assert equal(compiled(f)(given), f(given))

@@ -205,7 +205,7 @@ class _Observation:
         self.see("gradients", [None if g is None else g.detach() for g in found])
 
     def _pick(self, pool: Sequence[Any]) -> Any:
-        return pool[int(next(self.picks) * len(pool))]
+        return pool[min(int(next(self.picks) * len(pool)), len(pool) - 1)]
 
     def write(self) -> None:
         with torch.no_grad():
