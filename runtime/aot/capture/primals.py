@@ -105,6 +105,7 @@ class Primals:
             view: Any = whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
             store: Store = view._store
             store.counter = [0]
+            del self.memories[id(self.entered[i]._store.memory)]  # it may go now, and another one have its id
             self.entered[i] = view
             if self.flags[i]:
                 self.values[i] = self.tape.input(view)
