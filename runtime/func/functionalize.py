@@ -26,13 +26,12 @@ from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
-from ..tape.values import GradValue, edge_of
 from .functional_forms import defaults_of, drops_nothing, functional_of
 from .memory_order import filled, in_order_of_memory, laid_out_as
-from .overlap import overlaps, refuse_gaps, through_copy
+from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .scatter import copying_form, put_back
-from .stores import Chain, Pieces, Replaced, Store, agree, refuse_overlapping_piece
+from .stores import Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
 
 aten = torch.ops.aten
 _UNSAFE = {aten.unsafe_split.Tensor: aten.split.Tensor, aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default}
@@ -131,7 +130,7 @@ class FunctionalLevel(Level):
         if old is not None and store.seen == memory.generation:
             return old
         value: torch.Tensor
-        if old is None or not _has_history(old):
+        if old is None or not has_history(old):
             value = self._view_op(aten.detach.default)(memory.value)
         else:
             with torch.enable_grad():
@@ -151,6 +150,7 @@ class FunctionalLevel(Level):
         generation = memory.generation
         if v._seen != generation:
             value = self.present(v._store)
+            refuse_restrided(memory, v._chain)
             with torch.set_grad_enabled(not v._unrecorded):  # the result is stored, and the first read may come under no_grad
                 value = self.viewed(value, v._chain)
             v._inner = value
@@ -163,6 +163,7 @@ class FunctionalLevel(Level):
             new = new.to(v.dtype)
         if new.shape != v.shape:
             raise RuntimeError(f"output with shape {list(v.shape)} doesn't match the broadcast shape {list(new.shape)}")
+        refuse_restrided(v._store.memory, v._chain)
         self._replace(v, self.put_back(v._chain, self.present(v._store), new), counted)
 
     def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
@@ -171,15 +172,16 @@ class FunctionalLevel(Level):
         refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
-        if v._unrecorded and recorded and (_has_gradient(old) or _has_gradient(new)):
+        if v._unrecorded and recorded and (has_gradient(old) or has_gradient(new)):
             raise RuntimeError(
                 "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Make the view and write to it "
                 "both inside the no_grad block, or both outside."
             )
-        if not recorded and _has_history(old):  # only the numbers change, not the history
+        if not recorded and has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
                 copied = old.clone()
             new = copied.copy_(new)
+        store.memory.restrided = store.memory.restrided or not same_strides(old, new)
         store.value = new
         store.recorded = store.recorded or recorded
         store.counter[0] += counted
@@ -273,6 +275,7 @@ class FunctionalLevel(Level):
     def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         source = self.own(args[0])
         rest = tuple(args[1:])
+        refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
         if op.func is aten.detach.default:
             return self.wrap(out, Place(Store(None, source._store), source._chain))
@@ -419,24 +422,6 @@ class FunctionalLevel(Level):
             # the schema does not show this write, so the dispatcher would not count it
             self._write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
-
-
-def _has_history(t: Any) -> bool:
-    """Whether ``t`` has a history at an outer level that differentiates."""
-    while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
-        if t._level.keeps_history and not t._level.is_constant(t):
-            return True
-        t = t._inner
-    return False
-
-
-def _has_gradient(t: Any) -> bool:
-    """Whether ``t`` requires grad at an outer level."""
-    while isinstance(t, Value):
-        if isinstance(t, GradValue) and edge_of(t) is not None:
-            return True
-        t = t._inner
-    return False
 
 
 def run_functional(

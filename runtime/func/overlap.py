@@ -56,6 +56,13 @@ def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
         )
 
 
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have their elements at the same places, as far as there are several."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return True
+    return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
 def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """``base`` after ``write``, which gets the view of a copy, writes to it and returns it."""
     copy: torch.Tensor

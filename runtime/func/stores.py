@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import InplaceError
+from ..seam.levels import Value
+from ..tape.values import GradValue, edge_of
 from .overlap import shows_twice
 from .provenance import here
 
@@ -24,13 +26,15 @@ Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 class Memory:
     """Memory that aliases share: how often it was written to, and the base's value after the last write.
 
-    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
+    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece. ``restrided``: whether the value has other
+    strides than the memory, which a write leaves as they are.
     """
 
-    __slots__ = ("generation", "part_of", "pieces", "value")
+    __slots__ = ("generation", "part_of", "pieces", "restrided", "value")
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
+        self.restrided = False
         self.value = value
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None
@@ -90,6 +94,15 @@ def refuse_overlapping_piece(memory: Memory) -> None:
         raise InplaceError(
             "a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several times, as unfold does. Use "
             f"split or chunk.{here()}"
+        )
+
+
+def refuse_restrided(memory: Memory, chain: Chain) -> None:
+    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has."""
+    if memory.restrided and any(func is torch.ops.aten.as_strided.default for func, *_ in chain):
+        raise InplaceError(
+            "as_strided of a tensor with gaps, which the program has written to. Take as_strided of the tensor that it is a view of, or of "
+            f"a contiguous copy.{here()}"
         )
 
 
@@ -159,3 +172,21 @@ class Replaced:
         store = Store(None, source)
         store.value, store.seen, store.counter = present, source.memory.generation, [version]
         return store
+
+
+def has_history(t: Any) -> bool:
+    """Whether ``t`` has a history at an outer level that differentiates."""
+    while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
+        if t._level.keeps_history and not t._level.is_constant(t):
+            return True
+        t = t._inner
+    return False
+
+
+def has_gradient(t: Any) -> bool:
+    """Whether ``t`` requires grad at an outer level."""
+    while isinstance(t, Value):
+        if isinstance(t, GradValue) and edge_of(t) is not None:
+            return True
+        t = t._inner
+    return False

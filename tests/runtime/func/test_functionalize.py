@@ -427,3 +427,17 @@ def test_rrelu_has_the_strides_of_the_kernel() -> None:
 def test_a_write_of_two_tensors_to_overlapping_memory_is_refused() -> None:
     with pytest.raises(InplaceError, match=r"rrelu_with_noise_.* writes to 2 tensors, and the first shows an element"):
         functionalize(lambda x: torch.rrelu_(x.clone().unfold(0, 2, 1), training=True))(torch.ones(4))
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_as_strided_of_a_written_tensor_with_gaps_is_refused(before: bool) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        view = x.as_strided((2,), (1,)) if before else x
+        torch.nn.functional.elu_(x)
+        return view * 2 if before else x.as_strided((2,), (1,)) * 2
+
+    x = torch.arange(6.0).reshape(2, 3)[:, ::2]
+    with pytest.raises(InplaceError, match="as_strided of a tensor with gaps, which the program has written to"):
+        functionalize(f)(x)
+    dense = torch.arange(4.0).reshape(2, 2)
+    assert functionalize(f)(dense.clone()).tolist() == f(dense).tolist()
