@@ -357,11 +357,13 @@ class FunctionalLevel(Level):
         return target
 
     def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
-        """Whether two of ``targets`` may share memory, or one with a tensor in a list of ``others``, so that they must be written one after
-        the other."""
+        """Whether two of ``targets`` may share memory, or one with a tensor in a list of ``others``, or one shows an element several times,
+        so that they must be written one after the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
         read = [t for other in others if isinstance(other, (list, tuple)) for t in other if isinstance(t, torch.Tensor)]
-        return len(memories) < len(targets) or any(id(self.own(t)._store.memory) in memories for t in read)
+        if len(memories) < len(targets) or any(id(self.own(t)._store.memory) in memories for t in read):
+            return True
+        return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
 
     def _detach(self, v: FunctionalValue) -> FunctionalValue:
         if v._chain:

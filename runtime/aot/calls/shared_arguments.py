@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ...func.overlap import shows_twice
-from ...session.tensor import Tensor
+from ...session.tensor import Tensor, unwrap
 from ...tape.values import edge_of
 from ..capture.aliasing import Group, place_of
 from .arguments import Call
@@ -42,6 +42,8 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             continue
         if len({call.plain[i].dtype for i in group.members}) > 1:
             raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
+        if len({(call.plain[i].is_conj(), call.plain[i].is_neg()) for i in group.members}) > 1:
+            raise RuntimeError(f"{what} share memory, one is a lazy conjugate, and the program writes to it. Pass its resolve_conj().")
         if any(call.wanted[i] for i in group.members) and _autograd_base(group, call) is None and not _apart(group, call):
             raise RuntimeError(
                 f"{what} share memory, the program writes to it, and one of them requires grad. Some are views of one tensor that were "
@@ -98,9 +100,12 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
             bases.append(plain[-1])
         else:
             # a view that may be written with grad, if what is written gives all members a history
-            with torch.set_grad_enabled(_common_base(group, call) is not None):
-                bases.append(group.base(call.leaves))
-                plain.append(group.base(call.plain))
+            if _common_base(group, call) is None:
+                bases.append(group.base([*map(unwrap, call.leaves)]))
+            else:
+                with torch.enable_grad():
+                    bases.append(group.base(call.leaves))
+            plain.append(group.base(call.plain))
     through_base = {i for g in groups if g.differentiated for i in g.members}
     targets, kinds = iter(call.targets), [(k[0] and i not in through_base, *k[1:]) for i, k in enumerate(call.kinds)]
     of_leaf = [next(targets) if wanted else None for wanted in call.wanted]

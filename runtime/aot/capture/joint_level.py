@@ -100,7 +100,7 @@ class JointLevel(GradLevel):
             self.derivatives.setdefault(n, NONE)
             if unseen:
                 self.unseen[n] = WRITTEN
-        if op.kind is VIEW:
+        if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:  # which adds no step
             chains = [v._inner._chain for v in pytree.tree_leaves(result) if isinstance(getattr(v, "_inner", None), FunctionalValue)]
             self.unrecorded |= {id(chain[-1]): chain[-1] for chain in chains if chain}
         if unseen and op.base_name in GEOMETRY:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalValue
 from ...func.symbols import SYMBOLIC
+from ...tape.values import GradValue
 from .boundary import Made, Output, Size, ViewStep
 from .primals import Primals
 
@@ -84,7 +85,7 @@ class Computed:
             steps = self._steps(found, primals.values[i])
             if self._is_view(o, primals.values[i], steps):
                 return self._viewed(Made.INPUT, i, steps, recorded)
-        elif len(self._sharing[memory]) > 1:
+        elif len(self._sharing[memory]) > 1 or (isinstance(o, GradValue) and o._follows_base()):
             base = self._base(self._sharing[memory])
             if o is base:
                 return Output(Made.RESULT, self._number(base))

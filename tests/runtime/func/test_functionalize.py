@@ -441,3 +441,13 @@ def test_as_strided_of_a_written_tensor_with_gaps_is_refused(before: bool) -> No
         functionalize(f)(x)
     dense = torch.arange(4.0).reshape(2, 2)
     assert functionalize(f)(dense.clone()).tolist() == f(dense).tolist()
+
+
+def test_a_foreach_op_on_overlapping_elements_writes_one_after_the_other() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> None:
+        torch._foreach_mul_([x, y.unfold(0, 2, 1)], 2.0)
+
+    args, expected = [(torch.ones(2), torch.ones(4)) for _ in range(2)]
+    f(*expected)
+    functionalize(f)(*args)
+    assert [t.tolist() for t in args] == [t.tolist() for t in expected]

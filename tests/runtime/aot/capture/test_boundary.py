@@ -209,6 +209,11 @@ class TestSharedMemory:
 
         assert equal(program(f), program(compiled(f, dynamic=dynamic)))
 
+    def test_a_lazy_conjugate_of_another_argument_is_refused(self) -> None:
+        x = tensor([1 + 2j, 3 + 4j])
+        with pytest.raises(RuntimeError, match="share memory, one is a lazy conjugate, and the program writes to it"):
+            compiled(add_one)(x, x.conj())
+
     def test_other_arguments_of_one_memory_get_a_program_of_their_own(self) -> None:
         f = compiled(add_one)
         leaf = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)

@@ -82,3 +82,32 @@ def test_a_view_of_a_view_from_no_grad_ends_the_history_there() -> None:
         return flags, runtime.autograd.grad(row.sum() * 2 + (x * x).sum(), x)
 
     assert equal(*both(f, program))
+
+
+def test_detach_without_grad_mode_leaves_the_view_that_it_detaches_its_history() -> None:
+    def f(x: Any) -> Any:
+        row = x[0]
+        with torch.no_grad():
+            row.detach().sum()
+        return row
+
+    def program(f: Callable[..., Any]) -> Any:
+        x = tensor([[1.0], [2.0]], requires_grad=True)
+        return f(x).is_leaf, runtime.autograd.grad(f(x).sum(), x)
+
+    assert equal(*both(f, program))
+
+
+def test_a_view_of_an_intermediate_requires_grad_as_that_does() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        with torch.no_grad():
+            return y[1:]
+
+    def program(f: Callable[..., Any]) -> Any:
+        x = tensor([1.0, 2.0], requires_grad=True)
+        y = f(x)
+        (y.sum() + x.sum()).backward()
+        return y, y.requires_grad, y.is_leaf, y.grad is None, x.grad
+
+    assert equal(*both(f, program))

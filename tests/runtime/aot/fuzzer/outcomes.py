@@ -20,7 +20,7 @@ from .surroundings import SESSION, TORCH
 
 REFUSALS = {
     "memory shared behind autograd": r"share memory, the program writes to it, and one of them req|is a view of the same tensor as a t",
-    "memory shared by dtypes": r"share memory and have different dtypes",
+    "memory shared by dtypes": r"share memory and have different dtypes|share memory, one is a lazy conjugate",
     "memory shared with a closed-over tensor": r"a tensor that the program closes over share memory",
     "older view of a changed geometry": r"is older than a change of the argument's sizes or strides",
     "geometry without an in-place op": r"which the caller's tensor cannot follow",
