@@ -289,7 +289,10 @@ class Abstraction:
         """Whether the graph is right for tensors and numbers like ``inputs``: those whose sizes or values are symbols."""
         if self._holds is None:
             self._holds = _compiled_guards(self.guards(), len(self.inputs))
-        return self._holds(*inputs)
+        try:
+            return self._holds(*inputs)
+        except ZeroDivisionError:  # a condition on the quotient of sizes, of which one is zero now
+            return False
 
 
 class Given(Abstraction):

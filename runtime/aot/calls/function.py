@@ -104,7 +104,7 @@ class _CompiledProgram:
         self.seedings = boundary.seedings
         self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
         self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
-        self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped]
+        self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped and not x.begins]
         self.exposed = backward.exposed if backward is not None else ()
         self.at_risk = backward.at_risk if backward is not None else ()
         self.reread = backward.reread if backward is not None else ()
@@ -164,6 +164,7 @@ class _CompiledProgram:
         """Carry out the program's ``requires_grad_()`` of arguments. Where the gradients go, with those of these arguments."""
         leaves, known = call.leaves, iter(call.targets)
         for i in self.begun:
+            self.joint.boundary.inputs[i].reshape(leaves[i])  # a leaf that requires grad may not be reshaped
             leaves[i] = as_leaf(leaves[i].requires_grad_())
         return [leaves[i] if i in self.begun else next(known) for i in self.joint.boundary.differentiated]
 

@@ -197,3 +197,18 @@ def test_a_write_to_a_part_of_an_expanded_argument_changes_what_it_shows_elsewhe
     base = torch.zeros(1, 2)
     aot_function(lambda y: y[0].add_(1), nop)(base.expand(2, 2))
     assert base.tolist() == [[1.0, 1.0]]
+
+
+def test_an_argument_may_change_its_geometry_and_become_a_leaf() -> None:
+    x = tensor([[1.0, 2.0], [3.0, 4.0]])
+    (y,) = aot_function(lambda x: (x.t_().requires_grad_(),), nop)(x)
+    assert y is x and x.requires_grad and x.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_a_program_of_any_size_is_made_again_where_a_condition_divides_by_a_size_of_zero() -> None:
+    def f(x: Any) -> Any:
+        return x.unsafe_chunk(2)[0] * 3
+
+    g = aot_function(f, nop, dynamic=True)
+    for n in (4, 0, 6):
+        assert g(torch.ones(n)).tolist() == f(torch.ones(n)).tolist()
