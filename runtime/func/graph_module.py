@@ -36,10 +36,13 @@ class LateGraphModule(_LazyGraphModule):
         return made
 
 
-def complete(module: fx.GraphModule) -> None:
-    """Generate the code of ``module``, if that has not been done."""
-    if isinstance(module, LateGraphModule):
-        module.real_recompile()
+def complete(module: fx.GraphModule) -> fx.GraphModule:
+    """``module`` with code, also after ``recompile()``: what a compiler may pass on, to ``torch.jit.script`` for instance."""
+    if not isinstance(module, LateGraphModule):
+        return module
+    made = GraphModule(module, module.graph, type(module).__name__)
+    made.meta.update(module.meta)
+    return made
 
 
 def _free_with_code(module: fx.GraphModule) -> None:

@@ -49,9 +49,7 @@ def as_boxed(f: Callable[..., Any]) -> Boxed:
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
     """The compiler that runs the graph as it is, one call after the other."""
     run = as_python(module)
-    if run is None:
-        complete(module)
-    return run or make_boxed_func(module.forward)
+    return run or make_boxed_func(complete(module).forward)
 
 
 def examples(module: fx.GraphModule) -> list[Any]:

@@ -57,7 +57,7 @@ def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) 
         def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
             before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
             if compiler is not nop:  # which makes code of its own
-                complete(module)
+                module = complete(module)
             try:
                 return compiler(module, examples)
             finally:

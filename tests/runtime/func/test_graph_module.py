@@ -5,6 +5,7 @@ import gc
 import linecache
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_a_compiler_takes_a_module_with_code() -> None:
 @pytest.mark.parametrize("kind", [GraphModule, LateGraphModule])
 def test_a_traceback_shows_the_generated_line(kind: type[fx.GraphModule]) -> None:
     module = kind(torch.nn.Module(), _graph())
-    complete(module)
+    module = complete(module)
     run = type(module).forward
     with pytest.raises(RuntimeError) as caught:
         run(module, X)
@@ -114,3 +115,16 @@ def test_copies_and_pickles_run(kind: type[fx.GraphModule]) -> None:
     module = kind(torch.nn.Module(), _graph())
     for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert torch.equal(again(torch.arange(5)), torch.arange(5))
+
+
+def test_a_compiler_may_change_its_graph_and_script_it() -> None:
+    def scripted(module: Any, examples: list[Any]) -> Any:
+        for n in module.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
+            n.target = torch.sin
+        module.recompile()
+        return torch.jit.script(module)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script is to go
+        found = aot.aot_function(lambda x: x.sin(), scripted)(torch.ones(2))
+    assert torch.equal(found, torch.ones(2).sin())
