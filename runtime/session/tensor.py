@@ -38,6 +38,15 @@ _NOT_A_LEAF = (
 )
 
 
+def _refuse_in_capture(what: str) -> None:
+    """Refuse what a capture would do once, and no later call: ops are captured, and this is none."""
+    if entering() is not None:
+        raise RuntimeError(
+            f"the program {what} a tensor that it closes over. A compiled program would do so when it is captured, and in no later "
+            "call. Do that before or after the call."
+        )
+
+
 class Tensor(GradValue):
     """A ``torch.Tensor`` whose gradients are computed by this package's engine."""
 
@@ -104,12 +113,14 @@ class Tensor(GradValue):
 
     @property
     def grad(self) -> Any:
+        _refuse_in_capture("reads grad of")
         if self._grad is None and not self._retains and self._edge is not None:
             warnings.warn(_NOT_A_LEAF, stacklevel=2)
         return self._grad
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
+        _refuse_in_capture("assigns grad of")
         if value is not None:
             if not isinstance(value, torch.Tensor):
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
@@ -208,6 +219,7 @@ class Tensor(GradValue):
         return self._retains and not self.is_leaf
 
     def retain_grad(self) -> None:
+        _refuse_in_capture("calls retain_grad() of")
         edge = edge_of(self)
         if edge is None:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
@@ -249,6 +261,7 @@ class Tensor(GradValue):
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
+        _refuse_in_capture("registers a post accumulate grad hook of")
         if edge_of(self) is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         if not self.is_leaf:

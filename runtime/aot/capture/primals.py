@@ -190,7 +190,8 @@ class Primals:
 
     def is_leaf(self, v: Any) -> bool:
         """Whether the program has called ``requires_grad_()`` of ``v``."""
-        return isinstance(v, Value) and v._level is self.tape and type((edge_of(v) or (None,))[0]) is Leaf
+        own: Any = getattr(v, "_edge", None)  # `edge_of` raises for a view whose base was written
+        return own is not None and own[0].level is self.tape and type(own[0]) is Leaf
 
     # what the program has done to a primal
 
@@ -209,8 +210,7 @@ class Primals:
                 raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
         unseen = any(t is v for t in self.tape.reshaped)
         group = self._group(i)
-        own: Any = getattr(v, "_edge", None)  # `edge_of` raises for a view whose base was written
-        begins = own is not None and type(own[0]) is Leaf
+        begins = self.is_leaf(v)
         if begins and group is not None:
             raise RuntimeError(
                 f"the program calls requires_grad_() on argument {i}, which shares memory with another one, and writes to that memory. Do "

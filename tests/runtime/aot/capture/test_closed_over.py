@@ -207,3 +207,24 @@ def test_arguments_are_viewed_and_turned_in_inference_mode() -> None:
         with mode():
             x = torch.ones(2, 3)
             assert compiled(f)(x).tolist() == [[0.0, 2.0], [2.0, 2.0], [2.0, 2.0]] and x.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda w: setattr(w, "grad", None),
+        lambda w: w.grad is not None and w.grad.zero_(),
+        lambda w: w.retain_grad(),
+        lambda w: w.register_post_accumulate_grad_hook(lambda p: None),
+    ],
+    ids=["grad = None", "grad.zero_", "retain_grad", "post accumulate grad hook"],
+)
+def test_what_would_happen_in_the_first_call_alone_is_refused(act: Any) -> None:
+    w = runtime.tensor([2.0], requires_grad=True)
+
+    def f(x: Any) -> Any:
+        act(w)
+        return x * w
+
+    with pytest.raises(RuntimeError, match="a tensor that it closes over"):
+        compiled(f)(torch.ones(1))
