@@ -15,6 +15,7 @@ from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
 from . import hooks
 from .leaf_protocol import Leaf
+from .running import RUNNING
 
 _LARGE = 4096  # elements: from this size on, adding in place saves more than the check of other references costs
 _use_count = torch._C._storage_Use_Count
@@ -27,15 +28,25 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
     old = buffer[index]
     if old is None:
         buffer[index] = g
+    elif type(old) in VALUES:
+        buffer[index] = _sum_of_values(old, g)
     elif old.is_sparse and not g.is_sparse:
         buffer[index] = g + old
-    elif type(old) in VALUES:
-        buffer[index] = run_elementwise(operator.add, (old, g))
     # three references: from the buffer, the name here, the argument of getrefcount
     elif not create_graph and old.numel() >= _LARGE and sys.getrefcount(old) <= 3 and _own(old) and type(g) is torch.Tensor:
         old.add_(g)
     else:
         buffer[index] = old + g
+
+
+def _sum_of_values(old: Any, g: Any) -> Any:
+    """``old + g`` at a level, which may ask the running task what the sum is for."""
+    task = RUNNING.task
+    task.sums = True
+    try:
+        return g + old if old.is_sparse and not g.is_sparse else run_elementwise(operator.add, (old, g))
+    finally:
+        task.sums = False
 
 
 def _own(t: torch.Tensor) -> bool:

@@ -27,8 +27,10 @@ _ids = itertools.count()
 class GraphTask:
     """One call of the engine.
 
-    ``node``: the node that runs. ``captured``: by node, the outputs whose cotangents are results, each with its position among the results;
-    None if the pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``: these are all reachable nodes.
+    ``node``: the node that runs. ``sums``: whether it has run, and a level now adds a cotangent of it to another one. ``outer``: the call
+    within which this one was made. ``captured``: by node, the outputs whose cotangents are results, each with its position among the
+    results; None if the pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``: these are all
+    reachable nodes.
     """
 
     __slots__ = (
@@ -44,9 +46,11 @@ class GraphTask:
         "level",
         "needs_all",
         "node",
+        "outer",
         "results",
         "should_run",
         "start",
+        "sums",
     )
 
     def __init__(
@@ -57,7 +61,9 @@ class GraphTask:
         self.create_graph = create_graph
         self.keep_graph = keep_graph
         self.accumulate = accumulate
+        self.outer: GraphTask | None = None
         self.depth = 0
+        self.sums = False
         self.node: Node | None = None
         self.callbacks: list[Callable[[], Any]] = []
         self.start: list[Node] = []
@@ -305,6 +311,7 @@ def execute(
     task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
     outer = RUNNING.task
     if outer is not None:
+        task.outer = outer
         task.depth = outer.depth + 1
         if task.depth % _MAX_DEPTH == 0:
             return _on_a_fresh_stack(lambda: _execute(task, roots))

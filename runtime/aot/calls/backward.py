@@ -6,6 +6,7 @@ has a history of its own, to any order.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,8 +23,11 @@ from ...tape.values import accumulator_of, edge_of
 from ..capture.aliasing import saved_of, within_reach
 from ..capture.joint import Joint
 from ..capture.pullback import Pullback, pullback_of
+from ..capture.subclasses import count
 from ..capture.surroundings import autocast_enabled, without_autocast
-from ..compilers.boxed import Boxed, Compiler, as_boxed, examples
+from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
+from ..control_flow.registered import transformable
+from ..partition.absent import without
 from .arguments import Target
 from .subclasses import Part, Watch, backward_of_whole_tensors, zeros_of
 
@@ -72,35 +76,70 @@ class Backward:
         is_tensor = [isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor) for i in self.reread]
         self.exposed = (*exposed, *(at for at, shows in zip(kept, is_tensor, strict=True) if shows))
         self.watch = None if joint.layouts is None else Watch(joint, forward.graph)
+        tangents = [None] * len(cotangents) if joint.layouts is None else joint.layouts.tangents
+        self.roots = [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]  # of each cotangent in the graph
         self._run: Boxed | None = None
-        self._differentiable: Callable[..., Any] | None = None
+        self._partial: dict[int, Boxed] = {}
+        self._differentiable: dict[int | None, Callable[..., Any]] = {}  # by which cotangents are there
         self._lock = threading.Lock()
 
-    def run(self, values: list[Any]) -> Sequence[Any]:
-        results: Sequence[Any] = (self._run or self.compiled())(values)
+    def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
+        """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros stand for it; None: all are there."""
+        run = (self._run or self.compiled()) if present is None else (self._partial.get(present) or self.partial(present))
+        results: Sequence[Any] = run(values)
         return results
 
     def compiled(self) -> Boxed:
         """The function of the backward graph, compiled now if it is not yet."""
         with self._lock:
             if self._run is None:
-                assert self.module is not None
-                with without_autocast():
-                    made = as_boxed(self.compiler(self.module, examples(self.module)))
-                layouts = self.joint.layouts
-                self._run = made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
-                self.module = None  # the compiler may hold it, or not
+                module = self.module
+                assert module is not None
+                if len(self.roots) == 1:
+                    self.module = None
+                elif inspect.unwrap(self.compiler) is not nop:  # another one may change it
+                    module = without(module, self.roots, -1, False)
+                self._run = self._made(module, self.compiler)
             return self._run
 
-    def differentiable(self) -> Callable[..., Any]:
-        """The pullback as a compiled function."""
+    def partial(self, present: int) -> Boxed:
+        """The function of the part of the backward graph that the cotangents in ``present`` lead to."""
+        with self._lock:
+            if present not in self._partial:
+                assert self.module is not None, "there are several cotangents"
+                self._refuse_partial(present)
+                compiler = self.compiler if self.joint.abstraction is None else nop  # it is too late for a guard of sizes
+                self._partial[present] = self._made(without(self.module, self.roots, present, self.joint.layouts is not None), compiler)
+            return self._partial[present]
+
+    def _refuse_partial(self, present: int) -> None:
+        """Refuse a backward graph that shows which cotangents are there to a program of the user's."""
+        boundary = self.joint.boundary
+        why = "writes to an argument in its backward" if boundary.backward_written else ""
+        for name, asked in boundary.asking.items():
+            if any(any(bits & present for bits in numbers) and not all(bits & present for bits in numbers) for numbers in asked):
+                why = f"has a hook or a Function behind {name}, which is given some of its cotangents and None for others"
+        if why:
+            raise RuntimeError(
+                f"the backward pass starts from some results of a compiled program, which {why}. It was captured with cotangents for all "
+                "results. Start from all of them, or compile a function that returns what is differentiated."
+            )
+
+    def _made(self, module: fx.GraphModule, compiler: Compiler) -> Boxed:
+        with without_autocast():
+            made = as_boxed(compiler(module, examples(module)))
+        layouts = self.joint.layouts
+        return made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
+
+    def differentiable(self, present: int | None) -> Callable[..., Any]:
+        """The pullback as a compiled function. ``present`` as for :meth:`run`."""
         if self.pullback.refused:
             raise RuntimeError(
                 f"a compiled program has no second derivative here: {self.pullback.refused}. Differentiate inside the compiled function "
                 "instead, e.g. aot_function(runtime.func.grad(f), …), or leave that part out of what is compiled."
             )
         with self._lock:
-            if self._differentiable is None:
+            if present not in self._differentiable:
                 graph = self.joint.module.graph
                 placeholders = [n for n in graph.nodes if n.op == "placeholder"]
                 n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
@@ -108,8 +147,12 @@ class Backward:
                 inputs = [*(placeholders[i] for i in self.pullback.primals), *saved, *placeholders[n_primals:]]
                 results: Any = graph.output_node().args[0]
                 gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
-                self._differentiable = self.again(self.pullback.module(self.joint.module, inputs, gradients))
-        return self._differentiable
+                module = self.pullback.module(self.joint.module, inputs, gradients)
+                if present is not None:
+                    self._refuse_partial(present)
+                    module = without(module, self.roots, present, False)
+                self._differentiable[present] = self.again(transformable(module))
+            return self._differentiable[present]
 
 
 def _in_joint(joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int) -> list[fx.Node | None]:
@@ -194,9 +237,9 @@ class CompiledBackward(Node):
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         saved, backward = self._checked(create_graph), self.backward
-        given = [g is not None for g in grads]
+        present = None if None not in grads else sum(1 << i for i, g in enumerate(grads) if g is not None)
         if create_graph:
-            return self._reached(self._differentiably(saved, grads), given)
+            return self._reached(self._differentiably(saved, grads, present), present)
         n = backward.n_saved
         values = [*saved[:n], *grads]
         task = RUNNING.task
@@ -210,20 +253,19 @@ class CompiledBackward(Node):
             elif not g.is_contiguous():  # as in the trace: the strides of a cotangent decide what is a view
                 values[i] = g.contiguous()
         if not autocast_enabled():
-            results = backward.run(values)
+            results = backward.run(values, present)
         else:
             with without_autocast():
-                results = backward.run(values)
+                results = backward.run(values, present)
         if self.written:
             self._write(results[-len(self.written) :])
             results = results[: -len(self.written)]
-        return self._reached(results, given)
+        return self._reached(results, present)
 
-    def _reached(self, gradients: Sequence[Any], given: Sequence[bool]) -> Sequence[Any]:
+    def _reached(self, gradients: Sequence[Any], present: int | None) -> Sequence[Any]:
         """``gradients``, with None for those that no given cotangent reaches."""
-        if all(given):
+        if present is None:
             return gradients
-        present = sum(1 << i for i, there in enumerate(given) if there)
         return [g if bits & present else None for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)]
 
     def _checked(self, create_graph: bool) -> list[Any]:
@@ -256,11 +298,11 @@ class CompiledBackward(Node):
             for t, new in zip(self.written, news, strict=True):
                 t.copy_(new)
 
-    def _differentiably(self, saved: list[Any], grads: list[Any]) -> Sequence[Any]:
+    def _differentiably(self, saved: list[Any], grads: list[Any], present: int | None) -> Sequence[Any]:
         backward = self.backward
         if self.written:
             raise RuntimeError("a compiled program whose backward writes to an argument has no second derivative")
-        again = backward.differentiable()
+        again = backward.differentiable(present)
         held = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
         held.update({i: saved[at] for i, at in backward.saved_primals.items()})
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))

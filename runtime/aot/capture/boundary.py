@@ -11,8 +11,8 @@ The first result is ``x.view(-1)`` of the caller's own ``x``, so it shares memor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -228,7 +228,8 @@ class Boundary:
     computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
     that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
-    the bits of a number. ``seedings``: what a call does with the states of random generators, beside the draws of the graph.
+    the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`. ``seedings``: what a call does with the states of random generators,
+    beside the draws of the graph.
     """
 
     inputs: tuple[Input, ...]
@@ -239,6 +240,7 @@ class Boundary:
     backward_written: tuple[int, ...] = ()
     once: str = ""
     reach: tuple[int, ...] = ()
+    asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)
     seedings: tuple[Seeding, ...] = ()
 
     @property

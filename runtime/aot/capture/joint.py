@@ -20,6 +20,7 @@ from ...func.tracing import module_of, trace_flat
 from ...tape.saved import HOOKS
 from .aliasing import Group
 from .boundary import Boundary
+from .origins import Origins
 from .program import Program
 from .subclasses import Layouts, count, flattened, layout_of, numbers, refuse_opaque
 
@@ -120,6 +121,7 @@ def joint_graph(
             fixed_sizes=not abstract,
             abstraction=abstraction,
             unknown=numbers(layouts, unknown),
+            provenance=Origins(),
         )
     (program,) = programs
     module = module_of(graph, attributes, "Joint", kind)

@@ -19,10 +19,11 @@ from ...tape.nodes import Input as Leaf
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
+from .origins import Origins
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE, UNSEEN, WRITTEN
-from .reach import reach
+from .reach import Reach
 from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .surroundings import without_autocast
 from .tangents import mark
@@ -56,6 +57,7 @@ class Program:
         self.given = given
         self.tangents: list[Layout | None] = []
         self.reach: tuple[int, ...] = ()
+        self.asking: dict[str, set[frozenset[int]]] = {}
         self.seedings: tuple[Seeding, ...] = ()
         self.bases = bases
         self.lift = lift
@@ -92,7 +94,7 @@ class Program:
             self.layouts = Layouts.of(primals.layouts, results, self.tangents, gradients, self.trace.abstraction is not None)
             once = self._why_once(outs) or ("" if self.layouts is None else "a tensor subclass is among its arguments or results")
             whole = dataclasses.replace(self.boundary, backward_written=changed, once=once)
-            self.boundary = dataclasses.replace(whole, reach=self.reach, seedings=self.seedings)
+            self.boundary = dataclasses.replace(whole, reach=self.reach, asking=self.asking, seedings=self.seedings)
             return [part for t in (*results, *gradients) for part in flattened(t)]
         finally:
             primals.close()
@@ -160,7 +162,10 @@ class Program:
         captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
         if not roots:
             return [None] * len(captures)
-        self.reach = reach([edge for edge, _ in roots], captures)
+        found = Reach.of([edge for edge, _ in roots])
+        self.reach, self.asking = tuple(found.outputs.get(e, 0) for e in captures), found.asking()
+        assert isinstance(self.trace.provenance, Origins)
+        self.trace.provenance.follow(self.tape, found.nodes)
         with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
             return execute(self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
 

@@ -18,7 +18,6 @@ from torch import fx
 
 from ...func.graph_module import GraphModule
 from ...rules.ops import DIFFERENTIABLE, op_of
-from ..control_flow.registered import transformable
 from .boundary import Boundary
 
 DERIVATIVE = "derivative"
@@ -59,7 +58,7 @@ class Pullback:
                 if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
                     env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
-        return transformable(GraphModule(joint, graph, "Pullback"))
+        return GraphModule(joint, graph, "Pullback")
 
 
 def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None], saves_draws: bool = True) -> Pullback:

@@ -1,4 +1,4 @@
-"""Which gradients of a program a cotangent reaches.
+"""Which gradients of a program a cotangent reaches, and which nodes of its tape.
 
 def f(x, y):
     return x * 2, y * 3
@@ -7,24 +7,46 @@ grad(f(x, y)[0].sum(), y, allow_unused=True)        # None, as there is no path 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from ...autograd.function_node import FunctionNode
 from ...tape.nodes import Edge, Node
 
 
-def reach(roots: Sequence[Edge], ends: Sequence[Edge]) -> tuple[int, ...]:
-    """For each end of a path a number: bit ``i`` says whether a path leads from root ``i`` to it."""
-    reached: dict[Node, int] = {}
-    arrived: dict[tuple[Node, int], int] = {}
-    for i, (node, number) in enumerate(roots):
-        reached[node] = reached.get(node, 0) | 1 << i
-        arrived[node, number] = arrived.get((node, number), 0) | 1 << i
-    for node in _order([node for node, _ in roots]):
-        for edge in node.edges:
-            if edge is not None:
-                reached[edge[0]] = reached.get(edge[0], 0) | reached[node]
-                arrived[edge] = arrived.get(edge, 0) | reached[node]
-    return tuple(arrived.get((node, number), 0) for node, number in ends)
+@dataclass(frozen=True)
+class Reach:
+    """Bit ``i`` of a number says whether a path leads from root ``i``: to a node, or to one of its outputs."""
+
+    nodes: Mapping[Node, int]
+    outputs: Mapping[Edge, int]
+
+    @classmethod
+    def of(cls, roots: Sequence[Edge]) -> Reach:
+        nodes: dict[Node, int] = {}
+        outputs: dict[Edge, int] = {}
+        for i, (node, number) in enumerate(roots):
+            nodes[node] = nodes.get(node, 0) | 1 << i
+            outputs[node, number] = outputs.get((node, number), 0) | 1 << i
+        for node in _order([node for node, _ in roots]):
+            for edge in node.edges:
+                if edge is not None:
+                    nodes[edge[0]] = nodes.get(edge[0], 0) | nodes[node]
+                    outputs[edge] = outputs.get(edge, 0) | nodes[node]
+        return cls(nodes, outputs)
+
+    def asking(self) -> dict[str, set[frozenset[int]]]:
+        """The nodes that ask which of their cotangents are there, by name: those of several outputs with hooks, and custom Functions that
+        take None. For each the numbers of its outputs."""
+        found: dict[str, set[frozenset[int]]] = {}
+        arrived: dict[Node, set[int]] = {}
+        for (node, _), bits in self.outputs.items():
+            arrived.setdefault(node, set()).add(bits)
+        for node, numbers in arrived.items():
+            asks = isinstance(node, FunctionNode) and not node.materialize_grads
+            if len(numbers) > 1 and (asks or node.pre_hooks or node.tensor_hooks or node.post_hooks):
+                found.setdefault(node.name(), set()).add(frozenset(numbers))
+        return found
 
 
 def _order(starts: Sequence[Node]) -> list[Node]:
