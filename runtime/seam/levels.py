@@ -229,6 +229,14 @@ class Value(torch.Tensor):
         with _pop_mode_temporarily() as mode:
             return mode.__torch_dispatch__(func, types, (self,), {})
 
+    def swapaxes_(self, axis0: int, axis1: int) -> Any:
+        """As ``torch.Tensor.swapaxes_``. In inference mode torch's own resizes the memory of a lazy conjugate. A shell has none."""
+        return self.transpose_(axis0, axis1)
+
+    def swapdims_(self, dim0: int, dim1: int) -> Any:
+        """As ``torch.Tensor.swapdims_``, see :meth:`swapaxes_`."""
+        return self.transpose_(dim0, dim1)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if _is_outlived(self):
             return copy.deepcopy(self._inner, memo)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_LAZY = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
 
 # In-place ops that change only sizes and strides. Each is its view op plus a change of the value's own geometry. They are listed here
 # because this floor has no records, and because torch's tag `inplace_view` also covers `detach_`, `resize_` and `set_`, which
@@ -27,7 +28,9 @@ GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_",
 
 def refit(v: Any, fresh: Any) -> None:
     """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class. ``v`` keeps its version counter."""
-    with torch._C._DisableTorchDispatch():  # ATen calls an op to check that the two are compatible, and no level need see it
+    # ATen calls an op to check that the two are compatible. No level need see it, and it must not make memory of a lazy conjugate: a shell
+    # has none.
+    with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_LAZY):
         _set_data(v, fresh)
     v._geometry = fresh._geometry
 

@@ -21,7 +21,7 @@ from .aliasing import Group
 from .boundary import Input, ViewStep
 from .closed_over import holds_values
 from .joint_level import JointLevel
-from .shown import WholeTensorsLevel
+from .shown import WholeTensorsLevel, registered
 from .subclasses import Layout, composed, count, flattened, layout_of, refuse_opaque
 
 
@@ -249,16 +249,17 @@ class Primals:
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
         """The hooks that the program has registered on primal ``i``. They leave the tape of the trace: a call registers them on the
         caller's tensor, where the gradient is known as a whole."""
-        if self.edges[i] is None:
-            return ()
-        node, index = self.edges[i]
-        hooks = tuple((node.tensor_hooks or {}).get(index, {}).values())
-        if node.pre_hooks or node.post_hooks or any(map(holds_values, hooks)) or (hooks and not self.flags[i]):
+        hooks, refused = registered(self.values[i]), False
+        if self.edges[i] is not None:
+            node, index = self.edges[i]
+            hooks = tuple((node.tensor_hooks or {}).get(index, {}).values())
+            node.tensor_hooks = None
+            refused = bool(node.pre_hooks or node.post_hooks or (hooks and not self.flags[i]))
+        if refused or any(map(holds_values, hooks)):
             raise RuntimeError(
                 "the program registers a hook on an argument or a tensor that it closes over, and the hook holds values that the program "
                 "computes, or is one of grad_fn, or the argument shares memory with another one. Register it before the call."
             )
-        node.tensor_hooks = None
         return hooks
 
     def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:

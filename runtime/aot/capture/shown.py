@@ -13,16 +13,19 @@ In inference mode no value has a history. An argument that requires grad says so
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
 from ...seam.shells import VALUES
+from ...tape import hooks
 from ...tape.values import GradValue
 from .subclasses import composed
 
@@ -79,11 +82,21 @@ def shown(v: Any, inner: Any) -> Any:
 
 
 class _Flagged:
-    """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``: what the caller's tensor says."""
+    """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``: what the caller's tensor says.
+    ``_registered``: the hooks for its gradient, which a call registers on the caller's tensor."""
 
     _is_leaf: bool
+    _registered: hooks.Hooks
     is_leaf = property(lambda self: self._is_leaf)
     requires_grad = property(lambda self: True, lambda self, flag: self.requires_grad_(flag))
+
+    def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
+        return hooks.register(self._registered, hook)
+
+
+def registered(v: Any) -> tuple[hooks.Hook, ...]:
+    """The hooks that the program has registered on ``v``, an argument without part in a history of the program."""
+    return tuple(v._registered.values()) if isinstance(v, _Flagged) else ()
 
 
 @cache
@@ -102,7 +115,7 @@ def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Call
             kind: Any = type(v)
             if not isinstance(v, _Flagged):  # one tensor may be given twice
                 _set_class(v, _flagged(kind))
-            v._is_leaf = is_leaf
+            v._is_leaf, v._registered = is_leaf, OrderedDict()
             if issubclass(kind, GradValue):
                 v._level.refuses_recording = True
         return f(*leaves)

@@ -119,3 +119,23 @@ def test_geometry_changes_in_place_without_grad_mode() -> None:
         compiled(f)(runtime.wrap(torch.ones(2, 3), requires_grad=True))
     found = seen(runtime.wrap(torch.ones(2, 3), requires_grad=True), lambda t: t * 1, compiled(f), runtime.autograd.grad)
     assert found[:2] == ((3, 2), (3, 2)) and found[2].shape == (2, 3)
+
+
+@pytest.mark.parametrize("around", [torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_hook_that_the_program_registers_on_an_argument_is_registered_by_every_call(around: Any, removed: bool) -> None:
+    def f(x: Any) -> Any:
+        handle = x.register_hook(lambda g: g * 2)
+        if removed:
+            handle.remove()
+        return x.detach() * 3
+
+    def seen(leaf: Any, f: Any, grad: Any) -> Any:
+        x = leaf * 1
+        for _ in range(2):
+            with around():
+                f(x)
+        return runtime.unwrap(grad(x.sum(), leaf)[0]).tolist()
+
+    expected = seen(torch.ones(2, requires_grad=True), f, torch.autograd.grad)
+    assert seen(runtime.wrap(torch.ones(2), requires_grad=True), compiled(f), runtime.autograd.grad) == expected

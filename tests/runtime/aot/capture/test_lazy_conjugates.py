@@ -55,3 +55,22 @@ def test_a_part_of_a_complex_argument_is_written(name: str, argument: Any) -> No
 def test_a_write_to_a_conjugated_overlapping_argument_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"argument 0, which shows an element of its memory several times, .* conjugated"):
         compiled(lambda x: x.real.mul_(2))(VALUES.unfold(0, 3, 1).conj())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("lazy", [lambda x: x.conj(), lambda x: x.conj().imag], ids=["conjugate", "negative"])
+@pytest.mark.parametrize("change", ["swapaxes_(0, 1)", "swapdims_(0, 1)", "transpose_(0, 1)", "t_()", "unsqueeze_(0)"])
+def test_the_geometry_of_a_lazy_tensor_changes_in_place(change: str, lazy: Any, mode: Any, dynamic: bool) -> None:
+    def f(x: Any) -> Any:
+        with mode():
+            return changed(x)
+
+    def changed(x: Any) -> Any:
+        return eval(f"lazy(x).{change}", {"lazy": lazy, "x": x})
+
+    x = torch.tensor([[1 + 2j, 3 - 1j, 0.5j], [2 - 1j, 4j, 1.0]])
+    # not in inference mode, in which torch's swapaxes_ of a lazy conjugate writes to the memory of x
+    expected, found = changed(x), compiled(f, dynamic=dynamic)(x)
+    assert found.tolist() == expected.tolist() and found.stride() == expected.stride() and found.data_ptr() == expected.data_ptr()
+    assert (found.is_conj(), found.is_neg()) == (expected.is_conj(), expected.is_neg())

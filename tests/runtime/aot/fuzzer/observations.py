@@ -154,8 +154,9 @@ class _Observation:
             self._again(second, create_graph=False)
 
     def _again(self, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
-        """The gradients of a loss of gradients, of those that are small enough for a sine in 32 bits."""
-        small = [g for g in gradients if g is not None and not bool((g.detach().abs() > 10).any())]
+        """The gradients of a loss of gradients, of those that are small enough for a sine in 32 bits. Torch has None for some of those
+        without elements."""
+        small = [g for g in gradients if g is not None and g.numel() and not bool((g.detach().abs() > 10).any())]
         loss, wanted = self.loss(small), self.differentiable()
         if loss is None:
             return []

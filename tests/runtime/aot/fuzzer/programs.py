@@ -330,10 +330,14 @@ def random_case(seed: int) -> Case:
 
 def _depends_on_modes(case: Case, text: CallText) -> bool:
     """Whether torch's ``unsafe_split`` gives a copy, as of a conjugate, or a view that follows its base, as in inference mode. Or whether
-    torch gives hooks the noise of ``rrelu`` before it is drawn."""
+    torch gives hooks the noise of ``rrelu`` before it is drawn. Or whether its ``swapaxes_`` of a lazy conjugate moves elements, as in
+    inference mode."""
     if "rrelu" in case.program and (text.hooks or "packed()" in case.program):
         return True
-    return "unsafe_" in case.program and (".conj()" in str(text) or "inference_mode" in str(text) + case.program)
+    source = str(text) + case.program
+    if "swapaxes_" in case.program and "inference_mode" in source and any(word in source for word in (".conj()", ".mH", ".imag")):
+        return True
+    return "unsafe_" in case.program and (".conj()" in str(text) or "inference_mode" in source)
 
 
 def _runs(case: Case, text: CallText) -> bool:

@@ -277,11 +277,10 @@ STATE = (
     "{v} = weight.t()",
 )
 GEOMETRY = ("{t}.t_()", "{t}.unsqueeze_(0)", "{t}.squeeze_(0)", "{t}.transpose_(0, -1)", "{t}.swapaxes_(0, -1)")
-# torch's process ends at register_hook of some views that were written through a view, so no other tensor of a program gets a hook
 AUTOGRAD = (
     "{v} = {t}.data",
     "{t}.data.mul_(2)",
-    "x0.register_hook(lambda g: g * 2)",
+    "unwritten(x0)\nx0.register_hook(lambda g: g * 2)",
     "{v} = {t}.detach().requires_grad_()",
     "{t}.requires_grad_()",
     "{v} = {t} * ({t}.requires_grad or not torch.is_grad_enabled())",  # under no_grad a compiled program sees no flag

@@ -24,7 +24,8 @@ Pair = namedtuple("Pair", "first second")
 @dataclass(frozen=True)
 class Engine:
     """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its transforms. ``compiled``: what a part of
-    the program goes through. ``apart``: raises for tensors of which torch's derivative is wrong if they share memory."""
+    the program goes through. ``apart``: raises for tensors of which torch's derivative is wrong if they share memory. ``unwritten``: raises
+    for a tensor on which torch registers no hook."""
 
     leaf: Callable[[torch.Tensor, bool], Any]
     grad: Callable[..., Any]
@@ -33,6 +34,7 @@ class Engine:
     checkpoint: Callable[..., Any]
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
     apart: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+    unwritten: Callable[[torch.Tensor], None] = lambda t: None
 
 
 def apart(tensors: Sequence[torch.Tensor]) -> None:
@@ -40,6 +42,12 @@ def apart(tensors: Sequence[torch.Tensor]) -> None:
     each was the first."""
     if len({t.untyped_storage()._cdata for t in tensors}) < len(tensors):
         raise ValueError("tensors of a foreach call share memory")
+
+
+def unwritten(t: torch.Tensor) -> None:
+    """Raise for a view that was written to, so that the program is left out. Torch's process ends at ``register_hook`` of some of them."""
+    if t._is_view() and t._version:
+        raise ValueError("a hook on a view that was written to")
 
 
 TORCH = Engine(
@@ -50,6 +58,7 @@ TORCH = Engine(
     torch_checkpoint,
     lambda f: f,
     apart,
+    unwritten,
 )
 SESSION = Engine(
     runtime.wrap,
@@ -145,7 +154,7 @@ class Surroundings:
         engine = self.engine
         names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
         names |= {"layer": self.layer, "table": self.table, "generator": self.generator}
-        names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart}
+        names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart, "unwritten": engine.unwritten}
         names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
         names["grown"] = engine.compiled(lambda a: a.mul_(2))
         names["packed"] = lambda: engine.hooks(torch.clone, lambda t: t)
