@@ -227,6 +227,7 @@ class Boundary:
     ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
     computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
     that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
+    ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns views of.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
     the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`. ``seedings``: what a call does with the states of random generators,
     beside the draws of the graph.
@@ -238,6 +239,7 @@ class Boundary:
     repeated: tuple[tuple[int, int], ...] = ()
     released: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
+    begun: tuple[int, ...] = ()
     once: str = ""
     reach: tuple[int, ...] = ()
     asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)

@@ -18,12 +18,14 @@ from .primals import Primals
 
 class Computed:
     """Which results of a program the graph computes: all but arguments and views of arguments. Several views of one intermediate are
-    views of one computed base. ``values``: those results, as the program saw them."""
+    views of one computed base. ``values``: those results, as the program saw them. ``begun``: the numbers of bases that the program has
+    called ``requires_grad_()`` of."""
 
     def __init__(self, primals: Primals, whole: bool, outs: Sequence[Any]) -> None:
         self.primals = primals
         self.whole = whole
         self.values: list[Any] = []
+        self.begun: set[int] = set()
         self._numbers: dict[int, int] = {}  # by id of a value
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for o in outs:
@@ -90,6 +92,8 @@ class Computed:
             if o is base:
                 return Output(Made.RESULT, self._number(base))
             if base is not None and self._is_view(o, base, steps := self._steps(found, base)):
+                if primals.is_leaf(base):
+                    self.begun.add(self._number(base))
                 return self._viewed(Made.RESULT, self._number(base), steps, recorded)
         return Output(Made.RESULT, self._number(o))
 

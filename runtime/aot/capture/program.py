@@ -133,7 +133,8 @@ class Program:
         inputs = tuple(dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs))
         outputs = tuple(computed.output(o) for o in outs)
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
-        self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), released([primals.functional_value(o) for o in outs]))
+        again = released([primals.functional_value(o) for o in outs])
+        self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun)))
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(v), self._ones_like(v)))

@@ -35,3 +35,19 @@ def test_a_written_view_of_an_argument_becomes_a_leaf() -> None:
     assert v.requires_grad and v.is_leaf and not x.requires_grad and x.tolist() == [[1.0, 0.5]]
     v.square().sum().backward()
     assert v.grad.tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_a_leaf_of_the_program_have_its_history(dynamic: bool) -> None:
+    def f(x: Any) -> Any:
+        leaf = x.sin().detach().requires_grad_()
+        return leaf.t(), leaf[0]
+
+    def seen(x: Any, f: Any) -> Any:
+        a, b = f(x)
+        with torch.no_grad():
+            a.zero_()  # they share memory
+        return [(t.requires_grad, t.is_leaf, t.tolist(), t._base is a._base) for t in (a, b)], a._base.is_leaf
+
+    expected = seen(torch.ones(2, 3, requires_grad=True), f)
+    assert seen(runtime.wrap(torch.ones(2, 3), requires_grad=True), compiled(f, dynamic=dynamic)) == expected
