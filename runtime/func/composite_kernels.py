@@ -20,11 +20,11 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """The arguments are none that the op takes. ATen's kernel says why."""
 
 
-def _symbolic(x: Any) -> bool:
+def symbolic(x: Any) -> bool:
     return isinstance(x, Tensor) and any(isinstance(n, SYMBOLIC) for n in x.shape)
 
 
@@ -43,10 +43,10 @@ def _install(overload: Any, f: Callable[..., Any]) -> None:
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: Any, **kwargs: Any) -> Any:
         tensors = [x for a in (*args, *kwargs.values()) for x in (a if isinstance(a, (list, tuple)) else (a,))]
-        if any(map(_symbolic, tensors)) and sees_ours(tensors):
+        if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
                 return f(*args, **kwargs)
-            except _Refused:
+            except Refused:
                 pass
         return overload.decompose(*args, **kwargs)
 
@@ -63,11 +63,11 @@ def _kron(self: Tensor, other: Tensor) -> Tensor:
 @_in_python(aten.take_along_dim.default)
 def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     if indices.dtype is not torch.long:
-        raise _Refused
+        raise Refused
     if dim is None:
         return self.reshape(-1).gather(0, indices.reshape(-1))
     if self.dim() != indices.dim() or not -self.dim() <= dim < self.dim():
-        raise _Refused
+        raise Refused
     dim %= self.dim()
     of_self, of_indices = list(self.shape), list(indices.shape)
     of_self[dim] = of_indices[dim] = 1
@@ -82,11 +82,11 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     n = len(tensors)
     ranks = [x.dim() for x in tensors]
     if n < 3 or ranks[0] not in (1, 2) or ranks[-1] not in (1, 2) or any(rank != 2 for rank in ranks[1:-1]):
-        raise _Refused
+        raise Refused
     factors = [tensors[0].unsqueeze(0) if ranks[0] == 1 else tensors[0], *tensors[1:-1]]
     factors.append(tensors[-1].unsqueeze(1) if ranks[-1] == 1 else tensors[-1])
     if any(a.shape[1] != b.shape[0] for a, b in pairwise(factors)):
-        raise _Refused
+        raise Refused
     sizes = [factors[0].shape[0], *(x.shape[1] for x in factors)]
     best: dict[tuple[int, int], tuple[Any, int]] = {(i, i): (0, i) for i in range(n)}
     for length in range(1, n):
@@ -119,7 +119,7 @@ def _cheapest(best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any]
 @_in_python(aten.max_pool1d.default)
 def _max_pool1d(self: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Tensor:
     if self.dim() not in (2, 3):
-        raise _Refused
+        raise Refused
 
     def flat(n: Any, beside: int) -> list[int]:
         return [beside, *n] if isinstance(n, (list, tuple)) else [beside, n]
@@ -132,7 +132,7 @@ def _max_pool1d(self: Tensor, kernel_size: Any, stride: Any = (), padding: Any =
 @_in_python(aten.fill_diagonal_.default)
 def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     if self.dim() != 2 or wrap:
-        raise _Refused
+        raise Refused
     self.diagonal().fill_(fill_value)
     return self
 
@@ -141,12 +141,12 @@ def _gradient(self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order:
     dims = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     steps = list(spacing) if isinstance(spacing, (list, tuple)) else [1 if spacing is None else spacing] * len(dims)
     if edge_order not in (1, 2) or len(steps) != len(dims) or not all(-self.dim() <= d < self.dim() for d in dims):
-        raise _Refused
+        raise Refused
     dims = [d % self.dim() for d in dims]
     if len(set(dims)) < len(dims) or any(self.shape[d] <= edge_order for d in dims):
-        raise _Refused
+        raise Refused
     if any(isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d]) for step, d in zip(steps, dims, strict=True)):
-        raise _Refused
+        raise Refused
     return [_slope(self, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
 
 

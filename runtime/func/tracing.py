@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..seam.levels import Value
+from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
 from . import provenance
 from . import python_kernels as python_kernels

@@ -58,6 +58,13 @@ def refused(why: str) -> BatchRule:
     return exact(rule)
 
 
+@exact
+def _assertion(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> None:
+    """Holds for a batch if it holds for every element."""
+    func(args[0].reshape(-1).all(), *args[1:], **kwargs)
+
+
+register("_assert_async _assert_async.msg", batch=_assertion, nondiff=True, family="reading")
 register("_local_scalar_dense", batch=_number, nondiff=True, family="reading")
 register("equal", batch=_equal, nondiff=True, family="reading")
 register(

@@ -57,7 +57,7 @@ def again(n: fx.Node) -> Again:
     record = op_of(func).record
     if (record is not None and record.draws) or torch.Tag.nondeterministic_seeded in func.tags:
         return Again.DRAW
-    if func._schema.is_mutable or op_of(func).kind == OUT:
+    if func._schema.is_mutable or op_of(func).kind == OUT or not func._schema.returns:
         return Again.EFFECT
     if record is None or not _NEVER_TAGS.isdisjoint(func.tags):
         return Again.UNKNOWN

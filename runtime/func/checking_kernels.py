@@ -1,0 +1,131 @@
+"""Composite ops whose C++ kernels read elements to check them, in Python for traces.
+
+``cov(x, fweights=w)`` reads whether all weights are at least zero. A trace refuses to read. So the check becomes a call of
+``_assert_async`` in the graph, which every later call of the graph carries out on its own arguments. Calls outside of a trace go on to
+ATen, and so does a call that ATen refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from ..seam.levels import levels_of
+from .composite_kernels import Refused, symbolic
+from .regions import running_traces
+from .trace import Trace
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+_BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+# Before torch 2.13 the dispatcher failed if no key was active between this one and `__torch_dispatch__`.
+_INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
+_LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
+_istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[DispatchKey.CompositeImplicitAutograd]
+_LOWEST = 1e-11  # the least sum of squares of the windows by which istft divides
+
+
+def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Use the decorated function for ``overload`` in a trace. It gets every argument by its name in the schema."""
+
+    def register(f: Callable[..., Any]) -> Callable[..., Any]:
+        pass_on = overload._handle.redispatch_boxed
+        names = [a.name for a in overload._schema.arguments]
+
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if _traced(args, kwargs):
+                try:
+                    return f(**dict(zip(names, args, strict=False)), **kwargs)
+                except Refused:
+                    pass
+            return pass_on(keys & _BELOW, *args, **kwargs)
+
+        if _INTERCEPTED:
+            _LIBRARY.impl(overload._name.removeprefix("aten::"), run, "PythonTLSSnapshot", with_keyset=True)
+        return f
+
+    return register
+
+
+def _traced(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a trace sees the call: its mode is active, or one of its values is within an argument."""
+    if running_traces():
+        return True
+    return any(isinstance(level, Trace) for a in itertools.chain(args, kwargs.values()) for level in levels_of(a))
+
+
+def _require(holds: Tensor, message: str) -> None:
+    """A call in the graph that raises ``RuntimeError`` unless ``holds``, one element, is true."""
+    torch._assert_async(holds, message)
+
+
+@_in_traces(aten.cov.default)
+def _cov(self: Tensor, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+    if fweights is None and aweights is None and not symbolic(self):
+        raise Refused
+    if self.dim() > 2 or self.dtype is torch.bool:
+        raise Refused
+    x = self.reshape(1, -1) if self.dim() < 2 else self
+    n = x.shape[1]
+    if fweights is None and aweights is None:
+        centred = x - (x.sum(1) / n).unsqueeze(1)
+        divisor: Any = torch.sym_max(n - correction, 0)
+        return centred.mm(centred.t().conj()).true_divide(divisor).squeeze()
+    given = [_checked_weights(name, each, n) for name, each in (("fweights", fweights), ("aweights", aweights)) if each is not None]
+    w = given[0] if len(given) == 1 else given[0] * given[1]
+    total = w.sum()
+    _require(total.ne(0), "cov(): weights sum to zero, can't be normalized")
+    centred = x - ((x * w).sum(1) / total).unsqueeze(1)
+    divisor = total - correction
+    if aweights is not None and correction != 0:
+        divisor = total - correction * (w * aweights).sum() / total
+    divisor = torch.where(divisor <= 0, torch.zeros_like(divisor), divisor)
+    return centred.mm((centred * w).t().conj()).true_divide(divisor).squeeze()
+
+
+def _checked_weights(name: str, weights: Tensor, n: Any) -> Tensor:
+    """``weights``, with the check that none is negative. ``n``: the number of observations."""
+    counts = not (weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool)
+    if weights.dim() > 1 or weights.numel() != n or not (counts if name == "fweights" else weights.is_floating_point()):
+        raise Refused
+    if n != 0:
+        _require(weights.min().ge(0), f"cov(): {name} cannot be negative")
+    return weights
+
+
+@_in_traces(aten.istft.default)
+def _istft(
+    self: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    **options: Any,
+) -> Tensor:
+    """By torch's decomposition, which leaves out the check that the windows together cover every sample."""
+    given = (n_fft, hop_length, win_length, window, center)
+    hop = n_fft // 4 if hop_length is None else hop_length
+    width = n_fft if win_length is None else win_length
+    if not 0 < hop <= width <= n_fft or not 2 <= self.dim() <= 3 or (window is not None and window.shape != (width,)):
+        raise Refused
+    try:
+        result = _istft_unchecked(self, *given, **options)
+    except (RuntimeError, AssertionError):  # the C++ kernel says what is wrong in its own words
+        raise Refused from None
+    frames = self.shape[-1]
+    samples = n_fft + hop * (frames - 1)
+    ones = torch.ones(width, dtype=self.dtype.to_real(), device=self.device) if window is None else window
+    left = (n_fft - width) // 2
+    padded = aten.constant_pad_nd(ones, [left, n_fft - width - left]) if width != n_fft else ones
+    squares = padded.square().expand(1, frames, n_fft)
+    cover = aten.unfold_backward(squares, [1, samples], 1, n_fft, hop)
+    start, length = (n_fft // 2 if center else 0), options.get("length")
+    end = start + length if length is not None else samples - start
+    covered = cover[:, start:end].abs().min().lt(_LOWEST).logical_not()
+    _require(covered, "istft: the windows together leave out a sample (window overlap add min)")
+    return result
