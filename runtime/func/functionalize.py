@@ -201,7 +201,7 @@ class FunctionalLevel(Level):
         refuse_gaps(old, chain)
         if overlaps(old, chain):
             self.overlapped = True
-            return through_copy(old, chain, lambda part: part.copy_(new))
+            return through_copy(old, chain, lambda part, copy: part.copy_(new))
         bases = [old]
         for step in chain[:-1]:
             bases.append(self.viewed(bases[-1], (step,)))
@@ -345,12 +345,22 @@ class FunctionalLevel(Level):
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
 
     def _write_in_place(self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """A write to a value that shows an element of its base several times."""
+        """A write to a value that shows an element of its base several times. What the kernel reads of the same memory changes while it
+        writes."""
         given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
         refuse_gaps(self.present(target._store), target._chain)
 
-        def write(part: torch.Tensor) -> torch.Tensor:
-            written: torch.Tensor = func(*(part if a is target else g for a, g in zip(args, given, strict=True)), **options)
+        def write(part: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+            def read(a: Any, plain: Any) -> Any:
+                if a is target:
+                    return part
+                if not isinstance(a, FunctionalValue) or a._store.memory is not target._store.memory:
+                    return plain
+                if a._store is target._store:
+                    return self.viewed(copy, a._chain)
+                return plain if has_history(plain) else self.viewed(copy.detach(), a._chain)
+
+            written: torch.Tensor = func(*map(read, args, given), **options)
             return written
 
         self._replace(target, through_copy(self.present(target._store), target._chain, write), True)

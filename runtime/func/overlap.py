@@ -63,8 +63,8 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
-def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """``base`` after ``write``, which gets the view of a copy, writes to it and returns it."""
+def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """``base`` after ``write``, which gets the view of a copy and the copy, writes to the view and returns it."""
     copy: torch.Tensor
     if base.storage_offset() or shows_twice(base) or not aten.is_non_overlapping_and_dense.default(base):  # then a clone has other strides
         copy = aten.as_strided_scatter.default(base, base, base.shape, base.stride(), base.storage_offset())
@@ -73,7 +73,7 @@ def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[tor
     part = copy
     for step in chain:
         part = _viewed(part, *step)
-    written = write(part)
+    written = write(part, copy)
     if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
         return copy
     return _seen_through(written, copy)

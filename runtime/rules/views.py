@@ -297,7 +297,7 @@ def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any
         return storage.as_strided(shape, own_stride, own_offset - base)
     storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
-    if any(s == 0 and n > 1 for n, s in zip(shape, own_stride, strict=True)):
+    if not _without_overlap(shape, own_stride):
         storage = storage / g.new_zeros(total).index_add(0, mine, g.new_ones(mine.shape)).clamp(min=1)
     return storage.index_select(0, mine).reshape(shape)
 

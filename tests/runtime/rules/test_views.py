@@ -74,6 +74,16 @@ def test_as_strided_of_an_overlapping_input_shares_the_gradient() -> None:
         torch.testing.assert_close(func.grad(lambda t: f(t).sum())(x), expected)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_as_strided_of_a_view_that_shows_elements_several_times_counts_each_once(size: int) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x.unfold(0, size, 1).as_strided((4,), (1,)) * torch.arange(1.0, 5.0, dtype=torch.float64)).sum()
+
+    x = torch.randn(4, dtype=torch.float64)
+    torch.testing.assert_close(func.grad(f)(x), torch.arange(1.0, 5.0, dtype=torch.float64))
+    torch.testing.assert_close(func.grad(lambda x: func.grad(f)(x).square().sum())(x), torch.zeros(4, dtype=torch.float64))
+
+
 def test_as_strided_scatter_overwrites_what_its_source_covers() -> None:
     x, src = torch.randn(5, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
     out, pullback = func.vjp(lambda x, src: torch.as_strided_scatter(x, src, (2,), (2,), 1), x, src)

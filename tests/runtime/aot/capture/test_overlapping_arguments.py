@@ -28,6 +28,19 @@ def test_a_write_to_a_row_of_an_expanded_argument_with_a_history_has_its_gradien
     assert equal(*both(lambda x: x[0].mul_(x[1]) * 1, program))
 
 
+@pytest.mark.parametrize("source", ["x.detach()", "x.view_as(x)", "x.data", "x", "x[:1]", "x[1] * 1"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_write_reads_what_it_has_written_before(source: str, dynamic: bool) -> None:
+    def f(x: Any) -> Any:
+        return x.sub_(eval(source, {"x": x})) * 1
+
+    def program(f: Any) -> Any:
+        base = torch.arange(1.0, 6.0)
+        return f(base.unfold(0, 3, 1)), base
+
+    assert equal(program(f), program(compiled(f, dynamic=dynamic)))
+
+
 def test_other_sizes_are_another_program() -> None:
     f = compiled(lambda x: x.add_(1), dynamic=True)
     for size in (2, 3):

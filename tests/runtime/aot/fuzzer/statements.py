@@ -301,7 +301,7 @@ TRANSFORMED = (
     "{v} = func.vmap(lambda t: t.clone().mul_(2))({t})",
     "{v} = func.vmap(lambda t: t + torch.rand(()), randomness='same')({t})",
     "{v} = func.vmap(lambda t: t + torch.rand(()), randomness='different')({t})",
-    "{v} = func.jvp(lambda t: (t.sin() * {s}).to(t.dtype), ({t},), ({t} * 2,))[1]",  # torch makes a tangent of one float32 a float64
+    "{v} = func.jvp(lambda t: (t.sin() * {s}).to(t.dtype), ({t},), ({t} * 2,))[1].to({t}.dtype)",  # torch makes a float32 a float64
     "{v} = func.vjp(lambda t: t.cos(), {t})[1]({t})[0]",
     "{v} = func.functionalize(lambda t: t.clone().mul_(2))({t})",
     "func.functionalize(lambda t: t.mul_(2))({t})",
