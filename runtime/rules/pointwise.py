@@ -102,7 +102,7 @@ pointwise("rad2deg", self=lambda: 180 / math.pi)
 # powers. The guards avoid 0·inf if a base or an exponent is zero.
 def _power_by_base(self: Any, exponent: Any) -> Any:
     if not isinstance(exponent, torch.Tensor):
-        if exponent == 2:  # squares are frequent; this is one kernel less
+        if exponent == 2 and not torch.is_grad_enabled():  # squares are frequent; this is one kernel less, with one derivative less
             return 2 * self
         return torch.zeros_like(self) if exponent == 0 else exponent * self.pow(exponent - 1)
     return torch.where(exponent == 0, 0.0, exponent * self.pow(exponent - 1))

@@ -120,6 +120,12 @@ def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.T
 reduction("logsumexp", _share_of_sum, batch.along(1))
 
 
+def _over_root(a: Any, root: torch.Tensor) -> Any:
+    """``a / root``, and zero where the root is zero. Its derivatives are zero there, too: they must not divide by it."""
+    zero = root == 0
+    return (a / root.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
 def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
     """The conjugate of the gradient of a p-norm. Zero where the norm is not differentiable. Ties of the maximum share it."""
     p = float(ord)
@@ -129,7 +135,7 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     if p == 1:
         return sgn
     if p == 2:
-        return (conj(self) / result).masked_fill(result == 0, 0)
+        return _over_root(conj(self), result)
     magnitude = self.abs()
     if p in (float("inf"), float("-inf")):
         mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
@@ -226,7 +232,7 @@ def _cdist_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, re
 
 
 def _euclidean_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor) -> Any:
-    ratio = (g / result).masked_fill(result == 0, 0)
+    ratio = _over_root(g, result)
     turned = ratio.mT
     return x1 * ratio.sum(-1, keepdim=True) - ratio @ x2, x2 * turned.sum(-1, keepdim=True) - turned @ x1
 
@@ -280,7 +286,8 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
 
 
 def _std_partial(self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
-    return _deviation(self, dim, correction) * (1 / (2 * result)).masked_fill(result == 0, 0)
+    slope: torch.Tensor = _deviation(self, dim, correction) * _over_root(0.5, result)
+    return slope
 
 
 def _with_mean(spread: Any) -> Any:

@@ -19,6 +19,7 @@ from torch import fx
 from ...func.graph_module import GraphModule
 from ...rules.ops import DIFFERENTIABLE, op_of
 from .boundary import Boundary
+from .origins import ORIGIN
 
 DERIVATIVE = "derivative"
 """The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
@@ -86,6 +87,8 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
             continue
         if n.meta.get(DERIVATIVE) == OWN and n in varying:
             return Pullback(refused="its derivative uses what a custom Function returned")
+        if _draws(n) and ORIGIN in n.meta:
+            return Pullback(refused=f"its derivative draws random numbers ({n.target})")
         if _draws(n) and saves_draws and n not in varying and isinstance(n.meta.get("val"), torch.Tensor):
             given[n] = len(saved) + len(drawn)
             drawn.append(n)

@@ -13,6 +13,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from ...func.graph_module import LateGraphModule
 from ...func.regions import region_of
 from ...func.tracing import has_effect
+from ..capture.origins import ORIGIN
 from ..capture.tangents import primals_and_tangents
 from .recompute import call_of, is_item, is_size
 
@@ -20,9 +21,9 @@ from .recompute import call_of, is_item, is_size
 class Parts:
     """A joint graph taken apart.
 
-    ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent; ``backward``: what the gradients need and
-    the forward does not give, so that it must run in the backward. ``effects``: draws and checks, which run in the forward even if nothing
-    uses them.
+    ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent, or on a draw of the backward pass;
+    ``backward``: what the gradients need and the forward does not give, so that it must run in the backward. ``effects``: draws and checks
+    of the forward, which run even if nothing uses them; ``late_effects``: those of the backward.
     """
 
     def __init__(self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None) -> None:
@@ -44,15 +45,18 @@ class Parts:
                 "no input of the joint graph is known to be a tangent. Give joint_inputs=(primals, tangents), or call these inputs "
                 "tangents_1, tangents_2, …"
             )
-        self.after_tangents = _closure(self.tangents, lambda n: n.users)
-        self.effects = [n for n in self.nodes if n.op == "call_function" and has_effect(n) and n not in self.after_tangents]
+        effects = [n for n in self.nodes if n.op == "call_function" and has_effect(n)]
+        self.late_effects = [n for n in effects if ORIGIN in n.meta]
+        self.after_tangents = _closure([*self.tangents, *self.late_effects], lambda n: n.users)
+        self.effects = [n for n in effects if n not in self.after_tangents]
         start = [*(n for n in self.results if isinstance(n, fx.Node)), *self.effects]
         needed_forward = _closure(start, lambda n: n.all_input_nodes)
         leaking = needed_forward & self.after_tangents
         if leaking:
             raise RuntimeError(f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}")
         self.forward = [n for n in self.nodes if (n in needed_forward or n in self.primals) and n.op != "get_attr"]
-        needed_backward = _closure([n for n in self.gradients if isinstance(n, fx.Node)], lambda n: n.all_input_nodes)
+        self.goals = [*self.late_effects, *(n for n in self.gradients if isinstance(n, fx.Node))]
+        needed_backward = _closure(self.goals, lambda n: n.all_input_nodes)
         self.backward = needed_backward - set(self.forward)
 
     @cached_property
@@ -92,11 +96,10 @@ class Parts:
         so that it does not wait in memory."""
         given = {*saved, *self.tangents}
         order: dict[fx.Node, None] = {}
-        goals = [n for n in self.gradients if isinstance(n, fx.Node)]
-        needed = _closure([n for n in goals if n not in given], lambda n: [u for u in n.all_input_nodes if u not in given])
+        needed = _closure([n for n in self.goals if n not in given], lambda n: [u for u in n.all_input_nodes if u not in given])
         for n in sorted(needed & self.after_tangents, key=self.number.__getitem__):
             self._with_inputs(n, given, order)
-        for n in goals:
+        for n in self.goals:
             self._with_inputs(n, given, order)
         return list(order)
 

@@ -47,6 +47,25 @@ def test_distances_between_rows_in_all_orders(p: float) -> None:
     check_problem(Problem(lambda x, y: (torch.cdist(x, y, p),), inputs, (0, 1), f"cdist p={p}", reference))
 
 
+ROOTS = {
+    "std": lambda x: x.std(),
+    "std_mean": lambda x: torch.std_mean(x)[0],
+    "norm": lambda x: (x - 1).norm(),
+    "cdist": lambda x: torch.cdist(x.view(2, 2), x.view(2, 2)).sum(),
+    "cdist by a product": lambda x: torch.cdist(x.view(2, 2), x.view(2, 2), compute_mode="use_mm_for_euclid_dist").sum(),
+    "pdist": lambda x: torch.nn.functional.pdist(x.view(2, 2)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_all_derivatives_of_a_root_of_zero_are_zero(name: str) -> None:
+    """As torch's first derivatives, and its second one of std. The square root alone has none there."""
+    x = torch.ones(4)
+    f = ROOTS[name]
+    assert func.grad(f)(x).tolist() == [0.0] * 4
+    assert func.hessian(f)(x).tolist() == [[0.0] * 4] * 4
+
+
 @pytest.mark.parametrize("op", [torch.amax, torch.amin])
 def test_ties_share_the_gradient_equally(op: object) -> None:
     x = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
