@@ -24,7 +24,12 @@ def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
 
 
 def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
-    return pad_to(g.gather(dim, index), src_shape)  # a source may be larger than the index; its other elements are not used
+    part = g.gather(dim, index)
+    if len(src_shape) != index.dim():  # the index has no elements, or one of the two is a number
+        if 0 in index.shape:
+            return g.new_zeros(src_shape)
+        part = part.reshape([1] * len(src_shape))
+    return pad_to(part, src_shape)  # a source may be larger than the index; its other elements are not used
 
 
 linear("gather", {"self": _gather_back}, derive_index.gather_or_scatter)

@@ -17,9 +17,14 @@ aten = torch.ops.aten
 # ---- elementwise losses
 
 
+def _minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a - b``. Losses take a mask as their target, which ``-`` refuses."""
+    return torch.add(a, b, alpha=-1) if torch.bool in (a.dtype, b.dtype) else a - b
+
+
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
     """The derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
-    z = self - target
+    z = _minus(self, target)
     return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()  # z.sign() would turn NaN into 0
 
 
@@ -47,7 +52,7 @@ def _logits_target(self: torch.Tensor, weight: torch.Tensor | None, pos_weight: 
     return p if weight is None else p * weight
 
 
-elementwise_loss("mse_loss", self=lambda self, target: 2 * (self - target), target=lambda self, target: 2 * (target - self))
+elementwise_loss("mse_loss", self=lambda self, target: 2 * _minus(self, target), target=lambda self, target: 2 * _minus(target, self))
 elementwise_loss("smooth_l1_loss", self=_slope, target=lambda self, target, beta: -_slope(self, target, beta))
 elementwise_loss(
     "huber_loss",

@@ -293,7 +293,12 @@ class Recipe:
         """The program for calls like this one. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes
         the abstract values of the trace. ``unknown``: the arguments that are numbers of any value. :class:`Pinned` if the program asks for
         the value of one."""
-        joint = self._joint(spec, call, tracked, abstraction, unknown)
+        groups: list[Group] = []
+        try:
+            joint = self._joint(spec, call, tracked, abstraction, unknown)
+        except Exception as error:  # perhaps as arguments that share memory were traced as if they did not
+            groups = self._joined(call, error)
+            joint = self._joint(spec, call, tracked, abstraction, unknown, groups)
         if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):  # else torch's functions were captured before
             refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
         if unknown:
@@ -301,7 +306,10 @@ class Recipe:
         outside = enter(joint.closed_over, tracked, False)
         assert outside is not None
         shared = None
-        if joint.boundary.changes_inputs:
+        if groups:
+            shared = sharing([*call.plain, *outside.plain])
+            refuse_untangled([g for g in shared if g.members[-1] >= len(call.plain)], call, len(call.plain))
+        elif joint.boundary.changes_inputs:
             every = call.followed_by(outside)
             shared = sharing(every.plain)
             changed = [x.written or bool(x.reshaped) for x in joint.boundary.inputs]
@@ -313,6 +321,18 @@ class Recipe:
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         places = places_of(joint.closed_over, self.fn, self.modules)
         return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places, unknown)
+
+    def _joined(self, call: Call, error: Exception) -> list[Group]:
+        """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""
+        shared = sharing(call.plain)
+        groups = [*shared, *overlapping(call.plain, shared)]
+        try:
+            refuse_untangled(groups, call, len(call.plain))
+        except RuntimeError:
+            groups = []
+        if not groups or isinstance(error, Pinned):
+            raise error
+        return [with_autograd_base(g, call) for g in groups]
 
     def _joint(
         self,

@@ -107,6 +107,9 @@ class _Writer:
         if one is b and n.target is aten.sub.Tensor:
             self.kept[n] = self.graph.call_function(aten.neg.default, (self.kept[b],))
             self.kept[n].meta = dict(n.meta)
+        if not _same_strides(one, n):  # a view that follows may need those of the sum
+            self.kept[n] = self.graph.call_function(aten.copy.default, (self._zero(n), self.kept[n]))
+            self.kept[n].meta = dict(n.meta)
         if one in self.varying:
             self.varying.add(n)
         return True
@@ -125,6 +128,9 @@ class _Writer:
             if isinstance(value, torch.Tensor) and value.layout is torch.strided and all(type(s) is int for s in value.shape):
                 options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
                 made = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
+                if not value.is_contiguous() and aten.is_non_overlapping_and_dense.default(value):
+                    places = self.graph.call_function(aten.empty_strided.default, (list(value.shape), list(value.stride())), options)
+                    made = self.graph.call_function(aten.copy.default, (places, made))
             else:
                 made = self.graph.call_function(aten.zeros_like.default, (self.full[n],))
             made.meta = {key: n.meta[key] for key in ("val", "tensor_meta") if key in n.meta}
@@ -138,6 +144,16 @@ def _alike(a: fx.Node, b: fx.Node) -> bool:
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.dtype is not y.dtype or x.dim() != y.dim():
         return False
     return all(str(s) == str(t) for s, t in zip(x.shape, y.shape, strict=True))
+
+
+def _same_strides(a: fx.Node, b: fx.Node) -> bool:
+    """Whether two values have the same strides, as far as is known without a condition on sizes."""
+    x, y = a.meta.get("val"), b.meta.get("val")
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.dim() != y.dim():
+        return True
+    if x.layout is not torch.strided or y.layout is not torch.strided:
+        return True
+    return all(str(n) == "1" or str(s) == str(t) for n, s, t in zip(y.shape, x.stride(), y.stride(), strict=True))
 
 
 def _takes_no_elements(n: fx.Node) -> bool:

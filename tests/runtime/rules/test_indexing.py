@@ -195,3 +195,15 @@ def test_in_place_forms_have_the_derivatives_of_their_functional_ops(name: str, 
     step = 1e-6
     ahead, behind = f(x + step * x, s + step * s), f(x - step * x, s - step * s)
     torch.testing.assert_close(func.jvp(f, (x, s), (x, s))[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", [torch.scatter, torch.scatter_add])
+@pytest.mark.parametrize(("shape", "index", "source"), [((3,), (1,), ()), ((), (1,), ()), ((0, 3), (0, 3), ())])
+def test_a_source_of_another_rank_than_the_index_has_its_gradient(op: Any, shape: Any, index: Any, source: Any) -> None:
+    def loss(x: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = op(x, 0, torch.zeros(index, dtype=torch.long), src)
+        return out.sin().sum()
+
+    x, src = torch.ones(shape, requires_grad=True), torch.full(source, 0.5, requires_grad=True)
+    expected = torch.autograd.grad(loss(x, src), (x, src))
+    torch.testing.assert_close(func.grad(loss, (0, 1))(x.detach(), src.detach()), expected)

@@ -1,5 +1,8 @@
 """Losses agree with torch's engine; those whose second derivative torch lacks, with the same loss written out."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -97,3 +100,14 @@ def test_weights_of_likelihoods_may_be_batched() -> None:
 
     expected = torch.stack([f(*pair) for pair in zip(x, weight, strict=True)])
     torch.testing.assert_close(func.vmap(f)(x, weight), expected)
+
+
+@pytest.mark.parametrize("loss", [torch.nn.functional.mse_loss, torch.nn.functional.smooth_l1_loss])
+def test_a_mask_may_be_the_target_of_a_loss(loss: Any) -> None:
+    mask = torch.tensor([True, False, True])
+    x = torch.tensor([0.5, 0.25, 3.0], requires_grad=True)
+    f: Callable[[torch.Tensor], torch.Tensor]
+    for f in (lambda x: loss(x, mask), lambda x: loss(mask, x)):
+        (expected,) = torch.autograd.grad(f(x), x)
+        torch.testing.assert_close(func.grad(f)(x.detach()), expected)
+        torch.testing.assert_close(func.grad(lambda x, f=f: f(x).square())(x.detach()), 2 * f(x).detach() * expected)

@@ -209,6 +209,19 @@ class TestSharedMemory:
 
         assert equal(program(f), program(compiled(f, dynamic=dynamic)))
 
+    def test_an_error_of_a_trace_that_takes_memory_for_apart_is_none(self) -> None:
+        def f(x: Any, part: Any) -> Any:
+            part.zero_()
+            return torch.tensor([1.0, 2.0]).gather(0, x)  # the indices are in bounds after the write
+
+        def program(f: Callable[..., Any]) -> Any:
+            x = torch.tensor([1, 5])
+            return f(x, x[1:]), x
+
+        assert equal(*both(f, program))
+        with pytest.raises(RuntimeError, match="index 5 is out of bounds"):
+            compiled(f)(torch.tensor([1, 5]), torch.tensor([5]))
+
     def test_a_lazy_conjugate_of_another_argument_is_refused(self) -> None:
         x = tensor([1 + 2j, 3 + 4j])
         with pytest.raises(RuntimeError, match="share memory, one is a lazy conjugate, and the program writes to it"):
