@@ -129,3 +129,13 @@ def _istft(
     covered = cover[:, start:end].abs().min().lt(_LOWEST).logical_not()
     _require(covered, "istft: the windows together leave out a sample (window overlap add min)")
     return result
+
+
+@_in_traces(aten.one_hot.default)
+def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
+    """Without a number of classes that is the largest class and one, a symbol of the trace."""
+    if num_classes != -1 or self.dtype is not torch.long or self.numel() == 0:
+        raise Refused
+    _require(self.min().ge(0), "one_hot: class values must be non-negative")
+    n: Any = self.max().item() + 1
+    return (self.unsqueeze(-1) == torch.arange(n, device=self.device)).to(torch.long)

@@ -34,11 +34,16 @@ from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
 from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
+from .torch_checks import complaint
 
 aten = torch.ops.aten
 # The ops by which torch makes a tensor of numbers in the text of a program.
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 _SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_stride.int, aten.sym_numel.default))
+# What tells how many elements a sparse tensor stores, which depends on values.
+_STORED = frozenset(
+    getattr(aten, name).default for name in ("values", "_values", "indices", "_indices", "col_indices", "row_indices", "_nnz")
+)
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
 _IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
 
@@ -231,6 +236,8 @@ class Trace(Level):
             return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone(), literal=True),), kwargs)
         if self.fixed_sizes and _size_depends_on_values(func, args):
             self._refuse_size(func)
+        if func in _STORED and (self.fixed_sizes or self.abstraction is not None):
+            self._refuse_size(func)
         table = self.decompositions.get(func) or _UNSPELLABLE.get(func)
         if table is not None:
             out = self._decomposed(func, table, args, kwargs)
@@ -320,6 +327,10 @@ class Trace(Level):
     def _read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """An answer in Python about elements is possible for constants of the program's text. Else it is a symbol or refused."""
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
+            if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
+                with self.mode:
+                    torch._assert_async(args[0].logical_not(), wrong)
+                return False
             if self.reads == "symbol" and func is aten._local_scalar_dense.default:
                 return self.record(func, args, kwargs)
             if self.reads == "constant" and self.abstraction is None:

@@ -129,3 +129,5 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 for _name, _answer in QUESTIONS.items():
     register(_name, decomposition=_answer, family="geometry")
+QUESTIONS["layout"] = lambda self: self.layout  # of a compressed sparse tensor
+register("prim::layout", nondiff=True, family="geometry")

@@ -85,6 +85,7 @@ linear("_to_dense", {"self": _to_dense_back})
 register(
     "sparse_sampled_addmm",
     cost="high",
+    abstract=lambda self: self.clone(),
     vjp={
         "self": lambda g, self, beta: _at_pattern(g, self) * conj(beta),
         "mat1": lambda g, self, mat2, alpha: (_at_pattern(g, self) @ mat2.mH) * conj(alpha),

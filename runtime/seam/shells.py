@@ -25,6 +25,9 @@ _inference = torch.is_inference_mode_enabled
 BATCHED = DispatchKey.FuncTorchBatched
 _INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
 _AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
+# A tensor object made by _make_wrapper_subclass cannot say such a layout itself. With `dispatch_layout` it asks `prim::layout`.
+_COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
+_ASKS_LAYOUT = (False, False, None, False, True)
 
 
 def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
@@ -43,6 +46,8 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
             geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
         if hidden and not shape and inner.dtype in _INTEGERS:
             geometry += _AS_INDEX
+        elif layout in _COMPRESSED:
+            geometry += _ASKS_LAYOUT
     v: Any
     if _inference() and not inner.is_inference():  # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
         with torch.inference_mode(False):
@@ -79,6 +84,7 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
         dtype=inner.dtype,
         layout=inner.layout,
         device=inner.device,
+        dispatch_layout=inner.layout in _COMPRESSED,
         _extra_dispatch_keys=_AS_INDEX[-1] if is_batched_number(inner) else None,
     )
     if inner.is_conj():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from runtime.aot import aot_function, export, make_fx, min_cut_rematerialization_partition, nop
 from runtime.func import vjp, vmap
@@ -36,6 +37,8 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] =
     "istft of a length": (lambda s, w: torch.istft(s, 8, window=w, length=12), (_spectrum(), WINDOW)),
     "istft of narrow windows": (lambda s, w: torch.istft(s, 8, 2, 6, w[1:7]), (_spectrum(), WINDOW)),
     "istft of a batch": (lambda s, w: torch.istft(torch.stack([s, 2 * s]), 8, window=w, normalized=True), (_spectrum(), WINDOW)),
+    "gaussian_nll_loss": (lambda x, a: F.gaussian_nll_loss(x, x.flip(0).detach(), a.expand(3, 4), full=True), (_rows(), WEIGHTS)),
+    "gaussian_nll_loss of one variance": (lambda x: F.gaussian_nll_loss(x, x.flip(0).detach(), 0.5, reduction="none"), (_rows(),)),
 }
 cases = pytest.mark.parametrize(("f", "args"), CASES.values(), ids=CASES)
 modes = pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
@@ -74,6 +77,10 @@ def test_the_check_is_carried_out_by_every_call(dynamic: bool) -> None:
         compiled(_rows(), COUNTS - 2)
     with pytest.raises(RuntimeError, match="weights sum to zero"):
         compiled(_rows(), COUNTS * 0)
+    loss = aot_function(lambda x, a: F.gaussian_nll_loss(x, x * 2, a.expand(3, 4)), nop, dynamic=dynamic)
+    loss(_rows(), WEIGHTS)
+    with pytest.raises(RuntimeError, match="negative entry"):
+        loss(_rows(), WEIGHTS - 1)
     inverse = aot_function(lambda s, w: torch.istft(s, 8, window=w), nop, dynamic=dynamic)
     inverse(_spectrum(), WINDOW)
     with pytest.raises(RuntimeError, match="leave out a sample"):
@@ -156,3 +163,22 @@ def test_an_exported_program_has_the_check() -> None:
     assert torch.equal(program.module()(_rows(), WEIGHTS), torch.cov(_rows(), aweights=WEIGHTS))
     with pytest.raises(RuntimeError, match="cannot be negative"):
         program.module()(_rows(), -WEIGHTS)
+
+
+def test_a_program_that_reads_an_element_itself_is_refused_beside_a_function_of_torch_that_does() -> None:
+    def f(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        loss = F.gaussian_nll_loss(x, x * 2, a.expand(3, 4))
+        return loss if torch.any(a < 1) else -loss
+
+    with pytest.raises(RuntimeError, match="asks for the elements of a tensor"):
+        make_fx(f)(_rows(), WEIGHTS)
+
+
+def test_one_hot_without_a_number_of_classes_takes_the_largest_class_of_each_call() -> None:
+    graph = make_fx(F.one_hot, tracing_mode="symbolic")(torch.tensor([0, 2, 1]))
+    for classes in ([1, 4, 0, 0], [0, 0], [3]):
+        assert torch.equal(graph(torch.tensor(classes)), F.one_hot(torch.tensor(classes)))
+    with pytest.raises(RuntimeError, match="must be non-negative"):
+        graph(torch.tensor([0, -1, 1]))
+    with pytest.raises(RuntimeError, match="asks for the elements of a tensor"):
+        make_fx(F.one_hot)(torch.tensor([0, 2, 1]))

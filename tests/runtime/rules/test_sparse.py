@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from runtime import unwrap, wrap
+from runtime.aot import aot_function, make_fx, nop
 from runtime.autograd import Function, backward, grad, gradcheck, gradgradcheck
+from runtime.func import vjp
 
 INDICES = torch.tensor([[0, 0, 1], [1, 1, 2]])
 MASK = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]], dtype=torch.float64)
@@ -126,3 +128,70 @@ def test_a_sparse_gradient_whose_elements_share_memory_is_copied_into_the_leaf()
     backward(Rows.apply(x).sum())
     x.grad._values().mul_(3)
     torch.testing.assert_close(unwrap(x.grad).to_dense(), torch.tensor([3.0, 3.0, 0.0, 3.0]).unsqueeze(1).expand(4, 2))
+
+
+def _pattern(size: int, *, stored: int) -> torch.Tensor:
+    x = torch.zeros(size, size, dtype=torch.float64)
+    x.view(-1)[:stored] = torch.arange(1, stored + 1, dtype=torch.float64)
+    return x
+
+
+COMPRESSED = {
+    "csr": lambda x: x.to_sparse_csr(),
+    "csc": lambda x: x.to_sparse_csc(),
+    "bsr": lambda x: x.to_sparse_bsr((2, 2)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_a_compiled_product_at_the_places_of_a_sparse_tensor_are_those_of_eager(dynamic: bool) -> None:
+    def f(s: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Any:
+        return torch.sparse.sampled_addmm(s, a, b).to_dense().square()
+
+    compiled = aot_function(f, nop, dynamic=dynamic)
+    for stored in (4, 6):
+        s = _pattern(4, stored=stored).to_sparse_csr()
+        a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+        given, expected = ([x.clone().requires_grad_() for x in (a, b)] for _ in range(2))
+        result = compiled(s, *given)
+        torch.testing.assert_close(result, f(s, a, b))
+        result.sum().backward()
+        f(s, *expected).sum().backward()
+        for x, y in zip(given, expected, strict=True):
+            torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("layout", COMPRESSED)
+def test_a_traced_program_knows_the_layout_of_a_compressed_tensor(layout: str) -> None:
+    s = COMPRESSED[layout](_pattern(4, stored=6))
+    seen = []
+
+    def f(s: torch.Tensor) -> torch.Tensor:
+        seen.append(s.layout)
+        return s.to_dense() * 2
+
+    def gradient(s: torch.Tensor, g: torch.Tensor) -> Any:
+        out, pull = vjp(f, s)
+        return out, pull(g)[0].to_dense()
+
+    g = torch.ones(4, 4, dtype=torch.float64)
+    graph = make_fx(gradient)(s, g)
+    assert seen == [s.layout]
+    torch.testing.assert_close(graph(s, g)[0], s.to_dense() * 2)
+    stored = COMPRESSED[layout](_pattern(4, stored=6)).to_dense() != 0
+    assert torch.equal(graph(s, g)[1][stored], torch.full((6,), 2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "read", [lambda s: s.values().sum() * s.values().shape[0], lambda s: s.to_dense() * s._nnz()], ids=["values", "nnz"]
+)
+@pytest.mark.parametrize("convert", [lambda x: x.to_sparse().coalesce(), COMPRESSED["csr"]], ids=["coo", "csr"])
+def test_how_many_elements_a_sparse_tensor_stores_is_no_constant_of_a_graph(read: Any, convert: Any) -> None:
+    s = convert(_pattern(4, stored=6))
+    for dynamic in (False, True):
+        with pytest.raises(RuntimeError, match=r"the size of what aten.* returns depends on values"):
+            aot_function(read, nop, dynamic=dynamic)(s)
+    for mode in ("fake", "symbolic"):
+        with pytest.raises(RuntimeError, match=r"the size of what aten.* returns depends on values"):
+            make_fx(read, tracing_mode=mode)(s)
+    torch.testing.assert_close(make_fx(read)(s)(s), read(s))  # as sizes do, it stays what it is for the examples
