@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .python_kernels import sees_ours
 from .symbols import SYMBOLIC
@@ -26,6 +27,11 @@ class Refused(Exception):
 
 def symbolic(x: Any) -> bool:
     return isinstance(x, Tensor) and any(isinstance(n, SYMBOLIC) for n in x.shape)
+
+
+def same_size(m: Any, n: Any) -> bool:
+    """Whether two sizes are known to be equal, without a guard."""
+    return bool(statically_known_true(m == n))
 
 
 def _in_python(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -183,3 +189,30 @@ def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
 
 def _part(x: Tensor, dim: int, start: int, end: int | None = None) -> Tensor:
     return x.narrow(dim, start, x.shape[dim] + (end or 0) - start)
+
+
+def _transformed_as_resized(overload: Any) -> None:
+    """Resize the input of a Fourier transform before the call, where the call would ask which of two sizes is the larger."""
+
+    @_in_python(overload)
+    def run(self: Tensor, size: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+        if size is None:
+            raise Refused
+        sizes = list(size) if isinstance(size, (list, tuple)) else [size]
+        if dim is None:
+            dim = -1 if not isinstance(size, (list, tuple)) else list(range(-len(sizes), 0))
+        dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
+        if len(dims) != len(sizes) or not all(-self.dim() <= d < self.dim() for d in dims) or any(n < 1 and n != -1 for n in sizes):
+            raise Refused
+        resized = self
+        for d, n in zip(dims, sizes, strict=True):
+            if isinstance(self.shape[d], SYMBOLIC) and not same_size(n, -1) and not same_size(self.shape[d], n):
+                d %= self.dim()
+                resized = torch.constant_pad_nd(resized, [0, 0] * (self.dim() - 1 - d) + [0, n]).narrow(d, 0, n)
+        if resized is self:
+            raise Refused
+        return overload(resized, size, dim, norm)  # type: ignore[no-any-return]
+
+
+for _name in ("fft", "ifft", "rfft", "ihfft", "fft2", "ifft2", "rfft2", "ihfft2", "fftn", "ifftn", "rfftn", "ihfftn"):
+    _transformed_as_resized(getattr(aten, f"fft_{_name}").default)
