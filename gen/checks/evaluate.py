@@ -36,7 +36,7 @@ def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stage
     with seeded(program.seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
         for message, category in sample.facts.warnings:
-            warnings.filterwarnings("ignore", message=re.sub(r"\d+", r"\\w+", re.escape(message)), category=category)
+            warnings.filterwarnings("ignore", message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)), category=category)
         f = program.over(target)
         return tuple((f if stages else target.forward(f))(*inputs))
 

@@ -1,6 +1,7 @@
 """Samples are flat functions of their tensors, are chosen for diversity, and record the facts of their op."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import torch
 import yaml
 
 from gen.checks import opinfo
+from gen.checks.evaluate import run_target
+from gen.checks.pipelines import Program
 from gen.checks.samples import STORE, Op, Store, candidates, choose, flat_tensors, from_call, make_op, resolve
+from gen.targets.torch_target import TorchTarget
 
 D = torch.float64
 
@@ -71,6 +75,25 @@ def test_warnings_of_the_plain_op_are_noted() -> None:
 
     sample = from_call(Op("warns", warns), 0, (torch.zeros(3),), {})
     assert sample.facts.warnings == (("as always", UserWarning),)
+
+
+@pytest.mark.parametrize(("said", "ignored"), [("size s8 of 2", True), ("size 3 of 2", True), ("size x of 2", False)])
+def test_a_target_may_give_the_warning_of_the_plain_op_with_symbols_for_its_numbers(said: str, ignored: bool) -> None:
+    def warns(x: Any) -> Any:
+        warnings.warn("size 3 of 2", UserWarning, stacklevel=1)
+        return x
+
+    def over(target: Any) -> Any:
+        def f(x: Any) -> Any:
+            warnings.warn(said, UserWarning, stacklevel=1)
+            return (x,)
+
+        return f
+
+    sample = from_call(Op("warns", warns), 0, (torch.zeros(3),), {})
+    program = Program(over, (torch.zeros(3),), (True,), 0)
+    with nullcontext() if ignored else pytest.warns(UserWarning, match=said):
+        run_target(TorchTarget(), program, program.inputs, ("vjp",), sample)
 
 
 def test_an_op_that_fails_on_a_sample_raises_its_own_error() -> None:
