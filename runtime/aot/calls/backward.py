@@ -250,8 +250,8 @@ class CompiledBackward(Node):
         for i, g in enumerate(grads, n):
             if g is None:
                 values[i] = self._zeros(i - n)
-            elif not g.is_contiguous():  # as in the trace: the strides of a cotangent decide what is a view
-                values[i] = g.contiguous()
+            else:
+                values[i] = _as_traced(g)
         if not autocast_enabled():
             results = backward.run(values, present)
         else:
@@ -307,8 +307,8 @@ class CompiledBackward(Node):
         held.update({i: saved[at] for i, at in backward.saved_primals.items()})
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
-        given = [self._zeros(i) if g is None else g for i, g in enumerate(grads)]
         with torch.enable_grad(), without_autocast():
+            given = [self._zeros(i) if g is None else _as_traced(g) for i, g in enumerate(grads)]
             results: Sequence[Any] = again(*primals, *(saved[i] for i in backward.pullback.saved), *given)
         return results
 
@@ -327,6 +327,15 @@ class CompiledBackward(Node):
     def release(self) -> None:
         self.saved = None
         self.watched = []
+
+
+def _as_traced(g: torch.Tensor) -> torch.Tensor:
+    """Cotangent ``g`` as the trace took it: its strides decide what is a view, and what is conjugated or negated lazily no view shows."""
+    if not g.is_contiguous():
+        g = g.contiguous()
+    if g.is_conj():
+        g = g.resolve_conj()
+    return g.resolve_neg() if g.is_neg() else g
 
 
 def _edge(target: Target | None) -> Edge | None:
