@@ -180,7 +180,9 @@ class Tensor(GradValue):
 
     @property
     def data(self) -> Any:
-        return SESSION.wrap(self._inner.data)
+        value = entering()
+        inside: Any = self if value is None else value(self)
+        return SESSION.wrap(self._inner.data) if inside is self else inside.data
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

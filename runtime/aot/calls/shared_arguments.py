@@ -124,9 +124,10 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
 
 
 def _apart(group: Group, call: Call) -> bool:
-    """Whether each member of ``group`` that requires grad shares its history with no other member."""
+    """Whether each member of ``group`` that requires grad shares its history with no other member, and shows each element once."""
     histories = _histories(group, call)
-    return all(histories.count(number) == 1 for i, number in zip(group.members, histories, strict=True) if call.wanted[i])
+    wanted = [(i, number) for i, number in zip(group.members, histories, strict=True) if call.wanted[i]]
+    return all(histories.count(number) == 1 and not shows_twice(call.plain[i]) for i, number in wanted)
 
 
 def _autograd_base(group: Group, call: Call) -> Tensor | None:

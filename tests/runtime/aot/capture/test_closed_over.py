@@ -228,3 +228,20 @@ def test_what_would_happen_in_the_first_call_alone_is_refused(act: Any) -> None:
 
     with pytest.raises(RuntimeError, match="a tensor that it closes over"):
         compiled(f)(torch.ones(1))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_the_data_of_a_closed_over_tensor_of_the_session_is_that_of_every_call(requires_grad: bool) -> None:
+    def program(wrapped: Any) -> Any:
+        state = runtime.tensor([1.0, 2.0], requires_grad=requires_grad)
+
+        def f(x: Any) -> Any:
+            state.data.mul_(2)
+            return x * state.data, state.data
+
+        g = wrapped(f)
+        first, second = g(torch.ones(2)), g(torch.ones(2))
+        flags = [t.requires_grad for t in (*first, *second)]
+        return flags, [t.tolist() for t in (*first, *second, state)], state._version, second[1].data_ptr() == state.data_ptr()
+
+    assert program(compiled) == program(lambda f: f)

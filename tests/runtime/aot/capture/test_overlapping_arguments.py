@@ -109,3 +109,9 @@ def test_no_call_writes_over_memory_that_a_piece_shares() -> None:
     x = torch.tensor([[0.5, 0.1], [0.7, 0.2]])
     for given in (x, runtime.wrap(x.clone(), requires_grad=True)):
         assert equal(compiled(f)(given), f(given))
+
+
+def test_an_overlapping_argument_with_an_alias_without_its_history_is_refused() -> None:
+    base = runtime.tensor([1.0, 2.0, 3.0], requires_grad=True) * 1
+    with pytest.raises(RuntimeError, match="share memory, the program writes to it, and one of them requires grad"):
+        compiled(lambda x, y: x.add_(1) * 1)(base.unfold(0, 2, 1), base.detach())

@@ -34,7 +34,7 @@ REFUSALS = {
     "hook under no_grad": r"cannot register a hook on a tensor that doesn't require gradient",
     "requires_grad_()": r"requires_grad_\(\)",
     "write through as_strided": r"write through as_strided of a tensor|as_strided of a tensor with gaps|as_strided_scatter: sizes",
-    "draw of no numbers of another dtype": r"is a continuous probability|log_normal not implemented|expected a floating-point or complex",
+    "draw of no numbers of another dtype": r"is a continuous probability|(log_normal|geometric) not impl|expected a floating-point or",
     "overlapping argument": r"shows an element of its memory several times",
     "state of random numbers": r"sets the state of a random generator",
     "written unsafe_split": r"with a result of unsafe_split",
