@@ -207,7 +207,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
 
     try:
-        with _own_draws():
+        with _own_draws(), _disable_current_modes():  # a branch around this one would take the examples for tensors from outside
             run_trace(trace, run, (), (), dispatcher=mode is not None)
     finally:
         functional.close()
