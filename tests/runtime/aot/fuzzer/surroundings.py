@@ -25,7 +25,7 @@ Pair = namedtuple("Pair", "first second")
 class Engine:
     """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its transforms. ``compiled``: what a part of
     the program goes through. ``apart``: raises for tensors of which torch's derivative is wrong if they share memory. ``unwritten``: raises
-    for a tensor on which torch registers no hook."""
+    for a tensor on which torch registers no hook. ``unmixed``: raises for a target and a source of a write that share part of a memory."""
 
     leaf: Callable[[torch.Tensor, bool], Any]
     grad: Callable[..., Any]
@@ -35,6 +35,7 @@ class Engine:
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
     apart: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
     unwritten: Callable[[torch.Tensor], None] = lambda t: None
+    unmixed: Callable[[torch.Tensor, torch.Tensor], None] = lambda target, source: None
 
 
 def apart(tensors: Sequence[torch.Tensor]) -> None:
@@ -50,6 +51,14 @@ def unwritten(t: torch.Tensor) -> None:
         raise ValueError("a hook on a view that was written to")
 
 
+def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Raise if ``source`` is another view of the memory of ``target``, so that the program is left out. Torch's kernels read elements of it
+    that they have written, or not, in the order that suits them."""
+    places = [(t.shape, t.stride(), t.storage_offset()) for t in (target, source)]
+    if target.untyped_storage()._cdata == source.untyped_storage()._cdata and places[0] != places[1]:
+        raise ValueError("a write reads other elements of the memory that it writes to")
+
+
 TORCH = Engine(
     lambda t, flag: t.requires_grad_(flag),
     torch.autograd.grad,
@@ -59,6 +68,7 @@ TORCH = Engine(
     lambda f: f,
     apart,
     unwritten,
+    unmixed,
 )
 SESSION = Engine(
     runtime.wrap,
@@ -155,6 +165,7 @@ class Surroundings:
         names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
         names |= {"layer": self.layer, "table": self.table, "generator": self.generator}
         names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart, "unwritten": engine.unwritten}
+        names["unmixed"] = engine.unmixed
         names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
         names["grown"] = engine.compiled(lambda a: a.mul_(2))
         names["packed"] = lambda: engine.hooks(torch.clone, lambda t: t)
