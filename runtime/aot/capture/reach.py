@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...autograd.function_node import FunctionNode
 from ...tape.nodes import Edge, Node
+from ..control_flow.branches import ControlFlow
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Reach:
         for (node, _), bits in self.outputs.items():
             arrived.setdefault(node, set()).add(bits)
         for node, numbers in arrived.items():
-            asks = isinstance(node, FunctionNode) and not node.materialize_grads
+            asks = isinstance(node, FunctionNode) and not node.materialize_grads and not issubclass(node._forward_cls, ControlFlow)
             if len(numbers) > 1 and (asks or node.pre_hooks or node.tensor_hooks or node.post_hooks):
                 found.setdefault(node.name(), set()).add(frozenset(numbers))
         return found

@@ -130,6 +130,7 @@ class _Cond(ControlFlow):
         pred, ctx.on_true, ctx.on_false, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
+        ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
         ctx.save_for_backward(pred, *operands)
         ctx.save_for_forward(pred, *operands)
 
@@ -137,7 +138,7 @@ class _Cond(ControlFlow):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         pred, *operands = ctx.saved_tensors
         moving = [i for i, t in enumerate(operands) if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 3]]
-        floating = ctx.floating
+        floating = [i for i in ctx.floating if grads[i] is not None]
 
         def pulled(branch: Branch) -> Callable[..., Any]:
             def pull(*args: torch.Tensor) -> Any:

@@ -220,12 +220,14 @@ class _Scan(ControlFlow):
         ctx.body, ctx.n, ctx.m, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
+        ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        n, m, floating = ctx.n, ctx.m, ctx.floating
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        n, m = ctx.n, ctx.m
+        floating = [i for i in ctx.floating if i < n or grads[i] is not None]  # a later step gives a carry its cotangent
         operands = ctx.saved_tensors
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
         of_carry = [i for i in floating if i < n]
@@ -248,7 +250,8 @@ class _Scan(ControlFlow):
             a, b = len(of_carry), len(of_carry) + len(of_xs)
             return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(pulled[a:b])
 
-        start = [*(grads[i] for i in of_carry), *(torch.zeros_like(operands[i]) for i in of_rest)]
+        of_last = [torch.zeros_like(operands[i]) if grads[i] is None else grads[i] for i in of_carry]
+        start = [*of_last, *(torch.zeros_like(operands[i]) for i in of_rest)]
         elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
         final, of_each = _along(back, start, [x.flip(0) for x in elements])
         found = [*final[: len(of_carry)], *(y.flip(0) for y in of_each), *final[len(of_carry) :]]
