@@ -62,6 +62,11 @@ def _kind(file: str) -> int:
     return kind
 
 
+def is_of_user(file: str) -> bool:
+    """Whether functions of this file are the user's: neither torch's, nor ours, nor Python's."""
+    return _kinds.get(file, _kind(file)) is _USER
+
+
 def user_line() -> Line | None:
     """The user's line that runs now, in a program that :func:`run` has started. Without a frame of the user's the line of a layer of
     ``torch.nn``. None in a rule of a backward pass."""
@@ -105,7 +110,7 @@ def line_of(node: fx.Node) -> str | None:
         return text_of(line)
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     lines = [(file, int(number), name) for file, number, name in frames]
-    users = [line for line in lines if _kinds.get(line[0], _kind(line[0])) is _USER]
+    users = [line for line in lines if is_of_user(line[0])]
     return text_of((users or lines)[-1]) if lines else None
 
 
@@ -115,7 +120,7 @@ def line_in(error: BaseException) -> str:
     at = error.__traceback__
     while at is not None:
         code = at.tb_frame.f_code
-        if _kinds.get(code.co_filename, _kind(code.co_filename)) is _USER:
+        if is_of_user(code.co_filename):
             found = code.co_filename, at.tb_lineno, code.co_name
         at = at.tb_next
     return "" if found is None else f" It happened at {text_of(found)}"

@@ -28,8 +28,9 @@ from ...tape.saved import refuse_inference
 from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, memory_of, overlapping, place_of, sharing
 from ..capture.boundary import write
-from ..capture.closed_over import Place, modules_of, places_of
+from ..capture.closed_over import modules_of
 from ..capture.joint import Joint, joint_graph
+from ..capture.reads import Read, once, reads_of, tensors_read, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import flattened, refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
@@ -55,7 +56,7 @@ class _CompiledProgram:
     """One program for one kind of inputs.
 
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
-    ``places``: where the program finds the tensors that it closes over, as far as they have names. ``unknown``: the arguments that are
+    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are
     numbers of any value.
     """
 
@@ -70,7 +71,7 @@ class _CompiledProgram:
         "joint",
         "n_forward",
         "outside",
-        "places",
+        "reads",
         "replaced",
         "reread",
         "reshaped",
@@ -88,11 +89,11 @@ class _CompiledProgram:
         backward: Backward | None,
         outside: Sequence[Kind],
         shared: tuple[Group, ...] | None,
-        places: Sequence[Place],
+        reads: Sequence[Read],
         unknown: frozenset[int] = frozenset(),
     ) -> None:
         self.joint = joint
-        self.places = places
+        self.reads = reads
         self.unknown = unknown
         self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
         self.backward = backward
@@ -115,7 +116,7 @@ class _CompiledProgram:
     def takes(self, call: Call, tracked: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
         joint = self.joint
-        if any(place.current() is not place.tensor for place in self.places):  # the name is bound to another tensor now
+        if not all(read.holds() for read in self.reads):
             return None
         outside = enter(joint.closed_over, tracked, False) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
@@ -150,7 +151,7 @@ class _CompiledProgram:
                 self.ways[classes] = None
             else:
                 holds = None if joint.abstraction is None else Sizes(joint.abstraction.holds, self._asked(given), joint.abstraction.dynamic)
-                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.places, self.sharing, holds, tracked)
+                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.reads, self.sharing, holds, tracked)
         return self.ways[classes]
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
@@ -293,6 +294,8 @@ class Recipe:
         """The program for calls like this one. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes
         the abstract values of the trace. ``unknown``: the arguments that are numbers of any value. :class:`Pinned` if the program asks for
         the value of one."""
+        args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
+        reads = reads_of(self.fn, args, kwargs, self.modules)  # before the program changes what it reads
         groups: list[Group] = []
         try:
             joint = self._joint(spec, call, tracked, abstraction, unknown)
@@ -319,8 +322,8 @@ class Recipe:
                 joint = self._joint(spec, call, tracked, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
-        places = places_of(joint.closed_over, self.fn, self.modules)
-        return _CompiledProgram(joint, forward, backward, outside.kinds, shared, places, unknown)
+        reads += tensors_read(joint.closed_over, self.fn, self.modules)
+        return _CompiledProgram(joint, forward, backward, outside.kinds, shared, once(unchanged(reads)), unknown)
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
         """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""

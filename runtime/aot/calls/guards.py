@@ -25,7 +25,7 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.values import edge_of
 from ..capture.aliasing import Group, sharing
-from ..capture.closed_over import Place
+from ..capture.reads import Read
 from .arguments import Call, Kind, kind_of
 from .numbers import in_range
 
@@ -69,7 +69,7 @@ def guard(
     kinds: Sequence[Kind],
     closed_over: Sequence[torch.Tensor],
     outside: Sequence[Kind],
-    places: Sequence[Place],
+    reads: Sequence[Read],
     groups: tuple[Group, ...] | None,
     sizes: Sizes | None,
     tracked: bool,
@@ -100,8 +100,7 @@ def guard(
         plain.append(inner)
         if target:
             targets.append(target)
-    for place in places:
-        source.require(place.condition(source.constant))
+    source.require(*(read.condition(source.constant) for read in reads))
     if sizes is not None:
         source.require(f"{source.constant(sizes.holds)}({', '.join(plain[i] for i in sizes.asked)})")
     if groups is not None:

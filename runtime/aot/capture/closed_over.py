@@ -10,8 +10,7 @@ forward and the backward pass is noticed by its version.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -64,7 +63,7 @@ class ClosedOver(EnteringMode):
 def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
     """The modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a method of or closes over, with their children."""
     found: dict[int, torch.nn.Module] = {}
-    for x in _at_hand(f, 3):
+    for x in at_hand(f, 3):
         if isinstance(x, torch.nn.Module):
             found.update((id(m), m) for m in x.modules())
     return tuple(found.values())
@@ -73,7 +72,7 @@ def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
 def generators_of(f: Any) -> list[Any]:
     """The random generators that ``f`` closes over, as far as they are at hand."""
     found: dict[int, Any] = {}
-    for x in _at_hand(f, 3):
+    for x in at_hand(f, 3):
         names = [x.__globals__.get(name) for name in x.__code__.co_names] if isinstance(x, FunctionType) else []
         found |= {id(g): g for g in (x, *names) if isinstance(g, torch.Generator) and g is not torch.default_generator}
     return list(found.values())
@@ -81,46 +80,11 @@ def generators_of(f: Any) -> list[Any]:
 
 def holds_values(f: Any) -> bool:
     """Whether ``f`` holds values of a trace or of another level, or sizes that are symbols, as far as they are at hand."""
-    return any(isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0) for x in _at_hand(f, 5))
+    return any(isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0) for x in at_hand(f, 5))
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a program finds a tensor that has a name: in a dictionary or in a cell of a closure."""
-
-    tensor: torch.Tensor
-    names: dict[str, Any] | CellType
-    name: str
-
-    def current(self) -> Any:
-        """What is there now."""
-        if isinstance(self.names, dict):
-            return self.names.get(self.name)
-        return getattr(self.names, "cell_contents", None)
-
-    def condition(self, constant: Callable[[Any], str]) -> str:
-        """Python source of the question whether the tensor is still there. ``constant``: a name for an object."""
-        if isinstance(self.names, dict):
-            return f"{constant(self.names)}.get({self.name!r}) is {constant(self.tensor)}"
-        return f"getattr({constant(self.names)}, 'cell_contents', None) is {constant(self.tensor)}"
-
-
-def places_of(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Place]:
-    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
-    wanted = {id(t): t for t in tensors}
-    found: list[Place] = []
-    for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
-        found += [Place(wanted[id(v)], names, name) for name, v in names.items() if id(v) in wanted]
-    for x in _at_hand(f, 3):
-        if isinstance(x, FunctionType):
-            cells = [c for c in x.__closure__ or () if _is_set(c) and id(c.cell_contents) in wanted]
-            found += [Place(wanted[id(c.cell_contents)], c, "") for c in cells]
-            names = x.__globals__
-            found += [Place(wanted[id(names[n])], names, n) for n in x.__code__.co_names if id(names.get(n)) in wanted]
-    return found
-
-
-def _at_hand(f: Any, depth: int) -> Iterator[Any]:
+def at_hand(f: Any, depth: int) -> Iterator[Any]:
+    """``f``, and what one comes to from it by closures, partial arguments, methods, lists and dictionaries, in ``depth`` steps."""
     yield f
     below: list[Any] = []
     if isinstance(f, functools.partial):
@@ -136,7 +100,7 @@ def _at_hand(f: Any, depth: int) -> Iterator[Any]:
         below = list(f.values())
     if depth:
         for x in below:
-            yield from _at_hand(x, depth - 1)
+            yield from at_hand(x, depth - 1)
 
 
 def _is_set(cell: CellType) -> bool:

@@ -1,0 +1,303 @@
+"""What a program reads of Python's state: numbers, tensors, functions that it finds by a name, an attribute or an item.
+
+    scale = 2.0
+    f = aot_function(lambda x: x * scale, …)
+    f(x)
+    scale = 3.0
+    f(x)                # another program
+
+A graph keeps what the program has found. So each call asks whether it would find the same. That is asked of the function, of the functions
+of the user's and the modules that it calls by such names, and so on. What the program finds in another way stays as it was: by
+``getattr`` with a computed name, in an object that it is given by a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...func.provenance import is_of_user
+from .closed_over import at_hand
+from .paths import Root, Step, paths_of
+
+_MISSING: Any = object()
+WHOLE: Any = object()
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_LIMIT = 4096  # reads of one program
+_MANY = 32  # items of a list or dictionary that are compared
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """Where a program finds an object: as item ``name`` of a dictionary or list, or in a cell. With the name ``WHOLE`` it is the list or
+    dictionary with all its items. ``value``: what it has found."""
+
+    owner: Any
+    name: Any
+    value: Any
+
+    def current(self) -> Any:
+        """What is there now."""
+        return _found(self.owner, self.name)
+
+    def holds(self) -> bool:
+        return same(self.current(), self.value)
+
+    def condition(self, constant: Callable[[Any], str]) -> str:
+        """Python source of the question whether the same is still there. ``constant``: a name for an object."""
+        if self.name is WHOLE:
+            now = constant(self.owner)
+        elif isinstance(self.owner, CellType):
+            now = f"getattr({constant(self.owner)}, 'cell_contents', None)"
+        elif isinstance(self.owner, Mapping):
+            now = f"{constant(self.owner)}.get({constant(self.name) if type(self.name) is not str else repr(self.name)})"
+        else:
+            now = f"{constant(_found)}({constant(self.owner)}, {self.name!r})"
+        value = constant(self.value)
+        compared = self.name is WHOLE or isinstance(self.value, (*_SIMPLE, tuple))
+        return f"({now} is {value} or {constant(same)}({now}, {value}))" if compared else f"{now} is {value}"
+
+    def __str__(self) -> str:
+        name = "" if self.name is WHOLE else f" {self.name!r}"
+        return f"the{name} of a {type(self.owner).__name__}" if not isinstance(self.owner, CellType) else "a variable of a function around"
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two objects are the same for a graph: one object, or numbers of one type that are equal."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(map(same, a.values(), b.values()))
+    if isinstance(a, (float, complex)):
+        return repr(a) == repr(b)  # 0.0 and -0.0 are equal, and a NaN is not
+    return isinstance(a, _SIMPLE) and bool(a == b)
+
+
+def _found(owner: Any, name: Any) -> Any:
+    if name is WHOLE:
+        return owner
+    if isinstance(owner, CellType):
+        try:
+            return owner.cell_contents
+        except ValueError:
+            return _MISSING
+    if isinstance(owner, Mapping):
+        return owner.get(name, _MISSING)
+    return owner[name] if -len(owner) <= name < len(owner) else _MISSING
+
+
+def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> list[Read]:
+    """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are known to be the same."""
+    reader = _Reader(modules)
+    reader.reach(f)
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, torch.nn.Module):
+            reader.reach(x)
+        reader.hand_on(x)
+    while isinstance(f, functools.partial):
+        f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
+    if isinstance(f, MethodType):
+        f, args = f.__func__, (f.__self__, *args)
+    if isinstance(f, FunctionType):
+        names = dict(zip(f.__code__.co_varnames[: f.__code__.co_argcount], args, strict=False)) | dict(kwargs)
+        reader.scan(f, {name: x for name, x in names.items() if not isinstance(x, (list, tuple, dict))})  # which a call makes anew
+    reader.follow_arguments()
+    return list(reader.found.values())
+
+
+def tensors_read(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Read]:
+    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
+    wanted = {id(t) for t in tensors}
+    found: list[Read] = []
+    for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
+        found += [Read(names, name, v) for name, v in names.items() if id(v) in wanted]
+    for x in at_hand(f, 3):
+        if isinstance(x, FunctionType):
+            cells = [(c, _found(c, None)) for c in x.__closure__ or ()]
+            found += [Read(c, None, t) for c, t in cells if id(t) in wanted]
+            names = x.__globals__
+            found += [Read(names, n, names[n]) for n in x.__code__.co_names if id(names.get(n)) in wanted]
+    return found
+
+
+def once(reads: Iterable[Read]) -> list[Read]:
+    """``reads``, of each place one."""
+    return list({(id(r.owner), r.name): r for r in reads}.values())
+
+
+def unchanged(reads: Sequence[Read]) -> list[Read]:
+    """Those of ``reads`` that the program has not changed while it was captured. A warning tells of the others."""
+    kept = [read for read in reads if read.holds()]
+    changed = ", ".join(dict.fromkeys(str(read) for read in reads if read not in kept))
+    if changed:
+        warnings.warn(
+            f"the program reads and changes {changed}. A compiled program changes it when it is captured, and in no later call, and its "
+            "graph keeps what it has found then. Do that outside of it, or hold the number in a tensor.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return kept
+
+
+class _Reader:
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self.flags_known = {id(vars(m)) for m in modules}
+        self.classes: dict[type, Mapping[str, Any]] = {}
+        self.found: dict[tuple[int, Any], Read] = {}
+        self.seen: set[tuple[Any, ...]] = set()
+        self.reached: set[int] = set()
+        self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
+        self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
+        self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
+
+    def reach(self, x: Any, arguments: Mapping[str, Any] | None = None) -> None:
+        """Read what ``x`` reads if the program calls it."""
+        self.held.append(x)
+        if isinstance(x, functools.partial):
+            for part in (x.func, *x.args, *x.keywords.values()):
+                self.reach(part)
+        elif isinstance(x, MethodType):
+            if isinstance(x.__func__, FunctionType):
+                self._scan_method(x.__func__, x.__self__)
+        elif isinstance(x, FunctionType):
+            self.scan(x, {})
+            wrapped = getattr(x, "__wrapped__", None)
+            if wrapped is not None:
+                self.reach(wrapped)
+        elif isinstance(x, torch.nn.Module) and not isinstance(x, fx.GraphModule) and id(x) not in self.reached:
+            self.reached.add(id(x))
+            forward: Any = getattr(x, "forward", None)
+            if forward is not None:
+                self.reach(forward)
+            if isinstance(x, _CONTAINERS):  # which find their children by loops over themselves
+                self._read_whole(x._modules)
+
+    def _scan_method(self, f: FunctionType, owner: Any) -> None:
+        names = f.__code__.co_varnames[: min(1, f.__code__.co_argcount)]
+        self.scan(f, dict.fromkeys(names, owner), of_module=isinstance(owner, torch.nn.Module))
+
+    def scan(self, f: FunctionType, arguments: Mapping[str, Any], of_module: bool = False) -> None:
+        """Follow the paths of ``f``, whose ``arguments`` are known as far as named. Of torch's functions only the methods of modules."""
+        code = f.__code__
+        key = code, *(id(x) for x in arguments.values())
+        if key in self.seen or not (is_of_user(code.co_filename) or of_module):
+            return
+        self.seen.add(key)
+        self.held += arguments.values()
+        cells = dict(zip(code.co_freevars, f.__closure__ or (), strict=True))
+        users = is_of_user(code.co_filename)
+        for path in paths_of(code):
+            if len(self.found) >= _LIMIT:
+                return
+            if path.root is Root.GLOBAL:
+                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else _MISSING
+            elif path.name in cells:
+                found = self._read(cells[path.name], None)
+            elif path.name in arguments:
+                found = arguments[path.name]
+            else:
+                self.unbound[path.steps] = path.ends
+                continue
+            self._follow(found, path.steps, path.ends)
+
+    def _follow(self, found: Any, steps: Sequence[tuple[Step, Any]], ends: bool) -> None:
+        for step, name in steps:
+            found = self._step(found, step, name)
+            if found is _MISSING:
+                return
+        if ends and isinstance(found, (list, dict)):
+            self._read_whole(found)
+        elif ends:
+            self.hand_on(found)
+
+    def hand_on(self, x: Any) -> None:
+        """Note that the program uses ``x`` as a whole. It may be an argument of a function that it calls."""
+        if not isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *_SIMPLE)) and hasattr(x, "__dict__"):
+            self.handed[id(x)] = x
+            self.held.append(x)
+
+    def follow_arguments(self) -> None:
+        """Read of each object that is handed on what any function reads of an argument. That may be more than the program reads."""
+        done: set[tuple[int, Any]] = set()
+        while len(self.found) < _LIMIT:
+            pairs = [(x, steps) for x in self.handed.values() for steps in self.unbound if steps and (id(x), steps) not in done]
+            if not pairs:
+                return
+            for x, steps in pairs:
+                done.add((id(x), steps))
+                self._follow(x, steps, self.unbound[steps])
+
+    def _step(self, owner: Any, step: Step, name: Any) -> Any:
+        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. Nothing is called to find it."""
+        if step is Step.ITEM:
+            if type(owner) in (list, tuple) and isinstance(name, int) and -len(owner) <= name < len(owner):
+                return self._read(owner, name)
+            return self._read(owner, name) if isinstance(owner, dict) and name in owner else _MISSING
+        if owner is _MISSING or isinstance(owner, (torch.Tensor, type(None), *_SIMPLE)):
+            return _MISSING
+        if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
+            users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
+            return self._read(vars(owner), name) if users else vars(owner).get(name, _MISSING)
+        own = getattr(owner, "__dict__", {})
+        places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
+        for names in places:
+            if isinstance(names, Mapping) and name in names:
+                return self._read(names, name)
+        return self._of_class(owner, name)
+
+    def _of_class(self, owner: Any, name: str) -> Any:
+        kind = owner if isinstance(owner, type) else type(owner)
+        defining = next((c for c in kind.__mro__ if name in vars(c)), None)
+        if defining is None:
+            return _MISSING
+        value = vars(defining)[name]
+        if isinstance(value, property):
+            if isinstance(value.fget, FunctionType):
+                self._scan_method(value.fget, owner)
+            return _MISSING
+        if isinstance(value, FunctionType):
+            if isinstance(owner, type):
+                self.scan(value, {})
+            else:
+                self._scan_method(value, owner)
+            return _MISSING
+        if isinstance(value, (staticmethod, classmethod)):
+            if isinstance(value.__func__, FunctionType):
+                self.scan(value.__func__, {})
+            return _MISSING
+        names = self.classes.setdefault(defining, vars(defining))
+        return self._read(names, name) if isinstance(value, (*_SIMPLE, tuple, list, dict)) else _MISSING
+
+    def _read(self, owner: Any, name: Any) -> Any:
+        value = _found(owner, name)
+        if value is _MISSING:
+            return _MISSING
+        if (id(owner), name) not in self.found:
+            self._note(owner, name, value)
+        self.reach(value)
+        return value
+
+    def _read_whole(self, items: Any) -> None:
+        """Note a list or dictionary with all its items, and reach these. One of many items is taken for data that is not looked through."""
+        values = list(items.values()) if isinstance(items, dict) else list(items)
+        if len(items) <= _MANY or isinstance(values[0], torch.nn.Module):
+            self._note(items, WHOLE, items.copy())
+            for value in values:
+                self.reach(value)
+
+    def _note(self, owner: Any, name: Any, value: Any) -> None:
+        if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):
+            self.held.append(owner)
+            self.found[id(owner), name] = Read(owner, name, value)

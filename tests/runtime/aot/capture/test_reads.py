@@ -1,0 +1,218 @@
+"""A graph keeps what its program has found in Python's state. A call that would find something else makes another program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import runtime
+from runtime.aot.capture.paths import Path, Root, Step, paths_of
+from runtime.aot.capture.reads import same
+from tests.runtime.aot.capture.boundary_helpers import compiled
+
+FACTOR = 2.0
+
+
+class Settings:
+    shared = 2.0
+
+    def __init__(self) -> None:
+        self.rate = 3.0
+        self.weight = torch.tensor([5.0])
+        self.table = {"a": 7.0}
+        self.list = [11.0, 13.0]
+        self.call: Callable[[Any], Any] = torch.sin
+
+    @property
+    def twice(self) -> float:
+        return 2 * self.rate
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.rate * self.shared
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+        self.last = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+        self.call: Callable[[Any], Any] = torch.tanh
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = self.call(layer(x))
+        return self.last(x)
+
+
+def program(settings: Any, x: Any) -> Any:
+    table = settings.table
+    return settings.scaled(x) + settings.twice + table["a"] * settings.weight + sum(settings.list) + settings.call(x)
+
+
+CHANGES: dict[str, Callable[[Settings], None]] = {
+    "a number": lambda s: setattr(s, "rate", 4.0),
+    "the sign of a zero": lambda s: setattr(s, "rate", -0.0),
+    "a number of the class": lambda s: setattr(type(s), "shared", 6.0),
+    "a tensor": lambda s: setattr(s, "weight", torch.tensor([1.0])),
+    "an item by its key": lambda s: s.table.update(a=1.0),
+    "an item of a list": lambda s: s.list.__setitem__(1, 0.0),
+    "the length of a list": lambda s: s.list.append(17.0),
+    "a function": lambda s: setattr(s, "call", torch.cos),
+}
+
+
+@pytest.mark.parametrize("how", ["argument", "closure", "partial", "method"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changes_outside_makes_another_program(what: str, how: str) -> None:
+    class Mine(Settings):
+        def run(self, x: Any) -> Any:
+            return program(self, x)
+
+        shared = 2.0
+
+    settings, x = Mine(), torch.ones(1)
+    f: Callable[[Any], Any]
+    if how == "argument":
+        f = functools.partial(compiled(program), settings)
+    else:
+        ways: dict[str, Any] = {
+            "closure": lambda x: program(settings, x),
+            "partial": functools.partial(program, settings),
+            "method": settings.run,
+        }
+        f = compiled(ways[how])
+    before = [f(x).item() for _ in range(2)]
+    assert before == [program(settings, x).item()] * 2
+    CHANGES[what](settings)
+    assert f(x).item() == program(settings, x).item() != before[0]
+
+
+MODULES: dict[str, Callable[[Layers], object]] = {
+    "a layer of a list": lambda m: m.layers.__setitem__(1, nn.Linear(2, 2)),
+    "a layer of a sequence": lambda m: m.last.__setitem__(0, nn.Linear(2, 2)),
+    "a further layer": lambda m: setattr(m, "layers", m.layers.append(nn.Linear(2, 2))),
+    "a parameter": lambda m: setattr(m.layers[0], "weight", nn.Parameter(torch.ones(2, 2))),
+    "a parameter that is None": lambda m: setattr(m.layers[0], "bias", None),
+    "a function": lambda m: setattr(m, "call", torch.sin),
+    "the rate of a dropout": lambda m: setattr(m.last[1], "p", 0.0),
+    "the mode": lambda m: m.eval(),
+}
+
+
+@pytest.mark.parametrize("how", ["argument", "module"])
+@pytest.mark.parametrize("what", MODULES)
+def test_a_module_that_changes_makes_another_program(what: str, how: str) -> None:
+    torch.manual_seed(0)
+    module, x = Layers(), torch.randn(4, 2)
+    taken = compiled((lambda m, x: m(x)) if how == "argument" else module)
+
+    def run(f: Callable[..., Any], *args: Any) -> list[float]:
+        torch.manual_seed(1)
+        found: list[float] = runtime.unwrap(f(*args)).detach().flatten().tolist()
+        return found
+
+    f = functools.partial(taken, module) if how == "argument" else taken
+    before = run(f, x)
+    assert before == run(f, x) == run(module, x)
+    MODULES[what](module)
+    assert run(f, x) == run(module, x) != before
+
+
+def test_a_name_of_the_module_and_one_of_a_function_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = 2.0
+    f = compiled(lambda x: x * k * FACTOR)
+    assert f(torch.ones(1)).item() == 4.0
+    k = 3.0
+    assert f(torch.ones(1)).item() == 6.0
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert f(torch.ones(1)).item() == 15.0
+
+
+def test_programs_are_found_again_if_what_they_read_is_as_before() -> None:
+    traces: list[int] = []
+    settings = Settings()
+
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x * settings.rate
+
+    g = compiled(f)
+    for rate in (1.0, 2.0, 1.0, 2.0, 1.0):
+        settings.rate = rate
+        assert g(torch.ones(1)).item() == rate
+    assert len(traces) == 2
+
+
+def test_what_the_program_itself_changes_is_told() -> None:
+    settings = Settings()
+
+    def f(x: Any) -> Any:
+        settings.rate += 1
+        return x * settings.rate
+
+    with pytest.warns(UserWarning, match="reads and changes the 'rate' of a dict. A compiled program changes it when it is captured"):
+        compiled(f)(torch.ones(1))
+
+
+def test_the_way_to_a_number_is_not_called() -> None:
+    """Only dictionaries, lists and cells are looked at, so that the question has no effect."""
+
+    @dataclasses.dataclass
+    class Lazy:
+        asked: int = 0
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "factor":
+                self.asked += 1
+                return 3.0
+            raise AttributeError(name)
+
+    lazy = Lazy()
+    assert compiled(lambda x: x * lazy.factor)(torch.ones(1)).item() == 3.0 and lazy.asked == 1
+
+
+class TestPaths:
+    def test_attributes_items_and_variables_that_stand_for_them(self) -> None:
+        def f(a: Any, x: Any) -> Any:
+            b = a.b
+            return x * b["c"] + b[0].d
+
+        found = {(p.name, tuple(key for _, key in p.steps)) for p in paths_of(f.__code__) if p.root is Root.LOCAL}
+        assert {("a", ("b",)), ("a", ("b", "c")), ("a", ("b", 0, "d"))} <= found
+
+    def test_a_function_inside_reads_what_is_around_it(self) -> None:
+        def f(a: Any, x: Any) -> Any:
+            return [a.b * y for y in x], lambda z: z * a.c
+
+        found = {(p.root, p.name, p.steps) for p in paths_of(f.__code__)}
+        assert {(Root.LOCAL, "a", ((Step.ATTRIBUTE, "b"),)), (Root.LOCAL, "a", ((Step.ATTRIBUTE, "c"),))} <= found
+
+    def test_what_a_variable_holds_that_is_assigned_twice_is_not_known(self) -> None:
+        def f(a: Any, x: Any) -> Any:
+            b = a.b
+            if x is None:
+                b = a.c
+            return b.d
+
+        assert Path(Root.LOCAL, "a", ((Step.ATTRIBUTE, "b"), (Step.ATTRIBUTE, "d"))) not in paths_of(f.__code__)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (1, 1, True),
+        (1, 1.0, False),
+        (0.0, -0.0, False),
+        (float("nan"), float("nan"), True),
+        ([1, 2], [1, 2], True),
+        ({"a": 1}, {"a": 2}, False),
+    ],
+)
+def test_two_objects_are_the_same_for_a_graph(a: object, b: object, expected: bool) -> None:
+    assert same(a, b) is expected
