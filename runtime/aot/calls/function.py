@@ -23,7 +23,7 @@ from ...func.symbols import Abstraction
 from ...func.tracing import has_effect
 from ...seam.levels import SCOPE
 from ...session.leaf import as_leaf
-from ...session.tensor import SESSION, unwrap, wrap
+from ...session.tensor import SESSION, unwrap
 from ...tape.saved import refuse_inference
 from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, memory_of, overlapping, place_of, sharing
@@ -205,8 +205,8 @@ class _CompiledProgram:
             recorded = backward is not None
             write([(x, leaves[i], new, recorded and x.tangent is not None) for new, (i, x) in zip(outs, self.written, strict=False)])
         made = outs[len(self.written) :]
-        for i in boundary.begun:
-            made[i] = wrap(made[i], requires_grad=True)
+        if boundary.begun or boundary.placed:
+            boundary.finish(leaves, made)
         returned = [o.of(leaves, made) for o in boundary.outputs]
         for again, first in boundary.repeated:
             returned[again] = returned[first]

@@ -21,7 +21,8 @@ from torch.utils import _pytree as pytree
 
 from ...func.random_states import Seeding
 from ...seam.keys import uncounted
-from ...session.tensor import Tensor, wrap
+from ...session.tensor import SESSION, Tensor, unwrap, wrap
+from ...tape.values import edge_of
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,8 @@ class Boundary:
     computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
     that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
     ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns views of.
+    ``placed``: the computed results that lie in the memory of an argument or of another result, and do not have its history, with how that
+    memory is viewed.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
     the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`. ``seedings``: what a call does with the states of random generators,
     beside the draws of the graph.
@@ -240,10 +243,19 @@ class Boundary:
     released: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
     begun: tuple[int, ...] = ()
+    placed: tuple[tuple[int, Output], ...] = ()
     once: str = ""
     reach: tuple[int, ...] = ()
     asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)
     seedings: tuple[Seeding, ...] = ()
+
+    def finish(self, arguments: Sequence[Any], results: list[Any]) -> None:
+        """Let computed results be leaves, and lie in other memory, before views of them are taken."""
+        for i in self.begun:
+            results[i] = wrap(results[i], requires_grad=True)
+        for i, place in self.placed:
+            alias, edge = place.of(arguments, results).detach(), edge_of(results[i]) if isinstance(results[i], Tensor) else None
+            results[i] = alias if edge is None else SESSION.wrap(unwrap(alias), edge)
 
     @property
     def written(self) -> tuple[int, ...]:

@@ -19,13 +19,14 @@ from .primals import Primals
 class Computed:
     """Which results of a program the graph computes: all but arguments and views of arguments. Several views of one intermediate are
     views of one computed base. ``values``: those results, as the program saw them. ``begun``: the numbers of bases that the program has
-    called ``requires_grad_()`` of."""
+    called ``requires_grad_()`` of. ``placed``: by the number of a result, the memory that it lies in and whose history it does not have."""
 
     def __init__(self, primals: Primals, whole: bool, outs: Sequence[Any]) -> None:
         self.primals = primals
         self.whole = whole
         self.values: list[Any] = []
         self.begun: set[int] = set()
+        self.placed: dict[int, Output] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for o in outs:
@@ -87,7 +88,8 @@ class Computed:
             steps = self._steps(found, primals.values[i])
             if self._is_view(o, primals.values[i], steps):
                 return self._viewed(Made.INPUT, i, steps, recorded)
-        elif len(self._sharing[memory]) > 1 or (isinstance(o, GradValue) and o._follows_base()):
+            return self._placed(o, Made.INPUT, i, primals.values[i])
+        if len(self._sharing[memory]) > 1 or (isinstance(o, GradValue) and o._follows_base()):
             base = self._base(self._sharing[memory])
             if o is base:
                 return Output(Made.RESULT, self._number(base))
@@ -95,7 +97,23 @@ class Computed:
                 if primals.is_leaf(base):
                     self.begun.add(self._number(base))
                 return self._viewed(Made.RESULT, self._number(base), steps, recorded)
+            if base is not None and recorded:
+                return self._placed(o, Made.RESULT, self._number(base), base)
         return Output(Made.RESULT, self._number(o))
+
+    def _placed(self, o: Any, made: Made, number: int, whole: Any) -> Output:
+        """A result in the memory of ``whole``, which is argument or result ``number``, with a history of its own. The ``detach()`` of an
+        argument has one after a write."""
+        view = getattr(o, "_view", None)
+        base = o if view is None else view.base
+        found, own = self.primals.functional_value(o), self.primals.functional_value(base)
+        if found is None or own is None or own._store.memory is not found._store.memory:
+            return Output(Made.RESULT, self._number(o))
+        place = self._viewed(made, number, self._steps(own, whole), False)
+        self.placed.setdefault(self._number(base), place)
+        if o is base:
+            return Output(Made.RESULT, self._number(o))
+        return self._viewed(Made.RESULT, self._number(base), self._steps(found, base), True)
 
     def _viewed(self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool) -> Output:
         """A view. The graph gives the numbers of its steps that depend on sizes."""

@@ -135,6 +135,7 @@ class Program:
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
         again = released([primals.functional_value(o) for o in outs])
         self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun)))
+        self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.items()))
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(v), self._ones_like(v)))
