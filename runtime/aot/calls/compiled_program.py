@@ -1,0 +1,197 @@
+"""One compiled program: which calls it is for, and what a call of it does.
+
+It runs the forward graph, holds what the backward needs as a node of the tape, and carries out what the program does to its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...func.random_states import seeded
+from ...session.leaf import as_leaf
+from ...session.tensor import SESSION, unwrap
+from ...tape.saved import refuse_inference
+from ..capture.aliasing import Group, memory_of, place_of, sharing
+from ..capture.boundary import write
+from ..capture.joint import Joint
+from ..capture.reads import Read
+from ..capture.subclasses import flattened
+from ..compilers.boxed import Boxed
+from .arguments import Call, Kind, Target, enter
+from .backward import Backward, CompiledBackward
+from .guards import Sizes, Take, guard
+from .shared_arguments import with_bases
+from .subclasses import of_whole_tensors, parts_of
+
+
+class CompiledProgram:
+    """One program for one kind of inputs.
+
+    ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
+    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are
+    numbers of any value.
+    """
+
+    __slots__ = (
+        "at_risk",
+        "backward",
+        "begun",
+        "computed",
+        "exposed",
+        "forward",
+        "hooked",
+        "joint",
+        "n_forward",
+        "outside",
+        "reads",
+        "replaced",
+        "reread",
+        "reshaped",
+        "seedings",
+        "sharing",
+        "unknown",
+        "ways",
+        "written",
+    )
+
+    def __init__(
+        self,
+        joint: Joint,
+        forward: Boxed,
+        backward: Backward | None,
+        outside: Sequence[Kind],
+        shared: tuple[Group, ...] | None,
+        reads: Sequence[Read],
+        unknown: frozenset[int] = frozenset(),
+    ) -> None:
+        self.joint = joint
+        self.reads = reads
+        self.unknown = unknown
+        self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
+        self.backward = backward
+        boundary = joint.boundary
+        self.n_forward = boundary.n_forward
+        self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
+        self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
+        self.seedings = boundary.seedings
+        self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
+        self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
+        self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped and not x.begins]
+        self.exposed = backward.exposed if backward is not None else ()
+        self.at_risk = backward.at_risk if backward is not None else ()
+        self.reread = backward.reread if backward is not None else ()
+        self.outside = outside
+        self.sharing = shared
+        self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
+
+    def takes(self, call: Call, tracked: bool) -> Call | None:
+        """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
+        joint = self.joint
+        if not all(read.holds() for read in self.reads):
+            return None
+        outside = enter(joint.closed_over, tracked, False) if joint.closed_over else None
+        if outside is not None and outside.kinds != self.outside:
+            return None
+        if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
+            return None
+        if any(not group.identical for group in joint.groups):
+            if any(place_of(call.plain[g.members[0]]) != g.places[0] for g in joint.groups if len(g.members) == 1 and g.places):
+                return None
+            based = with_bases(call, joint.groups)
+            if based is None:
+                return None
+            call = based
+        if joint.abstraction is not None:
+            asked = [call.plain[i] for i in self._asked(call.plain)]
+            plain = asked if joint.layouts is None else [part for t in asked for part in flattened(t)]
+            if not joint.abstraction.holds(*plain):
+                return None
+        return call if outside is None else call.followed_by(outside)
+
+    def _asked(self, plain: Sequence[Any]) -> list[int]:
+        """The arguments whose sizes or values are symbols of the graph."""
+        sizes = self.joint.abstraction is not None and self.joint.abstraction.dynamic
+        return [i for i, x in enumerate(plain) if i in self.unknown or (sizes and isinstance(x, torch.Tensor))]
+
+    def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:
+        """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
+        classes = tuple(map(type, given))
+        if classes not in self.ways:
+            joint = self.joint
+            if any(not group.identical for group in joint.groups) or (joint.layouts is not None and joint.abstraction is not None):
+                self.ways[classes] = None
+            else:
+                holds = None if joint.abstraction is None else Sizes(joint.abstraction.holds, self._asked(given), joint.abstraction.dynamic)
+                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.reads, self.sharing, holds, tracked)
+        return self.ways[classes]
+
+    def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
+        """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
+        written = {memory_of(t) for i, _ in self.written for t in flattened(unwrap(leaves[i]))}
+        for i in self.at_risk:
+            if memory_of(saved[i]) in written:
+                saved[i] = saved[i].clone()
+
+    def _begin(self, call: Call) -> list[Target | None]:
+        """Carry out the program's ``requires_grad_()`` of arguments. Where the gradients go, with those of these arguments."""
+        leaves, known = call.leaves, iter(call.targets)
+        for i in self.begun:
+            self.joint.boundary.inputs[i].reshape(leaves[i])  # a leaf that requires grad may not be reshaped
+            leaves[i] = as_leaf(leaves[i].requires_grad_())
+        return [leaves[i] if i in self.begun else next(known) for i in self.joint.boundary.differentiated]
+
+    def __call__(self, call: Call) -> object:
+        plain = call.plain
+        reread = [plain[i] for i in self.reread] if self.reread else ()
+        with seeded(self.seedings) if self.seedings else nullcontext():
+            results = self.forward(plain)  # empties the list
+        n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
+        targets = call.targets if not self.begun else self._begin(call)
+        for i, hook in self.hooked:  # before a write gives the argument another history
+            leaves[i].register_hook(hook)
+        saved = [*results[n_forward:], *reread]
+        for i, record in self.reshaped:  # advances the version, so before the versions of what is saved are noted
+            record.reshape(leaves[i])
+        if self.at_risk:
+            self._keep(saved, leaves)
+        try:
+            versions = [saved[i]._version for i in self.exposed]
+        except RuntimeError:
+            for i in self.exposed:
+                refuse_inference(saved[i])
+            raise
+        outs = list(results[:n_forward])
+        backward = self.backward if targets or not boundary.differentiated else None
+        if backward is not None:
+            tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
+            metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
+            changed = [leaves[i] for i in boundary.backward_written]
+            node = CompiledBackward(targets, metas, backward, saved, versions, changed)
+            if backward.watch is not None:
+                node.watched = backward.watch.of(leaves, outs)
+                node.parts = {t: parts_of(outs[i]) for i, t in tangents}
+            for i, t in tangents:
+                outs[i] = SESSION.wrap(outs[i], (node, t))
+        if self.written:  # new values have the new geometry
+            recorded = backward is not None
+            write([(x, leaves[i], new, recorded and x.tangent is not None) for new, (i, x) in zip(outs, self.written, strict=False)])
+        made = outs[len(self.written) :]
+        if boundary.begun or boundary.placed:
+            boundary.finish(leaves, made)
+        returned = [o.of(leaves, made) for o in boundary.outputs]
+        for again, first in boundary.repeated:
+            returned[again] = returned[first]
+        for again, first in boundary.released:
+            if not returned[first].requires_grad:
+                returned[again] = returned[first]
+        if self.replaced:  # after the results, which may be views of what an argument was
+            sources = [o.of(leaves, made) for _, _, o in self.replaced]
+            for (i, x, _), source in zip(self.replaced, sources, strict=True):
+                x.replace(leaves[i], source)
+        return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
