@@ -16,6 +16,7 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge
 from ...tape.values import edge_of
+from ..capture import opened
 from ..capture.subclasses import Layout, flattened, layout_of
 
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled  # by one look-up each
@@ -36,7 +37,7 @@ def flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequen
     """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
     if not kwargs and (VALUES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
         return args, None
-    return pytree.tree_flatten((args, kwargs))
+    return opened.flatten((args, kwargs))
 
 
 def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[..., R]:
@@ -45,8 +46,7 @@ def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[...
         return f
 
     def flat(*leaves: object) -> R:
-        args, kwargs = pytree.tree_unflatten(leaves, spec)
-        return f(*args, **kwargs)
+        return opened.call(f, leaves, spec)  # type: ignore[no-any-return]
 
     return flat
 

@@ -13,6 +13,7 @@ from ...func.functionalize import FunctionalValue
 from ...func.symbols import SYMBOLIC
 from ...tape.values import GradValue
 from .boundary import Made, Output, Size, ViewStep
+from .closed_over import holds_values
 from .primals import Primals
 
 
@@ -72,8 +73,15 @@ class Computed:
         primals = self.primals
         if self.whole:
             return Output(Made.RESULT, self._number(o))
+        if isinstance(o, SYMBOLIC):
+            return Output(Made.RESULT, self._number(o))
         if not isinstance(o, torch.Tensor):
-            return Output(Made.CONSTANT, constant=o) if not isinstance(o, SYMBOLIC) else Output(Made.RESULT, self._number(o))
+            if holds_values(o):
+                raise RuntimeError(
+                    f"the program returns a {type(o).__name__} that holds tensors which it has computed. Return the tensors in a tuple, a "
+                    "dictionary or a data class, or register the class with torch.utils._pytree.register_pytree_node."
+                )
+            return Output(Made.CONSTANT, constant=o)
         for i, v in enumerate(primals.values):
             if o is v:
                 return Output(Made.INPUT, i)

@@ -16,6 +16,7 @@ from ...func.trace import Trace, TracedValue
 from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Input as Leaf
+from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
 from .closed_over import ClosedOver, generators_of
@@ -102,7 +103,7 @@ class Program:
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
         states = self.trace.random_states = RandomStates(generators_of(self.f), self.trace.abstraction is None)
         with ClosedOver(self.primals.from_outside) if self.lift else nullcontext() as closed_over, states:
-            outs, spec = pytree.tree_flatten(self.tape.run_inside(self.f, given, {}))
+            outs, spec = opened.flatten(self.tape.run_inside(self.f, given, {}))
         self.seedings = states.seedings
         self.trace.random_states = None  # a checkpoint sets states while the backward runs
         if closed_over is None:

@@ -1,0 +1,95 @@
+"""Arguments and results in objects of data classes, whose fields are arguments and results like those of a dictionary.
+
+    @dataclass
+    class State:
+        position: Tensor
+        step: float
+
+    f(State(x, 0.1))        # the program takes x and 0.1
+
+``torch.utils._pytree`` takes an object of such a class for one leaf, unless its class is registered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...func.provenance import here
+from ...seam.levels import Value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Opened:
+    """An object of a data class, as a node of a tree."""
+
+    kind: type
+    fields: dict[str, Any]
+
+
+class _Context(NamedTuple):
+    kind: type
+    names: tuple[str, ...]
+
+
+def _taken_apart(x: _Opened) -> tuple[list[Any], _Context]:
+    return list(x.fields.values()), _Context(x.kind, tuple(x.fields))
+
+
+def _made(values: Sequence[Any], context: _Context) -> Any:
+    made: Any = object.__new__(context.kind)  # without __init__, which may compute
+    for name, value in zip(context.names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
+
+
+pytree.register_pytree_node(_Opened, _taken_apart, _made)  # type: ignore[arg-type]
+
+
+def _open(x: Any) -> Any:
+    if not _is_object(x):
+        return x
+    names = [f.name for f in dataclasses.fields(x)]
+    return _Opened(type(x), {name: opened(getattr(x, name)) for name in names if hasattr(x, name)})
+
+
+def _is_object(x: Any) -> bool:
+    return dataclasses.is_dataclass(x) and not isinstance(x, (type, torch.nn.Module))
+
+
+def opened(tree: Any) -> Any:
+    """``tree``, in which the objects of data classes are no leaves."""
+    return pytree.tree_map(_open, tree)
+
+
+def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of ``tree`` and its structure. ``pytree.tree_unflatten`` makes objects of data classes again."""
+    leaves, spec = pytree.tree_flatten(tree)
+    return pytree.tree_flatten(opened(tree)) if any(map(_is_object, leaves)) else (leaves, spec)
+
+
+def call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
+    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a list, a dictionary or a field of one is
+    lost: a tensor is refused, and a warning tells of anything else."""
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    result = f(*args, **kwargs)
+    after, of_after = flatten((args, kwargs))
+    if of_after != spec or any(a is not b for a, b in zip(after, leaves, strict=True)):
+        known = {id(x) for x in leaves}
+        if any(isinstance(x, Value) and id(x) not in known for x in after):
+            raise RuntimeError(
+                "the program assigns a tensor to a list, a dictionary or a field that it is given as an argument. A compiled program has "
+                f"its own. Return the tensor instead.{here()}"
+            )
+        warnings.warn(
+            "the program changes a list, a dictionary or an object that it is given as an argument. A compiled program has its own, so "
+            "that the caller's stays as it is.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return result

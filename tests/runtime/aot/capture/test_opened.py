@@ -1,0 +1,77 @@
+"""Data classes among arguments and results are trees of their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime.aot.capture.opened import flatten
+from tests.runtime.aot.capture.boundary_helpers import compiled
+
+
+@dataclasses.dataclass
+class State:
+    position: Any
+    step: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    inner: State
+    name: str
+
+
+def advanced(s: Frozen) -> Frozen:
+    return Frozen(State(s.inner.position * s.inner.step, s.inner.step), s.name)
+
+
+def test_their_tensors_are_arguments_and_results() -> None:
+    f = compiled(advanced)
+    for number, step in ((1.0, 0.5), (3.0, 0.5), (3.0, 2.0)):
+        x = runtime.tensor([number], requires_grad=True)
+        out = f(Frozen(State(x, step), "a"))
+        assert type(out) is Frozen and type(out.inner) is State and out.name == "a" and out.inner.position.tolist() == [number * step]
+        out.inner.position.backward()
+        assert x.grad.tolist() == [step]
+
+
+def test_a_tree_with_them_is_taken_apart_and_made_again() -> None:
+    leaves, spec = flatten({"a": [Frozen(State(1, 2.0), "n")], "b": 3})
+    assert leaves == [1, 2.0, "n", 3]
+    assert torch.utils._pytree.tree_unflatten(leaves, spec) == {"a": [Frozen(State(1, 2.0), "n")], "b": 3}
+
+
+class TestWhatIsLost:
+    def test_a_tensor_assigned_to_an_argument_is_refused(self) -> None:
+        def into_field(s: State) -> Any:
+            s.position = s.position * 2
+            return s.position
+
+        def into_list(xs: list[Any]) -> Any:
+            xs.append(xs[0] * 2)
+            return xs[0]
+
+        with pytest.raises(RuntimeError, match="assigns a tensor to a list, a dictionary or a field that it is given"):
+            compiled(into_field)(State(torch.ones(1)))
+        with pytest.raises(RuntimeError, match="assigns a tensor to a list, a dictionary or a field that it is given"):
+            compiled(into_list)([torch.ones(1)])
+
+    def test_another_change_of_an_argument_is_told(self) -> None:
+        batch = {"x": torch.ones(1), "name": "a"}
+        with pytest.warns(UserWarning, match="changes a list, a dictionary or an object that it is given"):
+            compiled(lambda batch: batch["x"] * len(batch.pop("name")))(batch)
+        assert batch["name"] == "a"
+
+    def test_an_object_that_holds_tensors_is_no_result(self) -> None:
+        class Plain:
+            def __init__(self, t: Any) -> None:
+                self.t = t
+
+        with pytest.raises(RuntimeError, match="returns a Plain that holds tensors which it has computed"):
+            compiled(lambda x: Plain(x * 2))(torch.ones(1))
+        with pytest.raises(RuntimeError, match="returns a function that holds tensors which it has computed"):
+            compiled(lambda x: (lambda y: lambda: y)(x * 2))(torch.ones(1))
