@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -89,7 +89,7 @@ def aot_function(
     """
     compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
     recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals, cache)
-    compiled = wraps(fn)(_function_of(recipe))
+    compiled = wraps(fn)(function_of(recipe))
     compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`
     return compiled
 
@@ -214,14 +214,20 @@ class Recipe:
 
     def _again(self, pullback: fx.GraphModule) -> Callable[..., Any]:
         """The pullback of one of the programs, compiled in the same way."""
-        return _function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
+        return function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
 
 
-class _Programs:
-    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked up for longest makes room.
+class Finder(Protocol):
+    """What finds the program for a call: :class:`Programs`. ``recent``: by the state around a call, the last programs with their guards."""
 
-    ``recent``: by the state around a call, the last programs with their guards.
-    """
+    recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]]
+
+    def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call]:
+        """The program for a call, made if there is none, and what it takes."""
+
+
+class Programs:
+    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked up for longest makes room."""
 
     LIMIT = 64
 
@@ -241,12 +247,24 @@ class _Programs:
             while found is None:
                 kinds, unknown = self._numbers.opened(around, entered.kinds)
                 found = self._known(around, kinds, entered, tracked) or self._made(around, kinds, spec, entered, tracked, unknown)
-            program, call = found
-            way = program.way(given, kinds, tracked)
-            if way is not None:
-                others = [w for w in self.recent.get(around, ()) if w[0] is not way]
-                self.recent[around] = ((way, program), *others[: _WAYS - 1])
-        return program, call
+            self._remember(around, given, kinds, found[0], tracked)
+        return found
+
+    def known(self, around: Kind, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call] | None:
+        """As :meth:`find`, but None if there is no program yet."""
+        tracked = not _inference()
+        with self._lock:
+            kinds, _ = self._numbers.opened(around, entered.kinds)
+            found = self._known(around, kinds, entered, tracked)
+            if found is not None:
+                self._remember(around, given, kinds, found[0], tracked)
+            return found
+
+    def _remember(self, around: Kind, given: Sequence[object], kinds: Sequence[Kind], program: CompiledProgram, tracked: bool) -> None:
+        way = program.way(given, kinds, tracked)
+        if way is not None:
+            others = [w for w in self.recent.get(around, ()) if w[0] is not way]
+            self.recent[around] = ((way, program), *others[: _WAYS - 1])
 
     def _known(self, around: Kind, kinds: Sequence[Kind], entered: Call, tracked: bool) -> tuple[CompiledProgram, Call] | None:
         key = (*around, *kinds)
@@ -293,13 +311,16 @@ class _Programs:
                 stacklevel=5,
             )
         _, dropped = self._by_key.popitem(last=False)
-        self.recent = {a: kept for a, ways in self.recent.items() if (kept := tuple(w for w in ways if w[1] not in dropped))}
+        for around, ways in list(self.recent.items()):
+            self.recent[around] = tuple(w for w in ways if w[1] not in dropped)
+            if not self.recent[around]:
+                del self.recent[around]
 
 
-def _function_of(recipe: Recipe) -> Callable[..., Any]:
-    """The function that makes and runs the programs of ``recipe``."""
+def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[..., Any]:
+    """The function that makes and runs the programs of ``recipe``. ``programs``: what finds them, in place of a new one."""
     fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
-    programs = _Programs(recipe)
+    programs = programs or Programs(recipe)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)

@@ -58,7 +58,8 @@ class Read:
         elif isinstance(self.owner, CellType):
             now = f"getattr({constant(self.owner)}, 'cell_contents', None)"
         elif isinstance(self.owner, Mapping):
-            now = f"{constant(self.owner)}.get({constant(self.name) if type(self.name) is not str else repr(self.name)})"
+            key = repr(self.name) if type(self.name) is str else constant(self.name)
+            now = f"{constant(self.owner)}.get({key}, {constant(_MISSING)})"
         else:
             now = f"{constant(_found)}({constant(self.owner)}, {self.name!r})"
         value = constant(self.value)
@@ -277,8 +278,11 @@ class _Reader:
             if isinstance(value.__func__, FunctionType):
                 self.scan(value.__func__, {})
             return _MISSING
-        names = self.classes.setdefault(defining, vars(defining))
-        return self._read(names, name) if isinstance(value, (*_SIMPLE, tuple, list, dict)) else _MISSING
+        if not isinstance(value, (*_SIMPLE, tuple, list, dict)):
+            return _MISSING
+        if not isinstance(owner, type) and hasattr(owner, "__dict__"):
+            self._note(vars(owner), name, _MISSING)  # an attribute of its own would come first
+        return self._read(self.classes.setdefault(defining, vars(defining)), name)
 
     def _read(self, owner: Any, name: Any) -> Any:
         value = _found(owner, name)

@@ -59,6 +59,7 @@ CHANGES: dict[str, Callable[[Settings], None]] = {
     "a number": lambda s: setattr(s, "rate", 4.0),
     "the sign of a zero": lambda s: setattr(s, "rate", -0.0),
     "a number of the class": lambda s: setattr(type(s), "shared", 6.0),
+    "a number that hides the one of the class": lambda s: setattr(s, "shared", 6.0),
     "a tensor": lambda s: setattr(s, "weight", torch.tensor([1.0])),
     "an item by its key": lambda s: s.table.update(a=1.0),
     "an item of a list": lambda s: s.list.__setitem__(1, 0.0),

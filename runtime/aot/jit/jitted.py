@@ -1,0 +1,233 @@
+"""``jit``: a function or module that is captured once for each kind of call, and replayed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, NoReturn, TypedDict, Unpack, overload
+
+import torch
+
+from ..calls.function import Recipe, function_of
+from ..capture.closed_over import modules_of
+from ..compilers.boxed import Compiler, nop
+from ..compilers.graph_names import named_compilers
+from ..compilers.inductor import inductor
+from ..partition.partitions import default_partition
+from .programs import Break, Captured, Captures
+
+_COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor}
+_ON_BREAK = ("error", "eager")
+
+
+class Options:
+    """The keywords of :func:`jit`, checked."""
+
+    def __init__(
+        self,
+        dynamic: bool | None,
+        compiler: str | Compiler,
+        static_argnums: int | Sequence[int],
+        static_argnames: str | Sequence[str],
+        on_break: str,
+    ) -> None:
+        if dynamic not in (None, True, False):
+            raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
+        if not callable(compiler) and compiler not in _COMPILERS:
+            raise ValueError(f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, or a function of a GraphModule and inputs")
+        if on_break not in _ON_BREAK:
+            raise ValueError(f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}")
+        self.dynamic = dynamic
+        self.compiler: Compiler = compiler if callable(compiler) else _COMPILERS[compiler]
+        self.static_argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+        self.static_argnames = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self.on_break = on_break
+
+    def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
+        """What finds the programs of ``f``, and the function that runs them."""
+        compilers = named_compilers(self.compiler, self.compiler, self.compiler)
+        recipe = Recipe(f, *compilers, default_partition, None, 0, bool(self.dynamic), modules_of(f), True)
+        captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
+        return captures, function_of(recipe, captures)
+
+
+class Jitted:
+    """What :func:`jit` makes of a function. ``__wrapped__``: that function."""
+
+    def __init__(self, f: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, f, updated=())
+        self.options = options
+        self._run: Callable[..., Any]
+        self._captures: dict[Any, Captures] = {}  # by the static arguments
+        self._runs: dict[Any, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        names = _parameters(f)
+        numbers = {names[i] for i in options.static_argnums if -len(names) <= i < len(names)}
+        outside = [i for i in options.static_argnums if not -len(names) <= i < len(names)]
+        if names and outside:
+            raise ValueError(f"static_argnums={outside[0]}, but {self.__name__} takes {len(names)} positional arguments")
+        self._static_names = {*numbers, *options.static_argnames}
+        self._names = names
+        if not self._static_names:
+            captures, self._run = options.captures(f)
+            self._captures[None] = captures
+        else:
+            self._run = self._with_static
+        if options.on_break == "eager":
+            self._run = _or_eager(f, self._run)
+
+    __name__: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self.__name__} is jitted, and its programs are of this process. Pickle the function itself, and jit it again")
+
+    def __repr__(self) -> str:
+        return f"<jitted {self.__name__}, {sum(len(c.captured) for c in self._captures.values())} programs>"
+
+    @property
+    def captured(self) -> list[Captured]:
+        """The programs, in the order of their captures."""
+        return [c for captures in self._captures.values() for c in captures.captured]
+
+    @property
+    def refused(self) -> list[str]:
+        """The arguments for which nothing was captured, each with the reason."""
+        return [text for captures in self._captures.values() for text in captures.refused]
+
+    def _with_static(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the function for these static arguments."""
+        named = self._static_names
+        static = {name: args[i] for i, name in enumerate(self._names[: len(args)]) if name in named}
+        static |= {name: x for name, x in kwargs.items() if name in named}
+        try:
+            key = tuple((name, type(x), x) for name, x in sorted(static.items()))
+            run = self._runs.get(key)
+        except TypeError as e:
+            raise TypeError(f"a static argument of {self.__name__} is compared and so must be hashable: {e}") from e
+        if run is None:
+            with self._lock:
+                if key not in self._runs:
+                    self._captures[key], self._runs[key] = self.options.captures(_partial(self.__wrapped__, self._names, static))
+                run = self._runs[key]
+        rest = [x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named]
+        return run(*rest, **{name: x for name, x in kwargs.items() if name not in named})
+
+    __wrapped__: Callable[..., Any]
+
+
+class JittedModule(torch.nn.Module):
+    """What :func:`jit` makes of a module. Parameters, buffers and modes are those of ``module``."""
+
+    def __init__(self, module: torch.nn.Module, options: Options) -> None:
+        super().__init__()
+        self.module = module
+        self.jitted = Jitted(module, options)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted(*args, **kwargs)
+
+
+class _Keywords(TypedDict, total=False):
+    dynamic: bool | None
+    compiler: str | Compiler
+    static_argnums: int | Sequence[int]
+    static_argnames: str | Sequence[str]
+    on_break: str
+
+
+@overload
+def jit(f: torch.nn.Module, **options: Unpack[_Keywords]) -> JittedModule: ...  # type: ignore[overload-overlap]  # a module is callable
+@overload
+def jit(f: Callable[..., Any], **options: Unpack[_Keywords]) -> Jitted: ...
+@overload
+def jit(f: None = None, **options: Unpack[_Keywords]) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+
+def jit(
+    f: Callable[..., Any] | None = None,
+    *,
+    dynamic: bool | None = None,
+    compiler: str | Compiler = "replay",
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    on_break: str = "error",
+) -> Any:
+    """``f`` captured as a program at its first call, and replayed by the next ones. Also a decorator, of methods too.
+
+    >>> from runtime.func import grad, vmap
+    >>> slopes = jit(vmap(grad(lambda x: x.sin())))
+    >>> slopes(torch.zeros(3))
+    tensor([1., 1., 1.])
+
+    A call asks whether its arguments, and what the program finds in Python's state, are of a kind that is known. Else another program is
+    captured; :func:`.report.explain` says why. A call computes what ``f`` computes, with gradients, writes, views and random numbers;
+    ``docs/aot.md`` says how. Inside a transform ``f`` itself runs, so ``grad(jit(f))`` is ``grad(f)``.
+
+    ``dynamic``: None captures the first sizes as constants, and at the second ones a program for any sizes. True does that at once, False
+    never. ``compiler``: ``"replay"`` runs the graph call by call, ``"inductor"`` gives it to torch's Inductor; or a function of a
+    ``GraphModule`` and example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that are constants of the
+    program; they must be hashable. ``on_break``: what a call does that cannot be captured (a branch on the elements of a tensor,
+    ``.item()``): ``"error"`` raises with the user's line, ``"eager"`` warns once and runs ``f``.
+
+    ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable, ``ValueError`` for an option that is none.
+    """
+    options = Options(dynamic, compiler, static_argnums, static_argnames, on_break)
+    if f is None:
+        return functools.partial(_jitted, options=options)
+    return _jitted(f, options)
+
+
+def _jitted(f: Callable[..., Any], options: Options) -> Jitted | JittedModule:
+    if not callable(f):
+        raise TypeError(f"jit takes a function or a module, not {type(f).__name__}")
+    return JittedModule(f, options) if isinstance(f, torch.nn.Module) else Jitted(f, options)
+
+
+def _parameters(f: Callable[..., Any]) -> list[str]:
+    """The names of the positional parameters of ``f``; none if they are not known."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _partial(f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]) -> Callable[..., Any]:
+    """``f`` without the parameters in ``static``, which have these values. ``names``: of its positional parameters."""
+    free = [name for name in names if name not in static]
+
+    @functools.wraps(f)
+    def without_static(*args: Any, **kwargs: Any) -> Any:
+        known = {**static, **dict(zip(free, args, strict=False))}
+        positional = list(itertools.takewhile(known.__contains__, names))
+        named = {name: x for name, x in known.items() if name not in positional}
+        return f(*(known[name] for name in positional), *args[len(free) :], **named, **kwargs)
+
+    return without_static
+
+
+def _or_eager(f: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run``, or ``f`` where it cannot be captured."""
+    told: list[str] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except Break as broken:
+            if not told:
+                told.append(str(broken))
+                warnings.warn(f"a call cannot be captured, so that it runs eagerly: {broken}", UserWarning, stacklevel=3)
+        return f(*args, **kwargs)
+
+    return call
