@@ -18,12 +18,29 @@ def conj(x: Any) -> Any:
     return x.conjugate() if isinstance(x, complex) else x
 
 
+def scaled(t: Any, partial: Any) -> Any:
+    """``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p where ``where`` is true, elsewhere zero.
+
+    Zero times an infinite or undefined ``t`` would be NaN. Elements that a maximum leaves out have a gradient of zero all the same.
+    """
+    if not isinstance(partial, tuple):
+        return t * partial
+    where, p = partial
+    return torch.zeros_like(t) if where is False else torch.where(where, t * p, 0)
+
+
+def conj_of(partial: Any) -> Any:
+    """The conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
+    return (partial[0], conj(partial[1])) if isinstance(partial, tuple) else conj(partial)
+
+
 # The fields of every elementwise op: each element of the result depends on the elements at the same place only.
 _ELEMENTWISE: dict[str, Any] = {"batch": derive_batch.elementwise, "in_place": True, "cost": "low", "family": "pointwise"}
 
 
 def pointwise(names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula) -> Record:
     """Register elementwise ops that are holomorphic (or real): ``NAME=partial derivative of the result by NAME``, a tensor or a number.
+    It may be a pair ``(where, p)``: :func:`scaled`.
 
     Example: ``pointwise("sin", self=lambda self: self.cos())``. From the partial derivative p follow the vjp ``g·conj(p)``, the jvp
     ``t·p``, and a batch rule by broadcasting.
@@ -34,10 +51,10 @@ def pointwise(names: str, *, nondiff: Any = (), commutes: bool = False, **partia
         asks = parameters(partial)
 
         def backward(g: Any, *values: Any, partial: Formula = partial) -> Any:
-            return g * conj(partial(*values))
+            return scaled(g, conj_of(partial(*values)))
 
         def forward(t: Any, *values: Any, partial: Formula = partial) -> Any:
-            return t * partial(*values)
+            return scaled(t, partial(*values))
 
         vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))
         jvp[name] = made_of(f"{name}_t * {{}}", partial, declare(forward, f"{name}_t", *asks))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import derive_batch
-from .derive import conj
+from .derive import conj_of, scaled
 from .derive_batch import BatchRule
 from .record import Formula, Record, asking, made_of, parameters, register
 
@@ -47,13 +47,16 @@ def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     return t.sum(dims, keepdim=keepdim) if dims else t
 
 
-def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = True, cost: str = "low") -> Record:
-    """Register reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``.
+def reduction(
+    names: str, partial: Formula, batch: BatchRule, *, dim: bool = True, cost: str = "low", product: Callable[[Any, Any], Any] = scaled
+) -> Record:
+    """Register reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``, or a pair
+    ``(where, p)``: :func:`.derive.scaled`.
 
     The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``. If ``partial`` asks for ``result``, it gets it with the reduced dimensions as dimensions
     of length one. Some reductions of complex arguments have a real result (norms, variances). For these ``p`` is the conjugate of torch's
     gradient, and the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no dimension arguments and
-    reduces everything.
+    reduces everything. ``product``: what multiplies with ``p``.
     """
     asks = parameters(partial)
     at = asks.index("result") if "result" in asks else -1
@@ -70,11 +73,11 @@ def reduction(names: str, partial: Formula, batch: BatchRule, *, dim: bool = Tru
 
     def backward(g: torch.Tensor, shape: Any, *rest: Any) -> Any:
         dims, keepdim, values = split(rest)
-        return (restored(g, len(shape), dims, keepdim) * conj(field(shape, dims, keepdim, values))).expand(shape)
+        return product(restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))).expand(shape)
 
     def forward(t: torch.Tensor, shape: Any, *rest: Any) -> Any:
         dims, keepdim, values = split(rest)
-        return summed(t * field(shape, dims, keepdim, values), dims, keepdim)
+        return summed(product(t, field(shape, dims, keepdim, values)), dims, keepdim)
 
     return register(
         names,

@@ -10,6 +10,7 @@ import torch
 
 from .derive import conj, diagonal, elementwise, flat, linear, nondifferentiable, pointwise
 from .derive_batch import elementwise as broadcast
+from .overflow_safe import times as zero_wins
 from .record import register
 from .series import SINC_SLOPE, polynomial
 
@@ -104,8 +105,8 @@ def _power_by_base(self: Any, exponent: Any) -> Any:
     if not isinstance(exponent, torch.Tensor):
         if exponent == 2 and not torch.is_grad_enabled():  # squares are frequent; this is one kernel less, with one derivative less
             return 2 * self
-        return torch.zeros_like(self) if exponent == 0 else exponent * self.pow(exponent - 1)
-    return torch.where(exponent == 0, 0.0, exponent * self.pow(exponent - 1))
+        return (False, None) if exponent == 0 else exponent * self.pow(exponent - 1)
+    return exponent != 0, exponent * self.pow(exponent - 1)
 
 
 def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
@@ -114,9 +115,9 @@ def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
             if isinstance(self, complex) or exponent.is_complex():
                 return result * cmath.log(self)
             return result * (math.log(self) if self > 0 else math.nan)
-        return torch.where(exponent.real >= 0 if exponent.is_complex() else exponent >= 0, 0.0, result * -math.inf)
+        return ~(exponent.real >= 0 if exponent.is_complex() else exponent >= 0), result * -math.inf
     real = exponent.real if exponent.is_complex() else exponent
-    return torch.where((self == 0) & (real >= 0), 0.0, result * self.to(result.dtype).log())  # a complex log if the power is complex
+    return ~((self == 0) & (real >= 0)), result * self.to(result.dtype).log()  # a complex log if the power is complex
 
 
 pointwise("pow.Tensor_Scalar", self=_power_by_base)
@@ -209,7 +210,11 @@ def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
     return torch.where(near, series, (angle * angle.cos() - angle.sin()) / (angle * x))
 
 
-pointwise("sinc", self=_sinc_slope)
+elementwise(
+    "sinc",  # the slope at zero is zero, and its own derivative is not
+    {"self": lambda g, self: zero_wins(g, conj(_sinc_slope(self)))},
+    {"self": lambda self_t, self: zero_wins(self_t, _sinc_slope(self))},
+)
 
 # magnitudes and phases: real-linear, not holomorphic
 elementwise("abs", {"self": lambda g, self: g * self.sgn()}, {"self": lambda self_t, self: self_t.conj() * self.sgn()})

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from . import derive_batch as batch
-from .derive import conj, linear, nondifferentiable
+from .derive import conj, conj_of, linear, nondifferentiable, scaled
 from .derive_linalg import leading
 from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
-from .overflow_safe import product_of_others
+from .overflow_safe import product_of_others, times
 from .record import asking, parameters, register
 
 aten = torch.ops.aten
@@ -49,7 +49,11 @@ linear(
 reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype), batch.along(1))
 
 
-# ---- products
+# ---- products. A factor beside a zero has a gradient of zero, whatever the cotangent is
+
+
+def _times(t: torch.Tensor, partial: Any) -> Any:
+    return times(t, partial) if isinstance(partial, torch.Tensor) else t * partial
 
 
 reduction(
@@ -57,11 +61,13 @@ reduction(
     lambda self, result_dtype: product_of_others(self.to(result_dtype).reshape(-1), 0).reshape(self.shape),
     whole(lambda r, **kw: r.prod(1, **kw)),
     dim=False,
+    product=_times,
 )
 reduction(
     "prod.dim_int",
     lambda self, dim, result_dtype: product_of_others(self.to(result_dtype), dim) if self.dim() else 1,
     batch.along(1),
+    product=_times,
 )
 
 
@@ -73,9 +79,9 @@ def _shared(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
     return mask.to(self.dtype) / summed(mask, dim, True)
 
 
-def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     mask = (self == result) | (self.isnan() & result.isnan())
-    return mask.to(self.dtype) / mask.sum()
+    return mask, 1 / mask.sum().to(self.dtype)
 
 
 def _aminmax(self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,6 +157,11 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     return conj(self) / size * (magnitude / size).pow(p - 2)
 
 
+def _norm_slope(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> tuple[Any, Any]:
+    """:func:`_norm_partial` where the norm can be differentiated. The derivative is zero elsewhere."""
+    return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
+
+
 def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
@@ -158,7 +169,7 @@ def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = Fa
 reduction(
     "linalg_vector_norm",
     # a wider ``dtype=`` is also the dtype of the computation
-    lambda self, result, ord, dim: _norm_partial(self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim),
+    lambda self, result, ord, dim: _norm_slope(self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim),
     lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
 )
 for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
@@ -172,7 +183,7 @@ def _dist(self: torch.Tensor, other: torch.Tensor, p: Any = 2) -> Any:
 
 
 def _dist_vjp(g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: Any, result: torch.Tensor) -> Any:
-    part = g * conj(_norm_partial(self - other, result, p, None))
+    part = scaled(g, conj_of(_norm_slope(self - other, result, p, None)))
     return part, -part
 
 
@@ -197,7 +208,8 @@ def _renorm_scale(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> tuple[t
 
 def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
-    return g * scale + conj(slope) * _real(g * conj(self)).sum(dims, keepdim=True)
+    through = conj(slope) * _real(g * conj(self)).sum(dims, keepdim=True)
+    return g * scale + torch.where(scale == 1, 0, through)
 
 
 def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
@@ -285,9 +297,8 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     return off * (2 / (n - c) if n != c else float("inf"))
 
 
-def _std_partial(self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
-    slope: torch.Tensor = _deviation(self, dim, correction) * _over_root(0.5, result)
-    return slope
+def _std_partial(self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
 
 
 def _with_mean(spread: Any) -> Any:
@@ -316,7 +327,7 @@ def _with_mean_vjp(partial: Any) -> Any:
         parts = []
         if g_spread is not None:
             spread = [restored(r, self.dim(), dim, keepdim) for r in result]
-            parts.append(restored(g_spread, self.dim(), dim, keepdim) * conj(partial(self, *spread, dim, correction)))
+            parts.append(scaled(restored(g_spread, self.dim(), dim, keepdim), conj_of(partial(self, *spread, dim, correction))))
         if g_mean is not None:
             parts.append(_mean_vjp(g_mean, self.shape, dim, keepdim))
         return sum(parts[1:], parts[0]) if parts else None

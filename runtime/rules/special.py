@@ -106,11 +106,11 @@ def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 pointwise("special_log_ndtr", self=_log_ndtr_slope)
 
 
-def _logit_slope(self: torch.Tensor, eps: float | None) -> torch.Tensor:
+def _logit_slope(self: torch.Tensor, eps: float | None) -> Any:
     slope = 1 / self + 1 / (1 - self)
     if eps is None:
         return torch.where((self < 0) | (self > 1), math.nan, slope)
-    return torch.where((self < eps) | (self > 1 - eps), 0.0, slope)
+    return ~((self < eps) | (self > 1 - eps)), slope
 
 
 pointwise("logit", self=_logit_slope)

@@ -127,6 +127,50 @@ class TestProducts:
         assert hessian(lambda t: t.cumprod(0).sum())(y).tolist() == [[0, 6, 0], [6, 0, 2], [0, 2, 0]]
 
 
+class TestInfiniteCotangents:
+    """An element that takes no part has a gradient of zero, also where what follows has an infinite derivative or none."""
+
+    CASES: tuple[tuple[str, Callable[[Any], Any], list[float], list[bool]], ...] = (
+        ("prod with two zeros", torch.prod, [0.0, 1.0, 2.0, 0.0], [False] * 4),
+        ("prod with one zero", torch.prod, [0.0, 1.0, 2.0], [True, False, False]),
+        ("prod along a dimension", lambda x: x.prod(0), [0.0, 1.0, 2.0, 0.0], [False] * 4),
+        ("max", torch.max, [0.0, 3.0, 1.0], [False, True, False]),
+        ("min", torch.min, [0.0, 3.0, 1.0], [True, False, False]),
+        ("median", torch.median, [0.0, 3.0, 1.0], [False, False, True]),
+        ("std of equal elements", torch.std, [2.0, 2.0], [False, False]),
+        ("std_mean of equal elements", lambda x: torch.std_mean(x)[0], [2.0, 2.0], [False, False]),
+        ("norm of zeros", torch.norm, [0.0, 0.0], [False, False]),
+        ("3-norm of zeros", lambda x: x.norm(3), [0.0, 0.0], [False, False]),
+        ("0-norm", lambda x: x.norm(0), [0.0, 2.0], [False, False]),
+        ("distance of equal points", lambda x: torch.dist(x, x.detach()), [1.0, 2.0], [False, False]),
+        ("renorm below the limit", lambda x: x.view(2, 1).renorm(2, 0, 9.0)[0], [1.0, 2.0], [True, False]),
+        ("power zero", lambda x: x**0, [0.0, 2.0], [False, False]),
+        ("tensor of powers", lambda x: x ** torch.tensor([0.0, 2.0]), [0.0, 2.0], [False, True]),
+        ("a power of zero", lambda x: 0.0**x, [1.0, 2.0], [False, False]),
+        ("sinc at zero", torch.sinc, [0.0, 0.5], [False, True]),
+        ("logit beyond its limits", lambda x: torch.logit(x, 0.1), [0.0, 0.5, 1.0], [False, True, False]),
+    )
+
+    @pytest.mark.parametrize("cotangent", [INF, math.nan])
+    @pytest.mark.parametrize(("f", "x", "takes_part"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+    def test_reach_only_what_takes_part(self, f: Any, x: list[float], takes_part: list[bool], cotangent: float) -> None:
+        at = tensor(x, dtype=D, requires_grad=True)
+        out = f(at)
+        (found,) = autograd.grad(out, at, torch.full_like(out, cotangent).detach())
+        assert (found != 0).tolist() == takes_part
+        assert (~found.isfinite()).tolist() == takes_part
+
+    def test_of_a_root_of_a_product(self) -> None:
+        x = torch.tensor([0.0, 1.0, 2.0, 0.0])
+        assert grad(lambda x: x.prod().sqrt() + x.sum())(x).tolist() == [1.0] * 4
+
+    @pytest.mark.parametrize("f", [torch.prod, lambda x: torch.sinc(x).sum()], ids=["prod", "sinc"])
+    def test_second_derivatives_where_the_first_is_zero(self, f: Any) -> None:
+        x = torch.zeros(2, dtype=D)
+        expected = [[0.0, 1.0], [1.0, 0.0]] if f is torch.prod else [[-(math.pi**2) / 3, 0.0], [0.0, -(math.pi**2) / 3]]
+        torch.testing.assert_close(hessian(f)(x), torch.tensor(expected, dtype=D))
+
+
 class TestLogarithmsOfSums:
     """+inf takes all, and several share equally; where all are -inf nobody has a gradient, as in ``_safe_softmax``."""
 
