@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, memory, partitions, report, transforms
+from benchmarks import calls, compiled, engine, jitted, memory, partitions, report, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "engine", "compiled", "calls", "memory")
+SUITES = ("transforms", "jit", "engine", "compiled", "calls", "memory")
 
 
 def _options() -> argparse.Namespace:
@@ -40,6 +40,8 @@ def main() -> int:
     cells: list[Cell] = []
     if wanted("transforms"):
         cells += transforms.cells((options.size,) if options.size else SIZES)
+    if wanted("jit"):
+        cells += jitted.cells()
     if wanted("engine"):
         cells += engine.cells()
     if wanted("compiled"):
