@@ -5,11 +5,14 @@
 
 An absent cotangent is no zero: the derivative of a result that takes no part does not run. One sees that where zero times infinity is NaN,
 or a custom Function adds a constant. :mod:`..capture.origins` has marked each call with the cotangents for which it runs.
+
+The graphs of ``cond``, ``map`` and ``scan`` are written anew in the same way, without the operands that are absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from ..capture.origins import ORIGIN, Kind, Origin
 
 aten = torch.ops.aten
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
+_COND, _MAP, _SCAN = torch.ops.higher_order.cond, torch.ops.higher_order.map_impl, torch.ops.higher_order.scan
 
 
 def without(module: fx.GraphModule, roots: Sequence[int], present: int, whole: bool) -> fx.GraphModule:
@@ -30,14 +34,17 @@ def without(module: fx.GraphModule, roots: Sequence[int], present: int, whole: b
     ``roots``: of each of the last placeholders its root. An absent cotangent may be any tensor of its sizes, or None if its placeholder has
     no users. A result that is absent is None; zeros if ``whole``.
     """
-    return _Writer(module, roots, present).written(whole)
+    placeholders = _placeholders(module)
+    root_of = dict(zip(placeholders[len(placeholders) - len(roots) :], roots, strict=True))
+    return _Writer(module, root_of, present).written(whole)
 
 
 class _Writer:
     """``full``: for each node of the module its copy with all operands, which gives an absent value its sizes. ``kept``: for each node that
-    is not absent the one that gives its value. ``varying``: those of them that depend on a present cotangent."""
+    is not absent the one that gives its value. ``varying``: those of them that depend on a present cotangent. ``gone``: of a call with
+    several results the numbers of those that are absent. ``modules``: the graphs that were written anew."""
 
-    def __init__(self, module: fx.GraphModule, roots: Sequence[int], present: int) -> None:
+    def __init__(self, module: fx.GraphModule, root_of: Mapping[fx.Node, int], present: int, inner: bool = False) -> None:
         self.module = module
         self.present = present
         self.graph = fx.Graph()
@@ -45,20 +52,25 @@ class _Writer:
         self.kept: dict[fx.Node, fx.Node] = {}
         self.varying: set[fx.Node] = set()
         self.zeros: dict[fx.Node, fx.Node] = {}
-        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-        self.root_of = dict(zip(placeholders[len(placeholders) - len(roots) :], roots, strict=True))
+        self.gone: dict[fx.Node, set[int]] = {}
+        self.modules: dict[str, fx.GraphModule] = {}
+        self.root_of = root_of
+        self.inner = inner  # the graph of a call, whose results share no memory with its operands
 
     def written(self, whole: bool) -> fx.GraphModule:
         for n in self.module.graph.nodes:
             if n.op == "output":
-                self.graph.output([self._result(r, whole) for r in n.args[0]])
+                self.graph.output(type(n.args[0])(self._result(r, whole) for r in n.args[0]))
             elif n.op == "placeholder":
                 self._enter(n)
             else:
                 self._write(n)
         wanted = {n for n in self.kept.values() if has_effect(n)}  # a draw of a derivative that does not run is none
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
-        return GraphModule(self.module, self.graph, "Partial")
+        if not self.modules:
+            return GraphModule(self.module, self.graph, "Partial")
+        names = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"} - self.modules.keys()
+        return GraphModule({**{name: operator.attrgetter(name)(self.module) for name in names}, **self.modules}, self.graph, "Partial")
 
     def _enter(self, n: fx.Node) -> None:
         self.full[n] = self.graph.node_copy(n)
@@ -80,6 +92,8 @@ class _Writer:
         if origin is not None and origin.kind is not Kind.SUM and not origin.roots & self.present:
             return
         operands = n.all_input_nodes
+        if n.target is operator.getitem and n.args[1] in self.gone.get(operands[0], ()):
+            return
         absent = [a for a in operands if a not in self.kept]
         varying = any(a in self.varying for a in operands)
         own = origin is not None and origin.kind is Kind.OWN
@@ -87,7 +101,7 @@ class _Writer:
             return
         if absent and not (varying or own or _takes_no_elements(n)):
             return
-        self.kept[n] = self._copied(n)
+        self.kept[n] = self._pruned(n) if absent and n.target in (_COND, _MAP, _SCAN) else self._copied(n)
         if varying or own:
             self.varying.add(n)
 
@@ -110,6 +124,9 @@ class _Writer:
         if not _same_strides(one, n):  # a view that follows may need those of the sum
             self.kept[n] = self.graph.call_function(aten.copy.default, (self._zero(n), self.kept[n]))
             self.kept[n].meta = dict(n.meta)
+        elif self.inner and self.kept[n] is self.kept[one]:
+            self.kept[n] = self.graph.call_function(aten.clone.default, (self.kept[one],))
+            self.kept[n].meta = dict(n.meta)
         if one in self.varying:
             self.varying.add(n)
         return True
@@ -120,6 +137,66 @@ class _Writer:
             return self.full[n]
         values = {a: self.kept[a] if a in self.kept else self._zero(a) for a in operands}
         return self.graph.node_copy(n, values.__getitem__)
+
+    def _pruned(self, n: fx.Node) -> fx.Node:
+        """Call ``n`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with its absent operands."""
+        args: Any = n.args
+        graphs = args[1:3] if n.target is _COND else args[:1]
+        groups = [list(group) for group in (args[3:] if n.target is _COND else args[1:])]
+        operands: list[Any] = [a for group in groups for a in group]
+        carried = len(groups[0]) if n.target is _SCAN else 0
+        absent = {i for i, a in enumerate(operands) if isinstance(a, fx.Node) and a not in self.kept}
+        while True:
+            writers = [self._inner(g, operands, absent, carried) for g in graphs]
+            modules = [w.written(True) for w in writers]
+            gone = set.intersection(*(w.absent_results() for w in writers))
+            later = {i for i in absent if i < carried and i not in gone}  # absent at the start, but a later step gives it a cotangent
+            if not later:
+                break
+            absent -= later
+        inputs = [_placeholders(m) for m in modules]
+        unused = {i for i in absent if i >= carried and not any(each[i].users for each in inputs)}
+        if n.target is not _COND and unused.issuperset(elements := range(carried, carried + len(groups[-2]))):
+            unused.discard(elements[0])  # the length is read from it
+        for module, each in zip(modules, inputs, strict=True):
+            for i in unused:
+                module.graph.erase_node(each[i])
+            module.recompile()
+        given = [None if i in unused else self._given(a) for i, a in enumerate(operands)]
+        rest = iter(enumerate(given))
+        new = [type(group)(v for _ in group for i, v in [next(rest)] if i not in unused) for group in args[len(args) - len(groups) :]]
+        names = [self._added(m) for m in modules]
+        head = [self._given(args[0])] if n.target is _COND else []
+        assert not isinstance(n.target, str)
+        made = self.graph.call_function(n.target, (*head, *(self.graph.get_attr(name) for name in names), *new))
+        made.meta = dict(n.meta)
+        self.gone[n] = gone
+        return made
+
+    def _inner(self, graph: fx.Node, operands: Sequence[Any], absent: set[int], carried: int) -> _Writer:
+        """The writer of a graph that ``n`` calls. What it carries from step to step depends on the present cotangents."""
+        module = operator.attrgetter(str(graph.target))(self.module)
+        roots = {}
+        for i, (p, a) in enumerate(zip(_placeholders(module), operands, strict=True)):
+            if i in absent:
+                roots[p] = 1
+            elif i < carried or a in self.varying:
+                roots[p] = 0
+        return _Writer(module, roots, 0b01, inner=True)
+
+    def absent_results(self) -> set[int]:
+        results: Any = self.module.graph.output_node().args[0]
+        return {i for i, r in enumerate(results) if isinstance(r, fx.Node) and r not in self.kept}
+
+    def _given(self, a: Any) -> Any:
+        if not isinstance(a, fx.Node):
+            return a
+        return self.kept[a] if a in self.kept else self._zero(a)
+
+    def _added(self, module: fx.GraphModule) -> str:
+        name = f"partial_graph_{len(self.modules)}"
+        self.modules[name] = module
+        return name
 
     def _zero(self, n: fx.Node) -> fx.Node:
         """Zeros like the value of ``n``."""
@@ -136,6 +213,10 @@ class _Writer:
             made.meta = {key: n.meta[key] for key in ("val", "tensor_meta") if key in n.meta}
             self.zeros[n] = made
         return self.zeros[n]
+
+
+def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in module.graph.nodes if n.op == "placeholder"]
 
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:

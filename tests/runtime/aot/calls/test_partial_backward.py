@@ -12,6 +12,7 @@ from torch import fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
+from runtime import aot
 from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
 from tests.runtime.aot.capture.boundary_helpers import compiled
 
@@ -80,6 +81,84 @@ def test_any_results_can_be_differentiated(name: str, order: int, dynamic: bool)
         expected = gradient(plain, torch.tensor(POINT, requires_grad=True), results, torch.autograd.grad, order)
         found = gradient(f, runtime.tensor(POINT, requires_grad=True), results, runtime.autograd.grad, order)
         assert found == approx(expected), results
+
+
+def mapped(f: Callable[[Any], Any], xs: Any) -> Any:
+    each = [f(x) for x in xs]
+    return tuple(torch.stack(r) for r in zip(*each, strict=True)) if isinstance(each[0], tuple) else torch.stack(each)
+
+
+def chosen(pred: Any, on_true: Callable[..., Any], on_false: Callable[..., Any], operands: Any) -> Any:
+    return (on_true if pred else on_false)(*operands)
+
+
+def scanned(f: Callable[[Any, Any], Any], carry: Any, xs: Any) -> Any:
+    ys = []
+    for x in xs:
+        carry, y = f(carry, x)
+        ys.append(y)
+    return carry, mapped(lambda y: y, ys)
+
+
+def controlled(cond: Any, map: Any, scan: Any) -> dict[str, Callable[[Any], tuple[Any, ...]]]:
+    return {
+        "a branch": lambda x: cond(x.sum() > 1, lambda x: (x * 2, x.log()), lambda x: (x.sqrt(), x * 3), (x,)),
+        "the other branch": lambda x: cond(x.sum() < 1, lambda x: (x * 2, x.log()), lambda x: (x.sqrt(), x * 3), (x,)),
+        "a branch and what follows": lambda x: (lambda a, b: (a * 2, b.sum(), a * x))(
+            *cond(x.sum() > 1, lambda x: (x * x, x.log()), lambda x: (x * 5, x + 1), (x,))
+        ),
+        "a branch with a sum": lambda x: cond(x.sum() > 1, lambda x: (x + 1, x.sqrt(), x.log()), lambda x: (x + 2, x * 3, x * 2), (x,)),
+        "a branch in a branch": lambda x: cond(
+            x.sum() > 1,
+            lambda x: cond(x.prod() < 1, lambda x: (x * 2, x.log()), lambda x: (x * 3, x * 4), (x,)),
+            lambda x: (x * 5, x * 6),
+            (x,),
+        ),
+        "a cotangent that a branch computes": lambda x: (
+            lambda y: cond(x.sum() > 1, lambda y: (y.sqrt(), y * 2), lambda y: (y * 3, y * 4), (y,))
+        )(x * 1),
+        "each element": lambda x: map(lambda e: (e * 2, e.log()), x),
+        "each element with one": lambda x: (lambda w: map(lambda e: (e * w, (e * w).sqrt()), x))(x.sum() * 0.5),
+        "steps": lambda x: (lambda c, y: (c, *y))(*scan(lambda c, e: (c + e, (e * 3, e.log())), x[1] * 1, x)),
+    }
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", controlled(chosen, mapped, scanned))
+def test_any_results_of_control_flow_can_be_differentiated(name: str, order: int, dynamic: bool) -> None:
+    plain, ours = controlled(chosen, mapped, scanned)[name], controlled(aot.cond, aot.map, aot.scan)[name]
+    f = aot_function(ours, nop, dynamic=dynamic)
+    number = len(plain(torch.tensor(POINT)))
+    for results in itertools.chain.from_iterable(itertools.combinations(range(number), k) for k in range(1, number + 1)):
+        expected = gradient(plain, torch.tensor(POINT, requires_grad=True), results, torch.autograd.grad, order)
+        found = gradient(f, runtime.tensor(POINT, requires_grad=True), results, runtime.autograd.grad, order)
+        assert found == approx(expected), results
+
+
+def test_a_branch_does_not_compute_with_an_absent_cotangent() -> None:
+    graphs: list[fx.GraphModule] = []
+
+    def note(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return nop(module, inputs)
+
+    f = aot_function(lambda x: aot.cond(x.sum() > 0, lambda x: (x * 2, x.log()), lambda x: (x * 3, x.exp()), (x,)), nop, note)
+    x = runtime.tensor([0.0, 1.0], requires_grad=True)
+    f(x)[0].sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+    branches = [m for m in graphs[0].modules() if isinstance(m, fx.GraphModule) and m is not graphs[0]]
+    calls = [{n.target for n in b.graph.nodes if n.op == "call_function"} for b in branches]
+    assert calls == [{torch.ops.aten.mul.Tensor, torch.ops.aten.clone.default}] * 2
+    assert [sum(n.op == "placeholder" for n in b.graph.nodes) for b in branches] == [2, 2]
+
+
+def test_the_gradient_of_a_branch_has_its_own_memory() -> None:
+    f = compiled(lambda x: aot.cond(x.sum() > 0, lambda x: (x + 1, x.log()), lambda x: (x + 2, x.exp()), (x,)))
+    x, cotangent = runtime.tensor([0.0, 1.0], requires_grad=True), torch.ones(2)
+    (found,) = runtime.autograd.grad(f(x)[0], x, cotangent)
+    cotangent.zero_()
+    assert found.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("partition", [default_partition, min_cut_rematerialization_partition])
