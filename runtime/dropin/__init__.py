@@ -32,12 +32,15 @@ def is_installed() -> bool:
     return _patches is not None
 
 
-def install() -> None:
+def install(*, compile: str = "dynamo") -> None:
     """Route torch's API to this package, for the whole process. ``RuntimeError`` if it is installed already.
 
-    The modules are imported here, so that `import runtime` stays quick.
+    ``compile``: what ``torch.compile`` captures programs with, ``"dynamo"`` or ``"jit"``; ``ValueError`` for another word. The modules are
+    imported here, so that `import runtime` stays quick.
     """
     global _patches
+    if compile not in ("dynamo", "jit"):
+        raise ValueError(f"compile={compile!r}; torch.compile captures programs with 'dynamo' or 'jit'")
     if _patches is not None:
         raise RuntimeError("the drop-in is installed already; leave it with runtime.dropin.uninstall() first")
     from .capturing import captures
@@ -52,7 +55,7 @@ def install() -> None:
     forget_tables()
     try:
         patch_fake_tensors(patches, lasting)
-        lasting.replace_everywhere(captures(patches, lasting) | compiler(patches))
+        lasting.replace_everywhere(captures(patches, lasting) | compiler(patches, compile == "jit"))
         patches.replace_everywhere(replacements() | wrapped_factories())
         for owner, name, value in switches():
             patches.set(owner, name, value)
@@ -81,9 +84,9 @@ def uninstall() -> None:
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[None]:
-    """Install the drop-in for a ``with`` block. Torch is restored at its end, also after an exception."""
-    install()
+def installed(*, compile: str = "dynamo") -> Iterator[None]:
+    """Install the drop-in for a ``with`` block, see :func:`install`. Torch is restored at its end, also after an exception."""
+    install(compile=compile)
     try:
         yield
     finally:

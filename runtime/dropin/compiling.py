@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from ..aot.calls import simplified
 from ..aot.compilers import graph_names
+from ..aot.jit import jit
 from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
@@ -227,9 +228,28 @@ def _refused(name: str) -> Callable[..., Any]:
     return call
 
 
-def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
+def jitted(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an error with ``fullgraph``. A ``backend`` that
+    is a function compiles the graphs; the named ones, and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
+    if model is None:
+        return functools.partial(jitted, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+    if disable:
+        return model
+    return jit(model, dynamic=dynamic, compiler=backend if callable(backend) else "replay", on_break="error" if fullgraph else "eager")
+
+
+def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
     """``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its backends call. Dynamo is imported, and changed,
-    when it is first asked for."""
+    when it is first asked for. ``by_jit``: ``torch.compile`` is :func:`jitted`."""
 
     @functools.cache
     def change_dynamo() -> None:
@@ -246,7 +266,7 @@ def compiler(patches: Patches) -> dict[int, tuple[Any, Any]]:
     entries: Any = importlib.import_module("torch._functorch.aot_autograd")
     theirs = entries.aot_module_simplified
     patches.set(graph_names, "next_number", lambda: next(entries.AOT_COUNTER))  # graphs of both are numbered together
-    pairs = [(_compile, ours_unless_aside(_compile, compile)), (theirs, _simplified(theirs, patches))]
+    pairs = [(_compile, ours_unless_aside(_compile, jitted if by_jit else compile)), (theirs, _simplified(theirs, patches))]
     for name in ("aot_export_joint_with_descriptors", "aot_compile_joint_with_descriptors"):
         pairs.append((getattr(entries, name), ours_unless_aside(getattr(entries, name), _refused(name))))
     return {id(old): (old, new) for old, new in pairs}
