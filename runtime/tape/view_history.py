@@ -140,6 +140,8 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
     creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
     if source._req:  # a view that was made a leaf: history begins there
         v._view = View(source, (step,), creation)
+    elif step[0] is _as_strided and _comparable(v, of.base):  # it may reach beside ``source``, so its chain does not lead through that
+        v._view = View(of.base, ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),), creation)
     else:
         v._view = View(of.base, (*of.path(source), step), creation)
 

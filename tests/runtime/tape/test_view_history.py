@@ -121,6 +121,17 @@ def test_a_write_through_as_strided_is_undone_at_the_place_it_went_to(base: str)
     same(scenario)
 
 
+def test_a_write_by_as_strided_beside_the_view_that_it_is_taken_of_has_a_second_derivative() -> None:
+    def scenario(lib: Any) -> Any:
+        c = _leaf(lib, 3)
+        h = lib.tensor([0.5, 1.5, 2.5]).to(c.dtype)
+        h[1:].as_strided((3,), (1,), 0).mul_(c)
+        (first,) = lib.autograd.grad((h * h * h).sum(), c, create_graph=True)
+        return first, lib.autograd.grad(first.sum(), c)
+
+    same(scenario)
+
+
 def test_a_write_through_a_view_of_a_transposed_part_is_undone_at_the_place_it_went_to() -> None:
     def scenario(lib: Any) -> Any:
         x, s = _leaf(lib, 24), _leaf(lib, 1)
