@@ -92,6 +92,7 @@ class JointLevel(GradLevel):
             return super().call(func, args, kwargs)
         op = op_of(func)
         unseen = op.kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
+        self._read((args, kwargs))
         last = next(iter(reversed(self.trace.graph.nodes)), None)
         result = super().call(func, args, kwargs)
         for n in reversed(self.trace.graph.nodes):
@@ -108,6 +109,14 @@ class JointLevel(GradLevel):
             self.turned.add(edge[0])
             self.reshaped.append(result)
         return result
+
+    def _read(self, given: Any) -> None:
+        """Bring arguments of a call to what was written to their memory. This is a part of their histories, and the call may be none."""
+        for a in pytree.tree_leaves(given):
+            v = a._inner if isinstance(a, Value) and a._level is self else a
+            if isinstance(v, FunctionalValue):
+                with _disable_current_modes():
+                    v._level.read(v)
 
     @contextmanager
     def packing(self) -> Iterator[None]:

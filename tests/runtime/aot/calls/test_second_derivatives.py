@@ -354,3 +354,17 @@ def test_hooks_on_saved_tensors_inside_that_change_nothing_leave_the_second_deri
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
     (g,) = runtime.autograd.grad(aot_function(f, nop)(x).sum(), x, create_graph=True)
     torch.testing.assert_close(runtime.autograd.grad(g.sum(), x)[0], -x.detach().sin())
+
+
+def test_a_view_that_is_first_read_under_no_grad_after_a_write_has_a_second_derivative() -> None:
+    def program(x: Any, w: Any) -> Any:
+        y = x * 1
+        view = y[:2]
+        y.mul_(w.sum())
+        with torch.no_grad():
+            view.abs()
+        return view * view * w.sum()
+
+    expected, found = derivatives(program, matrices, 2), derivatives(aot_function(program, nop), matrices, 2)
+    for a, b in zip(expected, found, strict=True):
+        assert torch.allclose(unwrap(a), unwrap(b))
