@@ -27,7 +27,7 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from .functional_forms import defaults_of, drops_nothing, functional_of
-from .memory_order import filled, in_order_of_memory, laid_out_as
+from .memory_order import draws_in_turn, filled, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .scatter import copying_form, put_back
@@ -71,11 +71,11 @@ class FunctionalValue(Value):
 
     @property
     def _version(self) -> int:  # type: ignore[override]
-        return self._store.counter[0]
+        return self._store.version
 
     def count_write(self) -> None:
         super().count_write()
-        self._store.counter[0] += 1
+        self._store.count(True)
 
     @property
     def data(self) -> Any:
@@ -184,7 +184,7 @@ class FunctionalLevel(Level):
         store.memory.restrided = store.memory.restrided or not same_strides(old, new)
         store.value = new
         store.recorded = store.recorded or recorded
-        store.counter[0] += counted
+        store.count(counted)
         store.memory.value = new
         store.memory.generation += 1
         store.seen = store.memory.generation
@@ -322,6 +322,8 @@ class FunctionalLevel(Level):
                     f"and expand do. Call it on a clone.{here()}"
                 )
             return self._write_in_place(op.func, args[0], args, kwargs)
+        if isinstance(first, FunctionalValue) and draws_in_turn(op.func, self.read(first)):
+            return self._write_in_place(op.func, first, args, kwargs)
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
         n_own = len(schema.returns) if op.fills_argument else 0  # results that are not written arguments
         functional = functional_of(op.func)

@@ -59,6 +59,12 @@ def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torc
     return out
 
 
+def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
+    """Whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy of it. On the CPU ``normal_`` draws 16 and more
+    numbers at once, where there are no gaps between them."""
+    return func is aten.normal_.default and target.device.type == "cpu" and not _dense(target) and target.numel() >= 16
+
+
 def filled(func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
     """What ``func``, an op with ``out=``, fills ``targets`` with if that depends on their strides. None if it does not."""
     if func is not aten.bernoulli.out or targets[0].shape != args[0].shape:
@@ -67,9 +73,9 @@ def filled(func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[
 
 
 def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: that of
-    ``x.t().bernoulli_()`` does. Later draws, views and strides of results depend on them. If ``old`` does not fill its memory, only the
-    order of the dimensions matters. A write also leaves what is conjugated or negated lazily."""
+    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: those of
+    ``x.t().bernoulli_()`` and ``x[:, ::2].mul_(2)`` do. Later draws, views and strides of results depend on them. What shows an element
+    several times has no such strides of its own. A write also leaves what is conjugated or negated lazily."""
     if new.is_conj() != old.is_conj():
         new = torch.conj(torch.conj_physical(new)) if old.is_conj() else new.resolve_conj()
     if new.is_neg() != old.is_neg():
@@ -77,7 +83,7 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
         return new
     differ = any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1)
-    if differ and (_dense(old) or (_order(old) != _order(new) and not shows_twice(old))):
+    if differ and not shows_twice(old):
         copied: torch.Tensor = aten.copy.default(old, new)
         return copied
     return new

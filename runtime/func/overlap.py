@@ -34,6 +34,11 @@ def shows_twice(t: torch.Tensor) -> bool:
     return False
 
 
+def has_gaps(t: torch.Tensor) -> bool:
+    """Whether there are elements of memory between those of ``t``, each of which ``t`` shows once."""
+    return t.layout is torch.strided and not aten.is_non_overlapping_and_dense.default(t) and not shows_twice(t)
+
+
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
     """Whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
     last = max((i for i, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
@@ -66,7 +71,9 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """``base`` after ``write``, which gets the view of a copy and the copy, writes to the view and returns it."""
     copy: torch.Tensor
-    if base.storage_offset() or shows_twice(base) or not aten.is_non_overlapping_and_dense.default(base):  # then a clone has other strides
+    if has_gaps(base):  # then a clone has other strides
+        copy = aten.copy.default(base, base)
+    elif base.storage_offset() or shows_twice(base):
         copy = aten.as_strided_scatter.default(base, base, base.shape, base.stride(), base.storage_offset())
     else:
         copy = base.clone()

@@ -16,7 +16,7 @@ import torch
 from ..errors import InplaceError
 from ..seam.levels import Value
 from ..tape.values import GradValue, edge_of
-from .overlap import shows_twice
+from .overlap import has_gaps, shows_twice
 from .provenance import here
 
 # For each view op: func, arguments after self, kwargs, output number.
@@ -27,10 +27,11 @@ class Memory:
     """Memory that aliases share: how often it was written to, and the base's value after the last write.
 
     ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece. ``restrided``: whether the value has other
-    strides than the memory, which a write leaves as they are.
+    strides than the memory, which a write leaves as they are. ``writes``: for arguments with
+    histories of their own, how often one of them was written to; what is saved of the others is then no more what it was. Else None.
     """
 
-    __slots__ = ("generation", "part_of", "pieces", "restrided", "value")
+    __slots__ = ("generation", "part_of", "pieces", "restrided", "value", "writes")
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
@@ -38,6 +39,7 @@ class Memory:
         self.value = value
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None
+        self.writes: int | None = None
 
     @property
     def whole(self) -> Memory:
@@ -60,6 +62,16 @@ class Store:
         self.counter: list[int] = [0] if source is None else source.counter
         self.seen = self.memory.generation if value is not None else -1
         self.recorded = False
+
+    @property
+    def version(self) -> int:
+        return self.counter[0] if self.memory.writes is None else self.memory.writes
+
+    def count(self, counted: bool) -> None:
+        """Count a write. ``counted``: whether it advances the version of the tensor that is written to."""
+        self.counter[0] += counted
+        if self.memory.writes is not None:
+            self.memory.writes += 1
 
 
 class Pieces:
@@ -98,8 +110,10 @@ def refuse_overlapping_piece(memory: Memory) -> None:
 
 
 def refuse_restrided(memory: Memory, chain: Chain) -> None:
-    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has."""
-    if memory.restrided and any(func is torch.ops.aten.as_strided.default for func, *_ in chain):
+    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has, or other elements between its own."""
+    if not any(func is torch.ops.aten.as_strided.default for func, *_ in chain):
+        return
+    if memory.restrided or (memory.generation and has_gaps(memory.value)):
         raise InplaceError(
             "as_strided of a tensor with gaps, which the program has written to. Take as_strided of the tensor that it is a view of, or of "
             f"a contiguous copy.{here()}"

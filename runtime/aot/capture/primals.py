@@ -100,6 +100,7 @@ class Primals:
     def _join_apart(self, group: Group, number: int) -> None:
         """Exchange arguments that do not share a history for views of primal ``number``, each with a history of its own."""
         whole = self.entered[number]
+        whole._store.memory.writes = 0
         for i in group.members:
             size, stride, offset = group.place(i)
             view: Any = whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)

@@ -57,3 +57,23 @@ def test_a_draw_into_a_view_gives_the_elements_that_it_gives_in_torch(layout: st
 
     for expected, found in zip(run(f), run(ENGINES[engine](f)), strict=True):
         assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("where", ["an argument", "a view of an argument", "a view of an intermediate"])
+def test_a_long_draw_into_gaps_gives_the_elements_that_it_gives_in_torch(where: str, draw: str, engine: str) -> None:
+    """``normal_`` on the CPU draws 16 and more elements in another way where there are no gaps between them."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        t = x if where == "an argument" else (x if where == "a view of an argument" else x * 1)[:, 1::2]
+        DRAWS[draw](t)
+        return t * 1
+
+    def run(g: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        x = torch.arange(1.0, 145.0).reshape(3, 48)
+        return g(x[:, ::2] if where == "an argument" else x), x, torch.rand(3)
+
+    for expected, found in zip(run(f), run(ENGINES[engine](f)), strict=True):
+        assert torch.equal(expected, found)
