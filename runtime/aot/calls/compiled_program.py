@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree
 
 from ...func.random_states import seeded
 from ...session.leaf import as_leaf
-from ...session.tensor import SESSION, unwrap
+from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.saved import refuse_inference
 from ..capture.aliasing import Group, memory_of, place_of, sharing
-from ..capture.boundary import write
+from ..capture.boundary import refuse_hooked_view, write
 from ..capture.joint import Joint
 from ..capture.reads import Read
 from ..capture.subclasses import flattened
@@ -153,6 +153,9 @@ class CompiledProgram:
             results = self.forward(plain)  # empties the list
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
         targets = call.targets if not self.begun else self._begin(call)
+        for i, x in self.written:
+            if x.tangent is not None and isinstance(leaves[i], Tensor) and leaves[i]._view is not None:
+                refuse_hooked_view(leaves[i], any(i == number for number, _ in self.hooked))
         for i, hook in self.hooked:  # before a write gives the argument another history
             leaves[i].register_hook(hook)
         saved = [*results[n_forward:], *reread]

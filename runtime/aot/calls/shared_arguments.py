@@ -69,8 +69,10 @@ def _refuse_overlapping(group: Group, call: Call, n_arguments: int) -> None:
 
 def with_autograd_base(group: Group, call: Call) -> Group:
     """``group``, with the place of its base if autograd must know that. ``call`` has passed :func:`refuse_untangled`."""
-    if group.identical or not any(call.wanted[i] for i in group.members):
+    if group.identical:
         return group
+    if not any(call.wanted[i] for i in group.members):
+        return dataclasses.replace(group, histories=_histories(group, call)) if _may_part(group, call) else group
     base = _autograd_base(group, call)
     if base is None:
         return dataclasses.replace(group, histories=_histories(group, call))
@@ -98,6 +100,8 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
                 return None
             plain.append(group.base(call.plain))
             bases.append(plain[-1])
+        elif _may_part(group, call):
+            return None
         else:
             # a view that may be written with grad, if what is written gives all members a history
             if _common_base(group, call) is None:
@@ -121,6 +125,12 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
     tensors = [call.leaves[i] for i in group.members]
     wholes = [t if not isinstance(t, Tensor) or t._view is None else t._view.base for t in tensors]
     return tuple([bases.setdefault(id(whole), len(bases)) for whole in wholes])
+
+
+def _may_part(group: Group, call: Call) -> bool:
+    """Whether a recorded write to one of several members without history gives it one that others do not take part in: ``x.data``."""
+    several = len(group.members) > 1 and any(call.wanted) and all(isinstance(call.leaves[i], Tensor) for i in group.members)
+    return several and _common_base(group, call) is None
 
 
 def _apart(group: Group, call: Call) -> bool:

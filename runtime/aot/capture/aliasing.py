@@ -190,6 +190,11 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Tensors of one storage by the parts of it that overlap."""
     spans = sorted((_span(t), i) for i, t in tensors.items() if t.numel())
     found: list[Group] = []
+    empty: dict[int, list[int]] = {}  # by id of a tensor without elements, whose sizes a program may change in place
+    for i, t in tensors.items():
+        if not t.numel():
+            empty.setdefault(id(t), []).append(i)
+    found += [Group(tuple(same), True, 0, 0, ()) for same in empty.values() if len(same) > 1]
     while spans:
         (start, end), first = spans.pop(0)
         members = [first]

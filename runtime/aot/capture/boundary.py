@@ -156,6 +156,20 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
         uncounted(torch._foreach_copy_, *hidden)
 
 
+def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
+    """Refuse a recorded write to ``target``, a view, if a hook sees its gradient. ``hooked``: whether the program registers one. The write
+    gives the view another history, and the gradient of what the program computes after the write does not reach the hook."""
+    edge, end = edge_of(target), edge_of(target._view.base)
+    while not hooked and edge is not None and edge != end:
+        hooked = bool(edge[0].pre_hooks or edge[0].post_hooks or (edge[0].tensor_hooks or {}).get(edge[1]))
+        edge = edge[0].edges[0] if len(edge[0].edges) == 1 else None
+    if hooked:
+        raise RuntimeError(
+            "the program registers a hook on an argument that is a view, or there is one, and writes to the argument. The write gives the "
+            "view another history, which the hook does not see. Pass a clone, or register the hook on the tensor that it is a view of."
+        )
+
+
 def _copy_into(target: Any, new: torch.Tensor) -> None:
     """Copy ``new`` into ``target``, of an expanded dimension once. ``RuntimeError`` if its elements along that dimension differ."""
     if target.layout is torch.strided and 0 in target.stride():
@@ -251,11 +265,11 @@ class Boundary:
 
     def finish(self, arguments: Sequence[Any], results: list[Any]) -> None:
         """Let computed results be leaves, and lie in other memory, before views of them are taken."""
-        for i in self.begun:
-            results[i] = wrap(results[i], requires_grad=True)
         for i, place in self.placed:
             alias, edge = place.of(arguments, results).detach(), edge_of(results[i]) if isinstance(results[i], Tensor) else None
             results[i] = alias if edge is None else SESSION.wrap(unwrap(alias), edge)
+        for i in self.begun:
+            results[i] = results[i].requires_grad_() if isinstance(results[i], Tensor) else wrap(results[i], requires_grad=True)
 
     @property
     def written(self) -> tuple[int, ...]:

@@ -83,7 +83,7 @@ class Computed:
                 )
             return Output(Made.CONSTANT, constant=o)
         for i, v in enumerate(primals.values):
-            if o is v:
+            if o is v or (isinstance(o, GradValue) and o._inner is v):  # an op that returns its argument gives a value of the tape
                 return Output(Made.INPUT, i)
         found = primals.functional_value(o)
         if found is None:
@@ -119,6 +119,8 @@ class Computed:
             return Output(Made.RESULT, self._number(o))
         place = self._viewed(made, number, self._steps(own, whole), False)
         self.placed.setdefault(self._number(base), place)
+        if self.primals.is_leaf(base) and o is not base:
+            self.begun.add(self._number(base))
         if o is base:
             return Output(Made.RESULT, self._number(o))
         return self._viewed(Made.RESULT, self._number(base), self._steps(found, base), True)

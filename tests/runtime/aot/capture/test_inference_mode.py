@@ -139,3 +139,11 @@ def test_a_hook_that_the_program_registers_on_an_argument_is_registered_by_every
 
     expected = seen(torch.ones(2, requires_grad=True), f, torch.autograd.grad)
     assert seen(runtime.wrap(torch.ones(2), requires_grad=True), compiled(f), runtime.autograd.grad) == expected
+
+
+@pytest.mark.parametrize("f", [torch.atleast_2d, torch.Tensor.contiguous, torch.Tensor.resolve_conj], ids=["2d", "contiguous", "conj"])
+def test_an_op_that_returns_its_argument_returns_the_callers_tensor_in_inference_mode(f: Callable[[Any], Any]) -> None:
+    for x in (torch.ones(2, 2), torch.ones(2, 2, requires_grad=True) * 1, runtime.wrap(torch.ones(2, 2), True) * 1):
+        with torch.inference_mode():
+            assert f(x) is x
+            assert compiled(f)(x) is x
