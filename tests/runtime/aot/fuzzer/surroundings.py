@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.checkpoint import checkpoint
+from runtime.func.overlap import shows_twice
 
 if TYPE_CHECKING:
     from .programs import CallText
@@ -52,10 +53,11 @@ def unwritten(t: torch.Tensor) -> None:
 
 
 def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Raise if ``source`` is another view of the memory of ``target``, so that the program is left out. Torch's kernels read elements of it
-    that they have written, or not, in the order that suits them."""
+    """Raise if ``source`` is another view of the memory of ``target``, or the target shows an element of it several times, so that the
+    program is left out. Torch's kernels read elements of it that they have written, or not, in the order that suits them."""
     places = [(t.shape, t.stride(), t.storage_offset()) for t in (target, source)]
-    if target.untyped_storage()._cdata == source.untyped_storage()._cdata and places[0] != places[1]:
+    shared = target.untyped_storage()._cdata == source.untyped_storage()._cdata
+    if shared and (places[0] != places[1] or shows_twice(target)):
         raise ValueError("a write reads other elements of the memory that it writes to")
 
 
