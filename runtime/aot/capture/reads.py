@@ -14,6 +14,7 @@ of the user's and the modules that it calls by such names, and so on. What the p
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,16 +141,16 @@ def once(reads: Iterable[Read]) -> list[Read]:
 
 def unchanged(reads: Sequence[Read]) -> list[Read]:
     """Those of ``reads`` that the program has not changed while it was captured. A warning tells of the others."""
-    kept = [read for read in reads if read.holds()]
-    changed = ", ".join(dict.fromkeys(str(read) for read in reads if read not in kept))
+    holding = [read.holds() for read in reads]
+    changed = dict.fromkeys(str(read) for read, holds in zip(reads, holding, strict=True) if not holds)
     if changed:
         warnings.warn(
-            f"the program reads and changes {changed}. A compiled program changes it when it is captured, and in no later call, and its "
-            "graph keeps what it has found then. Do that outside of it, or hold the number in a tensor.",
+            f"the program reads and changes {', '.join(changed)}. A compiled program changes it when it is captured, and in no later "
+            "call, and its graph keeps what it has found then. Do that outside of it, or hold the number in a tensor.",
             UserWarning,
             stacklevel=2,
         )
-    return kept
+    return list(itertools.compress(reads, holding))
 
 
 class _Reader:
@@ -163,7 +164,7 @@ class _Reader:
         self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
         self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
 
-    def reach(self, x: Any, arguments: Mapping[str, Any] | None = None) -> None:
+    def reach(self, x: Any) -> None:
         """Read what ``x`` reads if the program calls it."""
         self.held.append(x)
         if isinstance(x, functools.partial):
@@ -209,7 +210,7 @@ class _Reader:
             elif path.name in arguments:
                 found = arguments[path.name]
             else:
-                self.unbound[path.steps] = path.ends
+                self.unbound[path.steps] = path.ends or self.unbound.get(path.steps, False)
                 continue
             self._follow(found, path.steps, path.ends)
 
