@@ -1,4 +1,5 @@
-"""Graphs of nested transforms of random programs give what the same transforms of torch give, on other values and other sizes."""
+"""Nested transforms of random programs, as graphs or jitted at random places, give what the same transforms of torch give, on other
+values and other sizes."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from runtime import func as ours
+from runtime import jit
 from runtime.aot import make_fx
 
 from .observations import same
@@ -19,7 +22,7 @@ from .programs import ERRORS
 from .statements import KINDS, LOCAL, PURE
 from .surroundings import values
 
-NUMBER = int(os.environ.get("PROGRAMS", "200")) // 2
+NUMBER, FIRST = int(os.environ.get("PROGRAMS", "200")) // 2, int(os.environ.get("SEED", "0"))
 Program = Callable[[Any, Any], Any]
 REFUSED = (
     "while the program is being traced",  # a mask that is written through: its number of elements depends on values
@@ -48,6 +51,9 @@ class Random:
         rnd = random.Random(seed)
         self.transforms = [rnd.choice(list(TRANSFORMS)) for _ in range(rnd.randint(1, 3))]
         self.symbolic = rnd.random() < 0.5
+        places = random.Random(~seed)
+        self.jitted = [places.random() < 0.5 for _ in self.transforms]  # around which of them there is a jit, besides the last
+        self.dynamic = places.choice([None, None, True, False])
         self.lines = self._lines(rnd)
         self.result = rnd.choice([line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"])
 
@@ -72,15 +78,16 @@ class Random:
 
     def __str__(self) -> str:
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return ({self.result}) + 0 * x.sum()"])
-        return f"# {'symbolic' if self.symbolic else 'real'}, {self.transforms}, innermost first\ndef f(x, y):\n{body}"
+        around = f"{self.transforms}, innermost first; jitted {self.jitted}, dynamic={self.dynamic}"
+        return f"# {'symbolic' if self.symbolic else 'real'}, {around}\ndef f(x, y):\n{body}"
 
-    def transformed(self, api: Any) -> Program:
+    def transformed(self, api: Any, jits: bool = False) -> Program:
         scope: dict[str, Any] = {"torch": torch}
         exec(str(self), scope)
         f: Program = scope["f"]
-        for name in self.transforms:
-            f = TRANSFORMS[name](api, f)
-        return f
+        for name, jitted in zip(self.transforms, self.jitted, strict=True):
+            f = TRANSFORMS[name](api, jit(f, dynamic=self.dynamic) if jits and jitted else f)
+        return jit(f, dynamic=self.dynamic) if jits else f
 
     def arguments(self, call: int) -> tuple[Any, Any]:
         # The number of results of an unbind is a part of the graph. So is a size of 1, which a slice of a smaller matrix would have.
@@ -89,28 +96,40 @@ class Random:
         return values(2 * call, shape, torch.float32), values(2 * call + 1, shape, torch.float32)
 
 
-def outcome(seed: int) -> tuple[str, str]:
-    """What becomes of the graph of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
+def by_graph(program: Random) -> list[Any]:
+    graph = make_fx(program.transformed(ours), tracing_mode="symbolic" if program.symbolic else "real")(*program.arguments(0))
+    return [graph(*program.arguments(1))]
+
+
+def by_jit(program: Random) -> list[Any]:
+    """The results for the first arguments, for others, and for the first ones again."""
+    jitted = program.transformed(ours, jits=True)
+    return [jitted(*program.arguments(call)) for call in (0, 1, 0)][1:]
+
+
+def outcome(seed: int, run: Callable[[Random], list[Any]]) -> tuple[str, str]:
+    """What becomes of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
     program = Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program.transformed(torch.func)(*program.arguments(0))
-            expected = program.transformed(torch.func)(*program.arguments(1))
+            plain = program.transformed(torch.func)
+            first, second = (plain(*program.arguments(call)) for call in (0, 1))
         except ERRORS:
             return "nothing", ""
         try:
-            graph = make_fx(program.transformed(ours), tracing_mode="symbolic" if program.symbolic else "real")(*program.arguments(0))
-            found = graph(*program.arguments(1))
+            found = run(program)
         except Exception as error:
             what = "refused" if any(text in str(error) for text in REFUSED) else "error"
             return what, f"{program}\n--> {type(error).__name__}: {error}"
-    close = same(expected, found, 1e-3)
+    expected = [second, first][: len(found)]
+    close = all(same(a, b, 1e-3) for a, b in zip(expected, found, strict=True))
     return ("same", "") if close else ("different", f"{program}\n--> {expected}\nbut {found}")
 
 
-def test_graphs_of_transforms_do_what_the_transforms_do_in_torch() -> None:
-    found = {seed: outcome(seed) for seed in range(NUMBER)}
+@pytest.mark.parametrize("run", [by_graph, by_jit])
+def test_transforms_do_what_they_do_in_torch(run: Callable[[Random], list[Any]]) -> None:
+    found = {seed: outcome(seed, run) for seed in range(FIRST, FIRST + NUMBER)}
     counts = Counter(what for what, _ in found.values())
     print(counts)
     wrong = [f"# seed {seed}\n{text}" for seed, (what, text) in found.items() if what in ("different", "error")]
@@ -119,6 +138,7 @@ def test_graphs_of_transforms_do_what_the_transforms_do_in_torch() -> None:
 
 
 def test_a_difference_would_be_seen() -> None:
-    program = Random(next(seed for seed in range(100) if outcome(seed)[0] == "same"))
-    expected = program.transformed(torch.func)(*program.arguments(1))
+    program = Random(next(seed for seed in range(100) if outcome(seed, by_graph)[0] == "same"))
+    (expected,) = by_graph(program)
     assert same(expected, expected, 1e-3) and not same(expected, expected + 1, 1e-3)
+    assert len({any(program.jitted) for program in map(Random, range(20))}) == 2
