@@ -298,7 +298,9 @@ def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any
     storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
     if not _without_overlap(shape, own_stride):
-        storage = storage / g.new_zeros(total).index_add(0, mine, g.new_ones(mine.shape)).clamp(min=1)
+        real = g.dtype.to_real()
+        times = g.new_zeros(total, dtype=real).index_add(0, mine, g.new_ones(mine.shape, dtype=real))
+        storage = storage / times.clamp(min=1)
     return storage.index_select(0, mine).reshape(shape)
 
 

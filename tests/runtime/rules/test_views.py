@@ -74,10 +74,11 @@ def test_as_strided_of_an_overlapping_input_shares_the_gradient() -> None:
         torch.testing.assert_close(func.grad(lambda t: f(t).sum())(x), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("size", [2, 3])
-def test_as_strided_of_a_view_that_shows_elements_several_times_counts_each_once(size: int) -> None:
+def test_as_strided_of_a_view_that_shows_elements_several_times_counts_each_once(size: int, dtype: torch.dtype) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        return (x.unfold(0, size, 1).as_strided((4,), (1,)) * torch.arange(1.0, 5.0, dtype=torch.float64)).sum()
+        return (x.to(dtype).unfold(0, size, 1).as_strided((4,), (1,)).real * torch.arange(1.0, 5.0, dtype=torch.float64)).sum()
 
     x = torch.randn(4, dtype=torch.float64)
     torch.testing.assert_close(func.grad(f)(x), torch.arange(1.0, 5.0, dtype=torch.float64))
