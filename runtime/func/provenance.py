@@ -64,7 +64,8 @@ def _kind(file: str) -> int:
 
 def is_of_user(file: str) -> bool:
     """Whether functions of this file are the user's: neither torch's, nor ours, nor Python's."""
-    return _kinds.get(file, _kind(file)) is _USER
+    kind = _kinds.get(file)
+    return (_kind(file) if kind is None else kind) is _USER
 
 
 def user_line() -> Line | None:

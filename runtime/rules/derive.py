@@ -26,7 +26,9 @@ def scaled(t: Any, partial: Any) -> Any:
     if not isinstance(partial, tuple):
         return t * partial
     where, p = partial
-    return torch.zeros_like(t) if where is False else torch.where(where, t * p, 0)
+    if where is False:  # everywhere zero, of the shape of the product
+        return torch.zeros_like(t) * torch.zeros_like(p) if isinstance(p, torch.Tensor) else torch.zeros_like(t)
+    return torch.where(where, t * p, 0)
 
 
 def conj_of(partial: Any) -> Any:

@@ -142,7 +142,7 @@ class Recipe:
         elif joint.boundary.changes_inputs:
             every = call.followed_by(outside)
             shared = sharing(every.plain)
-            changed = [x.written or bool(x.reshaped) for x in joint.boundary.inputs]
+            changed = [x.written or bool(x.reshaped) or x.begins for x in joint.boundary.inputs]
             groups = [g for g in (*shared, *overlapping(every.plain, shared)) if any(changed[i] for i in g.members)]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))

@@ -283,7 +283,8 @@ class Boundary:
 
     @property
     def changes_inputs(self) -> bool:
-        return any(x.written or x.reshaped or x.replaced for x in self.inputs)
+        """Whether arguments that share memory with one of its own see what the program does."""
+        return any(x.written or x.reshaped or x.replaced or x.begins for x in self.inputs)
 
     @property
     def n_forward(self) -> int:

@@ -214,8 +214,8 @@ class Primals:
         begins = self.is_leaf(v)
         if begins and group is not None:
             raise RuntimeError(
-                f"the program calls requires_grad_() on argument {i}, which shares memory with another one, and writes to that memory. Do "
-                "it before the call."
+                f"the program calls requires_grad_() on argument {i}, which shares memory with another one that may be a view "
+                "of it. Do it before the call."
             )
         if begins:
             flag, self.flags[i], self.edges[i] = True, True, edge_of(v)

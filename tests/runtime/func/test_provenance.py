@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from runtime.aot import aot_function, make_fx, nop
-from runtime.func import grad
+from runtime.func import grad, provenance
 from runtime.func.provenance import line_of
 from tests.runtime.func.graphs import Net, node
 
@@ -91,3 +91,9 @@ def test_the_root_of_a_module_stack_may_be_named_by_the_function() -> None:
     f._orig_mod = net  # type: ignore[attr-defined]
     module = make_fx(f, record_module_stack=True)(torch.randn(4, 3))
     assert list(node(module, "relu").meta["nn_module_stack"]) == ["", "rest", "rest.0"]
+
+
+def test_asking_for_a_file_changes_nothing() -> None:
+    before = dict(provenance._kinds)
+    assert not provenance.is_of_user(nn.modules.module.__file__) and provenance.is_of_user(__file__)
+    assert {file: provenance._kinds[file] for file in before} == before

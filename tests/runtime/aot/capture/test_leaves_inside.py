@@ -51,3 +51,19 @@ def test_views_of_a_leaf_of_the_program_have_its_history(dynamic: bool) -> None:
 
     expected = seen(torch.ones(2, 3, requires_grad=True), f)
     assert seen(runtime.wrap(torch.ones(2, 3), requires_grad=True), compiled(f, dynamic=dynamic)) == expected
+
+
+def test_requires_grad_of_an_argument_with_a_view_among_the_arguments_is_refused() -> None:
+    """The view requires grad then, too. A call of tensors that share nothing has a program of its own."""
+
+    def f(x: Any, view: Any) -> Any:
+        x.requires_grad_()
+        return view.sum() * 2 + x.sum()
+
+    x = torch.ones(3)
+    compiled_f = compiled(f)
+    with pytest.raises(RuntimeError, match=r"requires_grad_\(\) on argument 0, which shares memory with another one"):
+        compiled_f(x, x[1:])
+    assert compiled_f(torch.ones(3), torch.ones(2)).item() == 7.0
+    with pytest.raises(RuntimeError, match=r"requires_grad_\(\) on argument 0, which shares memory with another one"):
+        compiled_f(x, x[1:])
