@@ -74,13 +74,13 @@ def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
-    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a list, a dictionary or a field of one is
-    lost: a tensor is refused, and a warning tells of anything else."""
+    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a list, a dictionary or a field of one does
+    not reach the caller: a tensor that ``f`` does not return is refused, and a warning tells of anything else."""
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     result = f(*args, **kwargs)
     after, of_after = flatten((args, kwargs))
     if of_after != spec or any(a is not b for a, b in zip(after, leaves, strict=True)):
-        known = {id(x) for x in leaves}
+        known = {id(x) for x in (*leaves, *flatten(result)[0])}
         if any(isinstance(x, Value) and id(x) not in known for x in after):
             raise RuntimeError(
                 "the program assigns a tensor to a list, a dictionary or a field that it is given as an argument. A compiled program has "

@@ -49,7 +49,7 @@ class TestWhatIsLost:
     def test_a_tensor_assigned_to_an_argument_is_refused(self) -> None:
         def into_field(s: State) -> Any:
             s.position = s.position * 2
-            return s.position
+            return s.step
 
         def into_list(xs: list[Any]) -> Any:
             xs.append(xs[0] * 2)
@@ -59,6 +59,16 @@ class TestWhatIsLost:
             compiled(into_field)(State(torch.ones(1)))
         with pytest.raises(RuntimeError, match="assigns a tensor to a list, a dictionary or a field that it is given"):
             compiled(into_list)([torch.ones(1)])
+
+    def test_one_that_is_returned_as_well_is_told(self) -> None:
+        def f(d: dict[str, Any]) -> Any:
+            d["a"] = d["a"] * 2
+            return d
+
+        given = {"a": torch.ones(1)}
+        with pytest.warns(UserWarning, match="changes a list, a dictionary or an object that it is given"):
+            assert compiled(f)(given)["a"].item() == 2.0
+        assert given["a"].item() == 1.0
 
     def test_another_change_of_an_argument_is_told(self) -> None:
         batch = {"x": torch.ones(1), "name": "a"}
