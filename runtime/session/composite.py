@@ -103,7 +103,7 @@ def flattened(x: Part) -> Part:
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
     """:func:`product`, between two views if ``x`` is no matrix. None if ATen would use other ops."""
     known = known_part(x), known_part(weight), known_part(bias)
-    if None in known:
+    if any(t is None for t in known):
         return None
     x, weight, bias = known
     shape = x[0].shape
@@ -122,7 +122,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
 def _linear_without_bias(x: Any, weight: Any) -> Any:
     """``mm(x, weight.t())``: the parts of ``linear`` of a matrix without a bias. None for other arguments."""
     known = known_part(x), known_part(weight)
-    if None in known:
+    if any(t is None for t in known):
         return None
     x, weight = known
     if x[0].dim() != 2 or weight[0].dim() != 2:

@@ -151,7 +151,7 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
     directions = 1 + both
     states = hx if cell is _lstm_cell else [hx]
     known = [known_part(t) for t in (x, *states, *params)]
-    if None in known or not biases or (dropout and train) or len(params) != 4 * number * directions:
+    if any(t is None for t in known) or not biases or (dropout and train) or len(params) != 4 * number * directions:
         return None
     parts: list[Any] = known
     inner, of_x = parts[0]
@@ -196,7 +196,7 @@ def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) 
     """The results of a recurrent cell, None if it must go on to ATen."""
     states = hx if cell is _lstm_cell else [hx]
     known = [known_part(t) for t in (x, *states, *weights)]
-    if None in known or any(t.dim() != 2 for t in (x, *states, *weights[:2])):
+    if any(t is None for t in known) or any(t.dim() != 2 for t in (x, *states, *weights[:2])):
         return None
     parts: list[Any] = known
     given, held = parts[1 + len(states) :], parts[1 : 1 + len(states)]

@@ -237,7 +237,11 @@ class CompiledBackward(Node):
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         saved, backward = self._checked(create_graph), self.backward
-        present = None if None not in grads else sum(1 << i for i, g in enumerate(grads) if g is not None)
+        present = None
+        for g in grads:
+            if g is None:  # `None in grads` would compare tensors
+                present = sum(1 << i for i, g in enumerate(grads) if g is not None)
+                break
         if create_graph:
             return self._reached(self._differentiably(saved, grads, present), present)
         n = backward.n_saved

@@ -109,9 +109,9 @@ def by_jit(program: Random) -> list[Any]:
 
 def outcome(seed: int, run: Callable[[Random], list[Any]]) -> tuple[str, str]:
     """What becomes of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
-    program = Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        program = Random(seed)
         try:
             plain = program.transformed(torch.func)
             first, second = (plain(*program.arguments(call)) for call in (0, 1))
