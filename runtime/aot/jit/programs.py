@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,11 +45,11 @@ class Captures:
         if self.any is not None:
             self.any.recent = self.recent
         self.breaks = breaks
-        self.captured: list[Captured] = []
-        self.refused: list[str] = []
+        self.captured: deque[Captured] = deque(maxlen=Programs.LIMIT)  # as many as there are programs: what is told holds no others
+        self.refused: deque[str] = deque(maxlen=Programs.LIMIT)
         self._seen: set[Kind] = set()  # kinds of calls, without sizes, that have a program
         self._bound: set[Kind] = set()  # those whose programs have no graph for any sizes
-        self._broken: dict[Kind, Break] = {}
+        self._broken: dict[Kind, str] = {}  # texts: an exception would hold the arguments of its call
         self._lock = threading.RLock()
 
     def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call]:
@@ -82,15 +83,15 @@ class Captures:
         why = self._why(around, arguments)
         kind = (*around, *entered.kinds)
         if kind in self._broken:
-            raise self._broken[kind]
+            raise Break(self._broken[kind])
         try:
             program, call = programs.find(around, spec, given, entered)
         except Exception as e:
             self.refused.append(f"({', '.join(arguments)}): {e}")
             if not self.breaks:
                 raise
-            self._broken[kind] = Break(str(e))
-            raise self._broken[kind] from e
+            self._broken[kind] = str(e)
+            raise Break(str(e)) from e
         if all(c.program is not program for c in self.captured):
             dynamic = programs.recipe.dynamic
             self.captured.append(Captured(program, dynamic, arguments, why, program.reads, around))

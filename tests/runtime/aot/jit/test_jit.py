@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +163,23 @@ class TestBreaks:
         x = torch.ones(2, 2)
         with pytest.warns(UserWarning, match="cannot be captured"), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             f(x, torch.ones(3, 3))
+
+
+def test_what_is_told_of_calls_holds_neither_their_arguments_nor_dropped_programs() -> None:
+    f = jit(lambda x: x * 2 if x.sum() > 0 else x, on_break="eager")
+    x = torch.ones(3)
+    seen = weakref.ref(x)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        f(x)
+    f(x)
+    del x
+    gc.collect()
+    assert seen() is None
+    g = jit(lambda x, s: x * len(s), dynamic=False)
+    with pytest.warns(UserWarning, match="more than 64 kinds of arguments"):
+        for i in range(70):
+            g(torch.ones(1), str(i))
+    assert len(explain(g).programs) == 64
 
 
 def test_threads_share_one_capture() -> None:
