@@ -35,6 +35,7 @@ from .provenance import Provenance, here
 from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
 from .torch_checks import complaint
+from .traced_numbers import TracedNumber, number_of, with_values
 
 aten = torch.ops.aten
 # The ops by which torch makes a tensor of numbers in the text of a program.
@@ -90,7 +91,8 @@ class Trace(Level):
     """One running trace. ``graph`` grows with every call; ``attributes`` are the constants that it refers to, by name.
 
     ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether an op whose result has a size that
-    depends on values is refused. ``reads``: what becomes of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``.
+    depends on values is refused. ``reads``: what becomes of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``,
+    ``"number"`` (see :mod:`.traced_numbers`).
     ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of a user's class that handles its own
     calls are taken apart, else they are constants. ``provenance``: notes where nodes come from.
     """
@@ -261,6 +263,8 @@ class Trace(Level):
         args, kwargs = self._map(args, self._own), self._map_dict(kwargs, self._own)
         given, named = tuple(self._map(args, self._in_graph)), self._map_dict(kwargs, self._in_graph)
         inner, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
+        if self.reads == "number":
+            inner, options = with_values(inner), with_values(options)
         if facts.may_write and self.outside.tensors:
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
@@ -333,6 +337,9 @@ class Trace(Level):
                 return False
             if self.reads == "symbol" and func is aten._local_scalar_dense.default:
                 return self.record(func, args, kwargs)
+            if self.reads == "number" and func is aten._local_scalar_dense.default and args[0].is_floating_point():
+                node = self.graph.call_function(func, (self._own(args[0])._node,))
+                return TracedNumber.read(node, None if self.abstraction is not None else args[0]._inner.item())
             if self.reads == "constant" and self.abstraction is None:
                 return func(*self.lowered_args(args), **kwargs)
             raise _escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
@@ -400,6 +407,8 @@ class Trace(Level):
             return self.other_constant(a)  # its text, "(1+infj)", is no Python
         if isinstance(a, _IN_GRAPHS):
             return a
+        if (number := number_of(a)) is not None:
+            return number.node
         if isinstance(a, SYMBOLIC) and self.abstraction is not None and self.abstraction.knows(a):
             return self.abstraction.lower(a)
         return self.other_constant(a)

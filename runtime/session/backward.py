@@ -19,6 +19,7 @@ from ..tape.gradient_edges import GradientEdge
 from ..tape.hooks import for_users
 from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
 from ..tape.values import edge_of
+from .captures import CAPTURE
 
 _CYCLE = (
     "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
@@ -35,7 +36,7 @@ def _warn_once(message: str) -> None:
         warnings.warn(message, stacklevel=3)
 
 
-def _listed(x: Any) -> tuple[Any, ...]:
+def listed(x: Any) -> tuple[Any, ...]:
     """The tensors of an argument as a tuple. A value without a history of its transform is unwrapped, so that the session may find one."""
     return tuple(map(constant_of, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
 
@@ -45,7 +46,7 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
         if type(inputs) is not dict:
             raise TypeError(f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs).")
         inputs = inputs.values()
-    found = _listed(inputs)
+    found = listed(inputs)
     if not found:
         raise RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
     for t in found:
@@ -102,12 +103,12 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
     return torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
 
 
-def _cotangents(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
+def cotangents_of(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
     """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the output, with ``batched`` after the first
     dimension."""
     if given is None:
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
-    given = _listed(given)
+    given = listed(given)
     if len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
     cotangents: list[torch.Tensor | None] = []
@@ -142,7 +143,7 @@ def _cotangents(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batche
     return cotangents
 
 
-def _run(
+def run_pass(
     edges: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
 ) -> tuple[Any, list[Any]]:
     _refuse_unrecorded(edges)
@@ -194,20 +195,23 @@ def backward(
                 "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. They mean the same."
             )
         grad_tensors = grad_variables
+    if CAPTURE.gradients is not None:
+        CAPTURE.gradients.backward(tensors, grad_tensors, retain_graph, create_graph, inputs)
+        return
     captures = None
     if inputs is not None:
         captures = _inputs(inputs, "backward")
         for t in captures:
             if not isinstance(t, GradientEdge):
                 t.retain_grad()
-    outputs = _listed(tensors)
+    outputs = listed(tensors)
     if captures is None:
         refuse_lost_gradients(outputs)
     edges = [_edge(t) for t in outputs]
-    cotangents = _cotangents(outputs, edges, grad_tensors)
+    cotangents = cotangents_of(outputs, edges, grad_tensors)
     if create_graph:
         _warn_once(_CYCLE)
-    _run(edges, cotangents, captures, retain_graph, create_graph, True)
+    run_pass(edges, cotangents, captures, retain_graph, create_graph, True)
 
 
 def grad(
@@ -241,9 +245,9 @@ def grad(
             stacklevel=2,
         )
     allow_unused = materialize_grads if allow_unused is None else allow_unused
-    outputs, wanted = _listed(outputs), _inputs(inputs, "grad")
+    outputs, wanted = listed(outputs), _inputs(inputs, "grad")
     edges = [_edge(t) for t in outputs]
-    cotangents = _cotangents(outputs, edges, grad_outputs, is_grads_batched)
+    cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
     if is_grads_batched:
         reached: list[int] = []  # positions of the gradients that are tensors: vmap returns nothing else
 
@@ -274,7 +278,7 @@ def _grads(
     allow_unused: bool,
     materialize: bool,
 ) -> tuple[Any, ...]:
-    level, found = _run(edges, cotangents, inputs, retain_graph, create_graph, False)
+    level, found = run_pass(edges, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
     for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
         if g is not None:

@@ -28,6 +28,7 @@ from ..tape.nodes import AccumulateGrad, Node
 from ..tape.values import GradValue, edge_of
 from . import pickling
 from .backward import backward
+from .captures import CAPTURE
 from .session import Session
 
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
@@ -113,6 +114,8 @@ class Tensor(GradValue):
 
     @property
     def grad(self) -> Any:
+        if CAPTURE.gradients is not None:
+            return CAPTURE.gradients.gradient(self)
         _refuse_in_capture("reads grad of")
         if self._grad is None and not self._retains and self._edge is not None:
             warnings.warn(_NOT_A_LEAF, stacklevel=2)
@@ -120,6 +123,9 @@ class Tensor(GradValue):
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
+        if CAPTURE.gradients is not None:
+            CAPTURE.gradients.assign(self, value)
+            return
         _refuse_in_capture("assigns grad of")
         if value is not None:
             if not isinstance(value, torch.Tensor):

@@ -102,10 +102,10 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
         # Two references: the name here and the argument of getrefcount. Not asked in a function, as Dynamo's frames hold a further one.
         sole = sys.getrefcount(g) <= (3 if held else 2)
         if variable._deliver is not None:
-            variable._deliver(_laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole))
+            variable._deliver(laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole))
         elif create_graph:
             if old is None:
-                variable._grad = _laid_out(g, variable)
+                variable._grad = laid_out(g, variable)
             else:
                 variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
         elif old is None:
@@ -125,14 +125,14 @@ def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
     mine = sole and type(g) not in VALUES
     inner = variable._inner
     if mine and not (g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()):
-        mine = _has_required_layout(g, inner)
+        mine = has_required_layout(g, inner)
     if mine and g._base is not None:
         mine = _alone(g)
         g = g.data if mine else g  # no longer a view
-    return g if mine else _laid_out(g, variable)
+    return g if mine else laid_out(g, variable)
 
 
-def _has_required_layout(g: Any, variable: Any) -> bool:
+def has_required_layout(g: Any, variable: Any) -> bool:
     """Whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's «default gradient layout», or torch does not
     enforce that."""
     layout = g.layout
@@ -149,7 +149,7 @@ def _has_required_layout(g: Any, variable: Any) -> bool:
     return all(n == 1 or a == b for n, a, b in zip(g.shape, g.stride(), strides, strict=True))
 
 
-def _laid_out(g: Any, variable: Any) -> Any:
+def laid_out(g: Any, variable: Any) -> Any:
     if g.layout is not torch.strided:
         return g.clone()
     if variable.layout is torch.strided and not (variable.is_contiguous() or variable.is_nested):

@@ -5,7 +5,7 @@ It runs the forward graph, holds what the backward needs as a node of the tape, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,13 +33,14 @@ class CompiledProgram:
     """One program for one kind of inputs.
 
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
-    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are
-    numbers of any value.
+    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: what a call
+    does before the graph runs.
     """
 
     __slots__ = (
         "at_risk",
         "backward",
+        "begin",
         "begun",
         "computed",
         "exposed",
@@ -68,8 +69,10 @@ class CompiledProgram:
         shared: tuple[Group, ...] | None,
         reads: Sequence[Read],
         unknown: frozenset[int] = frozenset(),
+        begin: Callable[[], None] | None = None,
     ) -> None:
         self.joint = joint
+        self.begin = begin
         self.reads = reads
         self.unknown = unknown
         self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
@@ -147,6 +150,8 @@ class CompiledProgram:
         return [leaves[i] if i in self.begun else next(known) for i in self.joint.boundary.differentiated]
 
     def __call__(self, call: Call) -> object:
+        if self.begin is not None:
+            self.begin()
         plain = call.plain
         reread = [plain[i] for i in self.reread] if self.reread else ()
         with seeded(self.seedings) if self.seedings else nullcontext():

@@ -25,7 +25,7 @@ from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.closed_over import modules_of
 from ..capture.joint import Joint, joint_graph
-from ..capture.reads import once, reads_of, tensors_read, unchanged
+from ..capture.reads import Read, once, reads_of, tensors_read, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
@@ -95,8 +95,21 @@ def aot_function(
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What belongs to a program beside its graph. ``reads``: what it has found in Python's state, and its code does not show. ``begin``:
+    what a call does before the graph runs."""
+
+    reads: Sequence[Read] = ()
+    begin: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """How the programs of one compiled function are made; the fields are the arguments of :func:`aot_function`."""
+    """How the programs of one compiled function are made; most fields are the arguments of :func:`aot_function`.
+
+    ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see :class:`...func.trace.Trace`. ``beside``: gives what
+    belongs to the program that was captured last.
+    """
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -109,6 +122,8 @@ class Recipe:
     modules: Sequence[torch.nn.Module]
     keep_primals: bool
     cache: Cache | None = None
+    reads: str = "refuse"
+    beside: Callable[[], Beside] = Beside
 
     def program(
         self,
@@ -150,7 +165,9 @@ class Recipe:
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
-        return CompiledProgram(joint, forward, backward, outside.kinds, shared, once(unchanged(reads)), unknown)
+        beside = self.beside()
+        reads = once([*unchanged(reads), *beside.reads])
+        return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, beside.begin)
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
         """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""
@@ -180,7 +197,7 @@ class Recipe:
         if unknown and abstraction is None:
             abstraction = Abstraction(dynamic=self.dynamic)
         options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
-        options |= {"tracked": tracked, "kind": LateGraphModule}
+        options |= {"tracked": tracked, "kind": LateGraphModule, "reads": self.reads}
         return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:

@@ -81,6 +81,7 @@ def joint_graph(
     unknown: Sequence[int] = (),
     tracked: bool = False,
     kind: type[fx.GraphModule] = GraphModule,
+    reads: str = "refuse",
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
@@ -90,7 +91,7 @@ def joint_graph(
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
     numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees under ``no_grad``, too, what requires grad.
-    ``kind``: the class of the module.
+    ``kind``: the class of the module. ``reads``: what becomes of ``item()``, see :class:`.Trace`.
     """
     for t in inputs:
         refuse_opaque(t)
@@ -122,6 +123,7 @@ def joint_graph(
             abstraction=abstraction,
             unknown=numbers(layouts, unknown),
             provenance=Origins(),
+            reads=reads,
         )
     (program,) = programs
     module = module_of(graph, attributes, "Joint", kind)

@@ -28,7 +28,7 @@ from ...func.provenance import is_of_user
 from .closed_over import at_hand
 from .paths import Root, Step, paths_of
 
-_MISSING: Any = object()
+MISSING: Any = object()
 WHOLE: Any = object()
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _LIMIT = 4096  # reads of one program
@@ -60,7 +60,7 @@ class Read:
             now = f"getattr({constant(self.owner)}, 'cell_contents', None)"
         elif isinstance(self.owner, Mapping):
             key = repr(self.name) if type(self.name) is str else constant(self.name)
-            now = f"{constant(self.owner)}.get({key}, {constant(_MISSING)})"
+            now = f"{constant(self.owner)}.get({key}, {constant(MISSING)})"
         else:
             now = f"{constant(_found)}({constant(self.owner)}, {self.name!r})"
         value = constant(self.value)
@@ -68,7 +68,7 @@ class Read:
         return f"({now} is {value} or {constant(same)}({now}, {value}))" if compared else f"{now} is {value}"
 
     def __str__(self) -> str:
-        name = "" if self.name is WHOLE else f" {self.name!r}"
+        name = "" if self.name is WHOLE else f" {type(self.name).__name__}" if isinstance(self.name, torch.Tensor) else f" {self.name!r}"
         return f"the{name} of a {type(self.owner).__name__}" if not isinstance(self.owner, CellType) else "a variable of a function around"
 
 
@@ -94,10 +94,10 @@ def _found(owner: Any, name: Any) -> Any:
         try:
             return owner.cell_contents
         except ValueError:
-            return _MISSING
+            return MISSING
     if isinstance(owner, Mapping):
-        return owner.get(name, _MISSING)
-    return owner[name] if -len(owner) <= name < len(owner) else _MISSING
+        return owner.get(name, MISSING)
+    return owner[name] if -len(owner) <= name < len(owner) else MISSING
 
 
 def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> list[Read]:
@@ -204,7 +204,7 @@ class _Reader:
             if len(self.found) >= _LIMIT:
                 return
             if path.root is Root.GLOBAL:
-                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else _MISSING
+                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else MISSING
             elif path.name in cells:
                 found = self._read(cells[path.name], None)
             elif path.name in arguments:
@@ -217,7 +217,7 @@ class _Reader:
     def _follow(self, found: Any, steps: Sequence[tuple[Step, Any]], ends: bool) -> None:
         for step, name in steps:
             found = self._step(found, step, name)
-            if found is _MISSING:
+            if found is MISSING:
                 return
         if ends and isinstance(found, (list, dict)):
             self._read_whole(found)
@@ -246,12 +246,12 @@ class _Reader:
         if step is Step.ITEM:
             if type(owner) in (list, tuple) and isinstance(name, int) and -len(owner) <= name < len(owner):
                 return self._read(owner, name)
-            return self._read(owner, name) if isinstance(owner, dict) and name in owner else _MISSING
-        if owner is _MISSING or isinstance(owner, (torch.Tensor, type(None), *_SIMPLE)):
-            return _MISSING
+            return self._read(owner, name) if isinstance(owner, dict) and name in owner else MISSING
+        if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *_SIMPLE)):
+            return MISSING
         if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
             users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
-            return self._read(vars(owner), name) if users else vars(owner).get(name, _MISSING)
+            return self._read(vars(owner), name) if users else vars(owner).get(name, MISSING)
         own = getattr(owner, "__dict__", {})
         places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
         for names in places:
@@ -263,32 +263,32 @@ class _Reader:
         kind = owner if isinstance(owner, type) else type(owner)
         defining = next((c for c in kind.__mro__ if name in vars(c)), None)
         if defining is None:
-            return _MISSING
+            return MISSING
         value = vars(defining)[name]
         if isinstance(value, property):
             if isinstance(value.fget, FunctionType):
                 self._scan_method(value.fget, owner)
-            return _MISSING
+            return MISSING
         if isinstance(value, FunctionType):
             if isinstance(owner, type):
                 self.scan(value, {})
             else:
                 self._scan_method(value, owner)
-            return _MISSING
+            return MISSING
         if isinstance(value, (staticmethod, classmethod)):
             if isinstance(value.__func__, FunctionType):
                 self.scan(value.__func__, {})
-            return _MISSING
+            return MISSING
         if not isinstance(value, (*_SIMPLE, tuple, list, dict)):
-            return _MISSING
+            return MISSING
         if not isinstance(owner, type) and hasattr(owner, "__dict__"):
-            self._note(vars(owner), name, _MISSING)  # an attribute of its own would come first
+            self._note(vars(owner), name, MISSING)  # an attribute of its own would come first
         return self._read(self.classes.setdefault(defining, vars(defining)), name)
 
     def _read(self, owner: Any, name: Any) -> Any:
         value = _found(owner, name)
-        if value is _MISSING:
-            return _MISSING
+        if value is MISSING:
+            return MISSING
         if (id(owner), name) not in self.found:
             self._note(owner, name, value)
         self.reach(value)

@@ -20,6 +20,7 @@ from ..compilers.graph_names import named_compilers
 from ..compilers.inductor import inductor
 from ..partition.partitions import default_partition
 from .programs import Break, Captured, Captures
+from .steps import Steps
 
 _COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor}
 _ON_BREAK = ("error", "eager")
@@ -51,9 +52,21 @@ class Options:
     def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
         """What finds the programs of ``f``, and the function that runs them."""
         compilers = named_compilers(self.compiler, self.compiler, self.compiler)
-        recipe = Recipe(f, *compilers, default_partition, None, 0, bool(self.dynamic), modules_of(f), True)
+        steps = Steps(f)
+        recipe = Recipe(
+            steps.program,
+            *compilers,
+            default_partition,
+            None,
+            0,
+            bool(self.dynamic),
+            modules_of(f),
+            True,
+            reads="number",
+            beside=steps.beside,
+        )
         captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
-        return captures, function_of(recipe, captures)
+        return captures, steps.around(function_of(recipe, captures))
 
 
 class Jitted:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ..calls.arguments import Call, Kind, kind_of
 from ..calls.compiled_program import CompiledProgram
 from ..calls.function import Programs, Recipe
-from ..capture.reads import Read
+from ..capture.reads import MISSING, Read
 
 
 class Break(Exception):
@@ -101,7 +101,9 @@ class Captures:
         if not self.captured:
             return "the first call"
         last = self.captured[-1]
-        changed = [f"{read} is {now!r}, was {read.value!r}" for read in last.reads if not read.holds() for now in [read.current()]]
+        moved = [read for read in last.reads if not read.holds()]
+        changed = [f"{read} is {described(read.current())}, was {described(read.value)}" for read in moved[:_TOLD]]
+        changed += [f"{len(moved) - _TOLD} more"] * (len(moved) > _TOLD)
         if len(arguments) != len(last.arguments):
             changed.append(f"{len(arguments)} arguments, were {len(last.arguments)}")
         else:
@@ -112,8 +114,13 @@ class Captures:
         return "; ".join(changed) or "none of the programs before takes the call"
 
 
+_TOLD = 4  # changes of Python's state that a reason lists
+
+
 def described(x: object) -> str:
-    """An argument in a few words: ``float32[2, 3]`` for a tensor."""
+    """An object in a few words: ``float32[2, 3]`` for a tensor."""
+    if x is MISSING:
+        return "not there"
     if isinstance(x, torch.Tensor):
         return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
     return repr(x) if isinstance(x, (bool, int, float, complex, str, type(None))) else type(x).__name__

@@ -1,0 +1,335 @@
+"""``backward()`` and ``.grad`` in a program that is captured.
+
+    @jit
+    def step(x):
+        p.grad = None
+        model(x).sum().backward()
+        p.data.sub_(p.grad)
+
+The program runs on values that stand for its tensors, and a gradient is one of them. So it is not written to ``p.grad`` but kept here. A
+call writes it when the graph has run. ``asked``: the leaves whose gradients from before the call the program has read. They are arguments
+of the graph. If the program reads another one, it is captured once more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ...func.functionalize import FunctionalValue
+from ...func.provenance import here
+from ...seam.level_mode import entering
+from ...seam.levels import Value
+from ...session import backward as session
+from ...session.captures import CAPTURE
+from ...session.tensor import Tensor
+from ...tape import hooks
+from ...tape.accumulate import has_required_layout, laid_out
+from ...tape.gradient_edges import GradientEdge
+from ...tape.nodes import Input, Node
+from ...tape.values import GradValue, edge_of
+from .joint_level import Argument, JointLevel
+from .surroundings import without_autocast
+
+_grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
+_data_of: Any = torch.Tensor.data
+_plain_grad = _grad.__get__
+_ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad))
+
+
+@dataclass(eq=False)
+class _Kept:
+    """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument; None for one that the program has made.
+    ``like``: what stands for it. ``known``: whether ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign
+    it."""
+
+    leaf: Any
+    like: Any = None
+    value: Any = None
+    known: bool = False
+    changed: bool = False
+
+
+class LeafGradients:
+    """The gradients that one run of a program sees. ``given``: those that are arguments, by id of the leaf or by number of an argument.
+    ``arguments``: what the program sees of its arguments."""
+
+    def __init__(self, given: Mapping[int, Any], arguments: Sequence[Any]) -> None:
+        self.given = given
+        self.arguments = arguments
+        self.asked: list[Any] = []  # leaves, or numbers of arguments
+        self.spent: set[Node] = set()  # which a pass has freed
+        self.used = False
+        self._kept: dict[Any, _Kept] = {}
+        self._mode: Any = _GradFunctions(self)
+
+    def __enter__(self) -> LeafGradients:
+        self._before, CAPTURE.gradients = CAPTURE.gradients, self
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._mode.__exit__(*exc)
+        CAPTURE.gradients = self._before
+
+    @property
+    def changed(self) -> list[tuple[Any, Any]]:
+        """(leaf or number of an argument, gradient) for each that a call is to assign."""
+        return [(k.leaf, k.value) for k in self._kept.values() if k.changed and k.leaf is not None]
+
+    def is_spent(self, v: Any) -> bool:
+        """Whether the history of ``v`` has been freed by a backward pass."""
+        edge = edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
+        return edge is not None and bool(self.spent) and not self.spent.isdisjoint(_behind([edge[0]]))
+
+    # what the program asks for
+
+    def inside(self, tree: Any) -> Any:
+        """``tree`` with the values of the program in place of tensors from outside."""
+        value = entering()
+        assert value is not None, "a program that is captured has such a mode"
+        return pytree.tree_map(value, tree)
+
+    def gradient(self, t: Any) -> Any:
+        """``t.grad``."""
+        kept = self._of(t)
+        if kept is None:
+            return t.__dict__.get("_grad") if isinstance(t, Value) else _plain_grad(t)
+        if not kept.known:
+            self._read(kept, _zeroing())
+        return kept.value
+
+    def _read(self, kept: _Kept, dropped: bool) -> None:
+        """Find the gradient from before the call. ``dropped``: the program only asks for it to assign None."""
+        kept.known = True
+        if dropped:
+            kept.changed = True
+        elif kept.leaf is not None and id(kept.leaf) in self.given:
+            kept.value = self.given[id(kept.leaf)]
+        elif isinstance(kept.leaf, int) and kept.leaf in self.given:
+            kept.value = self.given[kept.leaf]
+        elif kept.leaf is not None:
+            self.asked.append(kept.leaf)
+            grad = None if isinstance(kept.leaf, int) else kept.leaf._grad if isinstance(kept.leaf, Tensor) else _plain_grad(kept.leaf)
+            kept.value = None if grad is None else self.inside(grad)
+
+    def assign(self, t: Any, g: Any) -> None:
+        """``t.grad = g``."""
+        self.used = True
+        if g is not None and (not isinstance(g, torch.Tensor) or g.shape != t.shape or g.dtype is not t.dtype):
+            what = f"{g.dtype}{list(g.shape)}" if isinstance(g, torch.Tensor) else type(g).__name__
+            raise RuntimeError(f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} that is a {what}.{here()}")
+        kept = self._of(t)
+        if kept is None:
+            raise RuntimeError(f"the program assigns the gradient of a tensor that is no leaf, or does not require grad.{here()}")
+        kept.value, kept.known, kept.changed = None if g is None else self.inside(g), True, True
+
+    def retain(self, t: Any) -> None:
+        """``t.retain_grad()``."""
+        v = self.inside(t)
+        edge = edge_of(v)
+        if edge is None:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if not v.is_leaf and not isinstance(edge[0], Argument) and not v._retains:
+            hooks.retain(v, *edge)
+            v._retains, v._grad = True, None
+
+    def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None:
+        """As ``torch.autograd.backward``."""
+        self.used = True
+        outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
+        edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
+        if any(e is not None and not isinstance(e[0].level, JointLevel) for e in edges):
+            raise RuntimeError(f"the program calls backward() on a value of a transform. Return it, and differentiate outside.{here()}")
+        cotangents = session.cotangents_of(outputs, edges, given)
+        reached = _behind([e[0] for e in edges if e is not None])
+        leaves = [n for n in reached if isinstance(n, (Argument, Input))]
+        if inputs is not None:
+            wanted = [edge_of(t) for t in self.inside(session.listed(inputs))]
+            leaves = [n for n in leaves if any(e is not None and e[0] is n for e in wanted)]
+        ends = [GradientEdge(n, 0) for n in leaves]
+        with without_autocast():
+            _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
+        if not (create_graph if retain_graph is None else retain_graph):
+            self.spent |= reached - set(leaves)
+        mode: Any = entering().__self__  # type: ignore[union-attr]
+        shown = [*self.arguments, *map(mode.value, mode.found), *(k.value for k in self._kept.values()), *session.listed(given or ())]
+        others = {_memory(v) for v in shown}
+        for node, g in zip(leaves, grads, strict=True):
+            if g is not None:
+                self._add(node, hooks.for_users(node.level, g), create_graph, others)
+
+    def grad(self, outputs: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+        """As ``torch.autograd.grad``."""
+        outputs, inputs = self.inside(outputs), self.inside(inputs)
+        edges = [edge_of(t) for t in session.listed(outputs) if isinstance(t, GradValue)]
+        reached = _behind([e[0] for e in edges if e is not None])
+        with without_autocast():
+            found = session.grad(outputs, inputs, *rest, **options)
+        retain = rest[1] if len(rest) > 1 else options.get("retain_graph")
+        create = rest[2] if len(rest) > 2 else options.get("create_graph", False)
+        if not (create if retain is None else retain):
+            self.spent |= {n for n in reached if not isinstance(n, (Argument, Input))}
+        return found
+
+    # leaves
+
+    def _of(self, t: Any) -> _Kept | None:
+        """What is kept of leaf ``t``; None if it is none, or does not require grad."""
+        if not t.requires_grad:
+            return None
+        node = _end(self.inside(t))
+        return None if node is None else self._of_node(node)
+
+    def _of_node(self, node: Node) -> _Kept:
+        kept = self._kept.get(node)
+        if kept is None:
+            kept = self._kept[node] = self._leaf(node)
+            kept.known = kept.leaf is None
+        return kept
+
+    def _leaf(self, node: Node) -> _Kept:
+        """What ``node`` stands for."""
+        for i, v in enumerate(self.arguments):
+            if _end(v) is node:
+                return _Kept(i, v)
+        mode: Any = entering().__self__  # type: ignore[union-attr]
+        for t in mode.found:
+            v = mode.value(t)
+            if _end(v) is node:
+                if not t.is_leaf:
+                    raise RuntimeError(
+                        "backward() in the program reaches a tensor that has a history from before the call. Detach it, or pass what "
+                        f"it was computed from.{here()}"
+                    )
+                return _Kept(t, v)
+        return _Kept(None)
+
+    def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
+        """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other tensors of the program show."""
+        kept = self._of_node(node)
+        self._refuse_hooks(kept.leaf)
+        if not kept.known:
+            self._read(kept, False)
+        if kept.value is None:
+            kept.value, kept.changed = g if create_graph else _as_gradient(g.detach(), kept.like, others), True
+        elif create_graph:
+            kept.value, kept.changed = kept.value + g, True
+        else:
+            with torch.no_grad():
+                kept.value.add_(g)
+
+    def _refuse_hooks(self, leaf: Any) -> None:
+        names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
+        if isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names):
+            raise RuntimeError(
+                "backward() in the program adds to the gradient of a tensor with hooks, which a graph would not call. Do in the program "
+                f"what the hooks do, or call backward() outside.{here()}"
+            )
+
+
+def _behind(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(edge[0] for edge in node.edges if edge is not None)
+    return found
+
+
+def _end(v: Any) -> Node | None:
+    """The node at which the path of a leaf ends; None if ``v`` is none, or does not require grad."""
+    edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
+    return edge[0] if edge is not None and isinstance(edge[0], (Argument, Input)) else None
+
+
+def _memory(v: Any) -> int:
+    while isinstance(v, Value) and not isinstance(v, FunctionalValue):
+        v = v._inner
+    return id(v._store.memory) if isinstance(v, FunctionalValue) else 0
+
+
+def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
+    """``g`` in memory of its own, with the strides that the gradient of a leaf ``like`` this has."""
+    like = g if like is None else like
+    mine = has_required_layout(g, like) and _memory(g) not in others
+    g = g if mine else laid_out(g, like)
+    others.add(_memory(g))
+    return g
+
+
+def _zeroing() -> bool:
+    """Whether the frame that reads a gradient is torch's ``zero_grad``, which only asks whether there is one before it assigns None."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code in _ZEROING and frame.f_locals.get("set_to_none") is True
+
+
+class _GradFunctions(TorchFunctionMode):
+    """Sees the functions of torch's that read or write gradients of leaves."""
+
+    def __init__(self, gradients: LeafGradients) -> None:
+        super().__init__()
+        self.gradients = gradients
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = _HANDLERS.get(func)
+        if handler is None and getattr(func, "__module__", None) == "torch.autograd":
+            handler = _OF_AUTOGRAD.get(func.__name__)
+        if handler is None:
+            return func(*args, **kwargs or {})
+        return handler(self.gradients, *args, **kwargs or {})
+
+
+def _backward_of(
+    gradients: LeafGradients,
+    tensor: Any,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    gradients.backward(tensor, gradient, retain_graph, create_graph, inputs)
+
+
+def _backward(
+    gradients: LeafGradients,
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    gradients.backward(tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs)
+
+
+def _data(gradients: LeafGradients, t: Any) -> Any:
+    v = gradients.inside(t)
+    return _data_of.__get__(t) if v is t else v.data
+
+
+def _refuse_data(gradients: LeafGradients, t: Any, new: Any) -> NoReturn:
+    raise RuntimeError(f"the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory.{here()}")
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.backward: _backward_of,
+    _plain_grad: LeafGradients.gradient,
+    _grad.__set__: LeafGradients.assign,
+    _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
+    torch.Tensor.retain_grad: LeafGradients.retain,
+    _data_of.__get__: _data,
+    _data_of.__set__: _refuse_data,
+}
+_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {"backward": _backward, "grad": LeafGradients.grad}  # functions of torch's engine

@@ -1,0 +1,188 @@
+"""Programs that change Python's state beside what they return: gradients of leaves, and optimizers.
+
+    @jit
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+What is captured is a function without these effects. It takes the gradients that ``step`` reads and that are there before the call, and
+returns an :class:`Outcome`: the result, gradients, and the state that an optimizer makes. A call puts them where they belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...func.traced_numbers import AskedForNumber
+from ...session.tensor import SESSION, Tensor, unwrap
+from ...tape.nodes import Node
+from ...tape.saved import FREED
+from ..calls.function import Beside
+from ..capture import opened
+from ..capture.leaf_gradients import LeafGradients
+from .optimizers import Cell, Optimizers, Place, put
+
+
+class _Again(BaseException):
+    """The program has to be captured once more, with further arguments. No ``Exception``, since nothing is wrong with it."""
+
+
+class _Spent(Node):
+    """The history of a result that the program itself has differentiated."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Any:
+        raise RuntimeError(FREED)
+
+
+class _Effects:
+    """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of arguments, each with a gradient. ``state``:
+    places in optimizers. ``spent``: the numbers of the results whose histories have been freed."""
+
+    def __init__(self, leaves: Sequence[Any], state: Sequence[Place], spent: Sequence[int]) -> None:
+        self.leaves = leaves
+        self.state = state
+        self.spent = spent
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What a program with effects returns: ``result`` is for the caller."""
+
+    result: Any
+    gradients: list[Any]
+    made: list[Any]
+    effects: _Effects
+
+
+@dataclass(eq=False)
+class _Entry:
+    """The gradients from before the call that the program reads."""
+
+    gradients: list[Any]
+
+
+class Steps:
+    """The programs of one jitted function ``f``, as functions without effects on Python's state. ``program``: what is captured.
+
+    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read.
+    """
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.f = f
+        self.asked: list[Any] = []
+        self.cells: dict[tuple[int, str], Cell | None] = {}
+        self._beside = Beside()
+
+        @wraps(f)
+        def program(*args: Any, **kwargs: Any) -> Any:
+            return self._captured(args, kwargs)
+
+        self.program = program
+
+    def beside(self) -> Beside:
+        """What belongs to the program that was captured last."""
+        return self._beside
+
+    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """``f`` by ``run``, which runs the programs."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            while True:
+                try:
+                    result = run(*args, **kwargs) if not self.asked else run(self._entry(args, kwargs), *args, **kwargs)
+                    break
+                except _Again:
+                    pass
+            return result if type(result) is not Outcome else _carried_out(result, args, kwargs)
+
+        return call
+
+    def _entry(self, args: Any, kwargs: Any) -> _Entry:
+        flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
+        leaves = [flat[x] if type(x) is int else x for x in self.asked]
+        return _Entry([x._grad if isinstance(x, Tensor) else x.grad for x in leaves])
+
+    def _captured(self, args: Any, kwargs: Any) -> Any:
+        """A run of ``f`` under capture, without its effects."""
+        given: dict[int, Any] = {}
+        if args and isinstance(args[0], _Entry):
+            given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}
+            args = args[1:]
+        self._beside = Beside()
+        with LeafGradients(given, opened.flatten((args, kwargs))[0]) as gradients, Optimizers(self.cells) as optimizers:
+            try:
+                result = self.f(*args, **kwargs)
+            except AskedForNumber as e:
+                self._fix(optimizers.pinned(e))
+                raise
+            if gradients.asked:
+                self.asked += gradients.asked
+                raise _Again
+            changed, made, reads = gradients.changed, optimizers.made(), optimizers.reads()
+        if not (changed or gradients.used or optimizers.seen):
+            return result
+        flat, spec = opened.flatten(result)
+        spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
+        for i in spent:
+            flat[i] = flat[i].detach()
+        leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
+        if any(g is not None and g.requires_grad for g in values):
+            raise RuntimeError(
+                "backward(create_graph=True) leaves a gradient with a history behind, which a call cannot assign to .grad. Use "
+                "torch.autograd.grad, or set .grad to None before the end."
+            )
+        cells = [c for before in optimizers.seen.values() for c in before.cells]
+        self._beside = Beside(reads, _beginning(cells, [x for x in leaves if isinstance(x, torch.Tensor)]))
+        effects = _Effects(leaves, [place for place, _ in made], spent)
+        return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], effects)
+
+    def _fix(self, keys: Sequence[tuple[int, str]]) -> None:
+        if keys:
+            self.cells.update(dict.fromkeys(keys))
+            raise _Again
+
+
+def _beginning(cells: Sequence[Cell], leaves: Sequence[torch.Tensor]) -> Callable[[], None] | None:
+    """What a call does before the graph runs: it fills ``cells``, and drops the gradients of ``leaves``, which it assigns afterwards. So
+    the memory of the old ones is free for the new ones, as in eager mode."""
+    if not cells and not leaves:
+        return None
+
+    def begin() -> None:
+        for cell in cells:
+            cell.fill()
+        for leaf in leaves:
+            leaf.grad = None
+
+    return begin
+
+
+def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:
+    """The result of a call, after its effects."""
+    effects = outcome.effects
+    for leaf, g in zip(effects.leaves, outcome.gradients, strict=True):
+        if type(leaf) is int:
+            leaf = opened.flatten((args, kwargs))[0][leaf]
+            if not leaf.is_leaf:
+                raise RuntimeError("backward() in a jitted function reaches an argument that is no leaf. Pass its detach().")
+        leaf.grad = g
+    if effects.state:
+        put(effects.state, outcome.made)
+    if not effects.spent:
+        return outcome.result
+    flat, spec = opened.flatten(outcome.result)
+    for i in effects.spent:
+        t = unwrap(flat[i])
+        flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
+    return pytree.tree_unflatten(flat, spec)

@@ -1,0 +1,183 @@
+"""Numbers that a traced program reads of tensors by ``item()``. The arithmetic that follows is in the graph, as Python does it.
+
+    x.mul_(1 - 0.9 ** step.item())
+
+In the graph are the number of ``step``, ``operator.pow(0.9, number)``, ``operator.sub(1.0, …)`` and the product. Nothing is simplified, so
+that a replay gives the bits of eager mode. (Torch's own symbols are expressions, whose terms are sorted and merged.)
+
+A program that asks for the value, by a branch, as a size or by ``int()``, gets an error with its line.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from .provenance import here
+
+Number = float | bool | None
+
+
+class AskedForNumber(RuntimeError):
+    """The program asks for the value of ``number``, which it has read of a tensor or computed of such numbers."""
+
+    def __init__(self, number: TracedNumber, what: str) -> None:
+        super().__init__(
+            f"{what} asks for the value of a number that the program has read of a tensor by item(). The graph would keep today's value "
+            "for ever. Use torch.where for a choice, pass the number as an argument of its own, or leave this part out of what is "
+            f"traced.{here()}"
+        )
+        self.number = number
+
+
+class TracedNumber:
+    """What a ``torch.SymFloat`` or ``torch.SymBool`` stands for: the result of ``node``, which is a node of the graph or a constant.
+
+    ``kind``: ``float`` or ``bool``. ``value``: the number in the run that is traced; None in a trace on abstract values. ``sources``: the
+    nodes that have read it of tensors.
+    """
+
+    __slots__ = ("kind", "node", "sources", "value")
+
+    def __init__(self, node: fx.Node | Number, kind: type, value: Number, sources: frozenset[fx.Node] = frozenset()) -> None:
+        self.node = node
+        self.kind = kind
+        self.value = value
+        self.sources = sources
+
+    @staticmethod
+    def read(node: fx.Node, value: float | None) -> torch.SymFloat:
+        """The number that ``node`` reads of a tensor."""
+        found: torch.SymFloat = TracedNumber(node, float, value, frozenset((node,)))._shown()
+        return found
+
+    def _shown(self) -> Any:
+        """The symbol that the program sees."""
+        found: Any = torch.SymFloat(self) if self.kind is float else torch.SymBool(self)
+        if isinstance(self.node, fx.Node):
+            self.node.meta["val"] = found
+        return found
+
+    def _called(self, function: Callable[..., Any], *others: TracedNumber, kind: type = float) -> TracedNumber:
+        given = (self, *others)
+        graph = next(g.node.graph for g in given if isinstance(g.node, fx.Node))
+        values = [g.value for g in given]
+        value = None if None in values else function(*values)
+        node = graph.call_function(function, tuple(g.node for g in given))
+        found = TracedNumber(node, kind, value, frozenset[fx.Node]().union(*(g.sources for g in given)))
+        found._shown()
+        return found
+
+    # what torch asks of the node of a symbol
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return self.kind is float
+
+    def is_bool(self) -> bool:
+        return self.kind is bool
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def maybe_as_bool(self) -> None:
+        return None
+
+    def has_hint(self) -> bool:
+        return False
+
+    def wrap_float(self, number: float) -> TracedNumber:
+        return TracedNumber(float(number), float, float(number))
+
+    wrap_int = wrap_float
+
+    def wrap_bool(self, flag: bool) -> TracedNumber:
+        return TracedNumber(flag, bool, flag)
+
+    def expect_true(self, file: str, line: int) -> bool:
+        """A condition that torch sets for symbols alone, such as that the base of a power is not negative."""
+        return True
+
+    def guard_float(self, file: str, line: int) -> NoReturn:
+        raise AskedForNumber(self, "float(), or a function of numbers,")
+
+    def guard_bool(self, file: str, line: int) -> NoReturn:
+        raise AskedForNumber(self, "a condition")
+
+    def guard_int(self, file: str, line: int) -> NoReturn:
+        raise AskedForNumber(self, "int(), or a size,")
+
+    def bool_(self) -> NoReturn:
+        self.guard_bool("", 0)
+
+    def __str__(self) -> str:
+        return f"item({self.node})"
+
+    def _graph_repr(self) -> str:
+        return str(self)
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "mod": operator.mod,
+    "float_pow": operator.pow,
+    "float_truediv": operator.truediv,
+    "neg": operator.neg,
+    "pos": operator.pos,
+    "abs": operator.abs,
+    "sym_min": min,
+    "sym_max": max,
+    "sym_sqrt": math.sqrt,
+    "sym_exp": math.exp,
+    "sym_log": math.log,
+}
+_COMPARISONS: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def _method(function: Callable[..., Any], kind: type) -> Callable[..., TracedNumber]:
+    return lambda number, *others: number._called(function, *others, kind=kind)
+
+
+for _name, _function in _ARITHMETIC.items():
+    setattr(TracedNumber, _name, _method(_function, float))
+for _name, _function in _COMPARISONS.items():
+    setattr(TracedNumber, _name, _method(_function, bool))
+
+
+def number_of(a: Any) -> TracedNumber | None:
+    """What ``a`` stands for, if it is a number that a program has read of a tensor."""
+    node = a.node if isinstance(a, (torch.SymFloat, torch.SymBool)) else None
+    return node if isinstance(node, TracedNumber) else None
+
+
+def with_values(args: Any) -> Any:
+    """The arguments of a call on the tensors of a trace, with a value for each number that the program has read."""
+    if isinstance(args, dict):
+        return dict(zip(args, with_values(list(args.values())), strict=True))
+    if isinstance(args, (list, tuple)):
+        return type(args)(map(with_values, args)) if type(args) in (list, tuple) else args
+    number = number_of(args)
+    if number is None:
+        return args
+    return 0.5 if number.value is None else number.value  # any number does for abstract tensors

@@ -1,0 +1,32 @@
+"""What keeps the gradients of leaves while a program is captured.
+
+``.grad`` is Python's, and a capture runs the program on values that stand for its tensors. So ``backward()``, ``grad()`` and ``.grad`` ask
+for :data:`CAPTURE` first. ``runtime.aot`` has the only class of this kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..seam.ambient import Ambient
+
+
+class CapturedGradients(Protocol):
+    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, and ``t.grad``."""
+
+    def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None: ...
+
+    def gradient(self, t: Any) -> Any: ...
+
+    def assign(self, t: Any, g: Any) -> None: ...
+
+    def inside(self, tree: Any) -> Any:
+        """``tree`` with the values of the program in place of tensors from outside."""
+
+
+class _Capture(Ambient):
+    def __init__(self) -> None:
+        self.gradients: CapturedGradients | None = None
+
+
+CAPTURE = _Capture()

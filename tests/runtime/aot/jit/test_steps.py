@@ -1,0 +1,427 @@
+"""A jitted training step leaves what eager code leaves: parameters, gradients, the state of optimizers, random numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from runtime import jit
+from runtime.aot.jit import explain
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 2)
+
+
+def deep() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def left(module: nn.Module) -> list[Tensor | None]:
+    """What a step leaves in ``module``."""
+    gradients = [None if p.grad is None else p.grad.detach().clone() for p in module.parameters()]
+    return [*(p.detach().clone() for p in module.parameters()), *gradients, *(b.clone() for b in module.buffers())]
+
+
+def assert_equal_bits(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) is (b is None)
+        if a is not None and b is not None:
+            assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+            assert torch.equal(a, b)
+
+
+def both(program: Callable[[Wrap], list[Tensor | None]]) -> None:
+    """``program(wrap)`` is the same list for jitted steps as for eager ones."""
+    assert_equal_bits(program(jit), program(lambda f: f))
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "Adam by foreach": lambda p: torch.optim.Adam(p, foreach=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.5),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr_decay=0.1),
+    "Adadelta": lambda p: torch.optim.Adadelta(p),
+    "Adamax": lambda p: torch.optim.Adamax(p),
+    "NAdam": lambda p: torch.optim.NAdam(p),
+    "Rprop": lambda p: torch.optim.Rprop(p),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_hundred_steps_leave_the_bits_of_eager_steps(name: str) -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = deep()
+        optimizer = OPTIMIZERS[name](model.parameters())
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            return loss.detach()
+
+        run = wrap(step)
+        losses = [run(normal(i, 8, 4), normal(-i, 8, 2)) for i in range(100)]
+        state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+        return [*losses, *left(model), *state]
+
+    both(program)
+
+
+def test_steady_steps_run_one_program_though_a_scheduler_changes_the_learning_rate() -> None:
+    model = deep()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    @jit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    for i in range(10):
+        step(normal(i, 8, 4))
+        scheduler.step()
+    first, steady = explain(step).programs  # one makes the state of the optimizer
+    assert "exp_avg" not in first.why and "not there" in steady.why
+
+
+def test_schedulers_of_any_number_of_a_group_are_followed() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = deep()
+        optimizer = torch.optim.AdamW([{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters()}], lr=0.01)  # type: ignore[index]
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=10)  # changes betas, too
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = wrap(step)
+        for i in range(6):
+            run(normal(i, 8, 4))
+            scheduler.step()
+            found += left(model)
+        return found
+
+    both(program)
+
+
+def test_state_that_is_loaded_or_dropped_and_groups_that_are_added_are_noticed() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = deep()
+        optimizer = torch.optim.Adam(model[0].parameters(), lr=0.01)  # type: ignore[index]
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = wrap(step)
+
+        def steps() -> None:
+            for i in range(3):
+                run(normal(i, 8, 4))
+            found.extend(left(model))
+
+        steps()
+        state = copy.deepcopy(optimizer.state_dict())
+        steps()
+        optimizer.load_state_dict(state)
+        steps()
+        optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+        steps()
+        optimizer.state.clear()
+        steps()
+        optimizer.add_param_group({"params": model[2].parameters()})  # type: ignore[index]
+        steps()
+        return found
+
+    both(program)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_of_several_calls_add_up(to_none: bool) -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found: list[Tensor | None] = []
+
+        def add(x: Tensor) -> None:
+            (model(x).square().mean() / 2).backward()
+
+        def update() -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+
+        adding, updating = wrap(add), wrap(update)
+        for i in range(6):
+            adding(normal(i, 8, 4))
+            found += left(model)
+            if i % 2:
+                updating()
+                found += left(model)
+        return found
+
+    both(program)
+
+
+def test_a_gradient_to_which_calls_add_stays_one_tensor() -> None:
+    x = torch.ones(3, requires_grad=True)
+    add = jit(lambda: (x * x).sum().backward())
+    add()
+    first = x.grad
+    add()
+    assert x.grad is first
+    assert first is not None and first.tolist() == [4.0, 4.0, 4.0]
+
+
+def test_several_optimizers_step_in_one_program() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        generator, judge = nn.Linear(3, 4), nn.Linear(4, 1)
+        with torch.no_grad():
+            for i, p in enumerate((*generator.parameters(), *judge.parameters())):
+                p.copy_(normal(i, *p.shape))
+        of_generator = torch.optim.Adam(generator.parameters(), lr=0.01)
+        of_judge = torch.optim.RMSprop(judge.parameters())
+        found: list[Tensor | None] = []
+
+        def step(noise: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+            of_judge.zero_grad()
+            judged = F.softplus(-judge(real)).mean() + F.softplus(judge(generator(noise).detach())).mean()
+            judged.backward()
+            of_judge.step()
+            of_generator.zero_grad()
+            generated = F.softplus(-judge(generator(noise))).mean()
+            generated.backward()
+            of_generator.step()
+            return judged.detach(), generated.detach()
+
+        run = wrap(step)
+        for i in range(5):
+            found += run(normal(i, 8, 3), normal(-i, 8, 4))
+            found += left(generator) + left(judge)
+        return found
+
+    both(program)
+
+
+def test_random_numbers_and_buffers_are_those_of_eager_steps() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = wrap(step)
+        torch.manual_seed(5)
+        for i in range(4):
+            found += [run(normal(i, 4, 3, 8, 8), torch.tensor([0, 1, 1, 0])), *left(model)]
+        return [*found, torch.rand(2)]
+
+    both(program)
+
+
+def test_updates_by_hand_run_in_the_program() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        found: list[Tensor | None] = []
+
+        def by_data(x: Tensor) -> None:
+            for p in model.parameters():
+                p.grad = None
+            model(x).square().mean().backward()
+            for p in model.parameters():
+                assert p.grad is not None
+                p.data.sub_(0.1 * p.grad)
+
+        def by_grad(x: Tensor) -> None:
+            for p, g in zip(model.parameters(), torch.autograd.grad(model(x).square().mean(), list(model.parameters())), strict=True):
+                with torch.no_grad():
+                    p.sub_(g, alpha=0.1)
+
+        for run in (wrap(by_data), wrap(by_grad)):
+            for i in range(3):
+                run(normal(i, 8, 4))
+                found += left(model)
+        return found
+
+    both(program)
+
+
+def test_a_closure_given_to_the_optimizer_runs_in_the_program() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            def closure() -> Tensor:
+                optimizer.zero_grad()
+                loss: Tensor = model(x).square().mean()
+                loss.backward()
+                return loss
+
+            loss: Tensor = optimizer.step(closure)
+            return loss
+
+        run = wrap(step)
+        return [*(run(normal(i, 8, 4)).detach() for i in range(4)), *left(model)]
+
+    both(program)
+
+
+def test_leaves_among_the_arguments_get_their_gradients() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        (x * y).sum().backward()
+        assert x.grad is not None
+        return x.grad * 2
+
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        run, found = wrap(f), []
+        for i in range(3):
+            x, y = normal(i, 3).requires_grad_(), normal(-i, 3)
+            for _ in range(2):
+                found += [run(x, y), None if x.grad is None else x.grad.clone()]
+        return found
+
+    both(program)
+
+
+def test_leaves_with_one_gradient_get_a_tensor_each() -> None:
+    a, b = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+
+    @jit
+    def f(x: Tensor) -> None:
+        a.grad = b.grad = None
+        ((a + b) * x).sum().backward()
+
+    f(torch.ones(3))
+    assert a.grad is not None and b.grad is not None
+    a.grad.add_(1)
+    assert b.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_loss_that_the_program_has_differentiated_says_so_when_it_is_differentiated_again() -> None:
+    model = linear()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        loss: Tensor = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    loss = step(normal(0, 8, 4))
+    assert loss.requires_grad
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
+
+
+def test_a_program_that_keeps_its_graph_can_be_differentiated_again() -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    @jit
+    def f() -> Tensor:
+        y = (x * x).sum()
+        y.backward(retain_graph=True)
+        return y
+
+    f().backward()
+    assert x.grad is not None and x.grad.tolist() == [4.0, 4.0]
+
+
+def test_a_number_that_the_program_reads_is_that_of_each_call() -> None:
+    f = jit(lambda x, t: x * (1 - 0.9 ** t.item()))
+    for n in (1.0, 2.0, 7.0):
+        assert f(torch.ones(2), torch.tensor(n)).tolist() == [torch.tensor(1 - 0.9**n).item()] * 2
+    assert len(explain(f).programs) == 1
+
+
+def test_a_number_that_the_program_returns_is_a_number() -> None:
+    f = jit(lambda x: x.sum().item())
+    assert [f(torch.ones(3)), f(torch.ones(3) * 2)] == [3.0, 6.0]
+
+
+def test_a_branch_on_a_number_is_refused_with_its_line() -> None:
+    f = jit(lambda x: x if x.sum().item() > 0 else -x)
+    with pytest.raises(RuntimeError, match=r"a condition asks for the value of a number .*test_steps.py"):
+        f(torch.ones(3))
+
+
+def test_a_step_that_cannot_be_captured_changes_nothing() -> None:
+    model = linear()
+    optimizer = torch.optim.RAdam(model.parameters())  # branches on the number of steps
+
+    @jit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    step(normal(0, 8, 4))  # which makes the state, so that the number is known
+    before, groups, state = left(model), [dict(g) for g in optimizer.param_groups], copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(RuntimeError, match="asks for the value of a number"):
+        step(normal(1, 8, 4))
+    assert_equal_bits(left(model), before)
+    assert [dict(g) for g in optimizer.param_groups] == groups
+    for old, now in zip(state["state"].values(), optimizer.state_dict()["state"].values(), strict=True):
+        assert_equal_bits(list(now.values()), list(old.values()))
+
+
+def test_hooks_of_a_leaf_are_refused() -> None:
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda g: g * 2)
+    with pytest.raises(RuntimeError, match="tensor with hooks"):
+        jit(lambda: x.sum().backward())()
+
+
+def test_a_leaf_with_a_history_from_before_the_call_is_refused() -> None:
+    h = torch.ones(2, requires_grad=True) * 1
+    with pytest.raises(RuntimeError, match=r"history from before the call|recorded by torch's own autograd"):
+        jit(lambda: h.sum().backward())()
+
+
+def test_a_gradient_with_a_history_is_refused() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="leaves a gradient with a history behind"):
+        jit(lambda: (x**3).sum().backward(create_graph=True))()
+
+
+def test_assigning_data_is_refused() -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    @jit
+    def f() -> None:
+        x.data = x.data * 2
+
+    with pytest.raises(RuntimeError, match=r"assigns to \.data"):
+        f()
