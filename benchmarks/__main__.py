@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, jitted, memory, partitions, report, transforms
+from benchmarks import calls, compiled, engine, jitted, memory, partitions, report, steps, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "jit", "engine", "compiled", "calls", "memory")
+SUITES = ("transforms", "jit", "steps", "engine", "compiled", "calls", "memory")
 
 
 def _options() -> argparse.Namespace:
@@ -42,6 +42,8 @@ def main() -> int:
         cells += transforms.cells((options.size,) if options.size else SIZES)
     if wanted("jit"):
         cells += jitted.cells()
+    if wanted("steps"):
+        cells += steps.cells()
     if wanted("engine"):
         cells += engine.cells()
     if wanted("compiled"):
@@ -52,8 +54,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 140)
     outcomes: list[Outcome] = []
     if cells:
-        steps = track(cells, description="comparing", console=Console(stderr=True))
-        outcomes = [run(c, seconds=options.seconds) for c in steps]
+        each = track(cells, description="comparing", console=Console(stderr=True))
+        outcomes = [run(c, seconds=options.seconds) for c in each]
         report.show(outcomes, console)
     imported = calls.imports() if wanted("calls") and not options.only else {}
     for name, taken in imported.items():

@@ -2,7 +2,7 @@
 
 ``optimizer.step()`` reads numbers from its groups, and makes its state at the first step. A capture has to give it something else for each:
 
-- ``lr``, which a scheduler changes between calls, is read from a tensor that each call fills (:class:`Cell`);
+- a number that changes between calls, as ``lr`` by a scheduler, is read from a tensor that each call fills (:class:`Cell`);
 - state that the step makes is a result of the graph, which the call puts into ``optimizer.state``;
 - state and other numbers that are there are kept by the graph, and each call asks whether they still are.
 
@@ -20,24 +20,54 @@ import torch
 from torch import fx
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...func.traced_numbers import AskedForNumber, number_of
 from ...seam.levels import Value
 from ..capture.reads import MISSING, WHOLE, Read, same
 
-_OPENED = ("lr",)  # the numbers of a group that change from call to call
+Number = tuple[int, str, int | None]  # where a number is: the id of a group, its name, and its position if that is a tuple
 
 
 @dataclass(eq=False)
 class Cell:
-    """A number of a group, as a tensor of no dimensions that a graph reads."""
+    """A number of a group, ``group[name]`` or ``group[name][at]``, as a tensor of no dimensions that a graph reads."""
 
     group: dict[str, Any]
     name: str
+    at: int | None
     tensor: torch.Tensor
 
     def fill(self) -> None:
-        self.tensor.fill_(self.group[self.name])
+        found = self.group[self.name]
+        self.tensor.fill_(found if self.at is None else found[self.at])
+
+
+class Numbers:
+    """Which numbers of groups are read from cells: all called ``lr``, and those that have changed since a capture before."""
+
+    def __init__(self) -> None:
+        self.cells: dict[Number, Cell] = {}
+        self.fixed: set[Number] = set()  # the program asks for their values
+        self._first: dict[Number, float] = {}
+        self._held: list[Any] = []  # so that no id is given to another group
+
+    def opened(self, group: dict[str, Any], name: str) -> list[Cell]:
+        """The cells of what ``group`` has under ``name``; none if it stays a constant."""
+        value = group[name]
+        several = type(value) is tuple and value and all(type(x) is float for x in value)
+        if type(value) is not float and not several:
+            return []
+        numbers = {(id(group), name, at): x for at, x in (enumerate(value) if several else ((None, value),))}
+        self._held.append(group)
+        changed = [name == "lr" or key in self.cells or self._first.setdefault(key, x) != x for key, x in numbers.items()]
+        if not any(changed) or not self.fixed.isdisjoint(numbers):
+            return []
+        for key, x in numbers.items():
+            if key not in self.cells:
+                with _disable_current_modes():
+                    self.cells[key] = Cell(group, name, key[2], torch.tensor(x, dtype=torch.float64, device="cpu"))
+        return [self.cells[key] for key in numbers]
 
 
 @dataclass(eq=False)
@@ -57,7 +87,7 @@ class _Before:
     groups: list[dict[str, Any]]
     parameters: list[list[Any]]
     state: dict[Any, Any]
-    cells: list[Cell] = field(default_factory=list)
+    cells: dict[int, Cell] = field(default_factory=dict)
 
     @staticmethod
     def of(optimizer: Optimizer) -> _Before:
@@ -80,13 +110,12 @@ class _Before:
 
 
 class Optimizers:
-    """The optimizers that one run of a program steps. ``cells``: those that there are already, of the jitted function, by id of a group and
-    name; None for a number that is to stay a constant."""
+    """The optimizers that one run of a program steps. ``numbers``: those of the jitted function."""
 
-    def __init__(self, cells: dict[tuple[int, str], Cell | None]) -> None:
-        self.cells = cells
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
         self.seen: dict[int, _Before] = {}
-        self._read: dict[fx.Node, tuple[int, str]] = {}
+        self._read: dict[fx.Node, Number] = {}
         self._thread = threading.get_ident()
 
     def __enter__(self) -> Optimizers:
@@ -102,32 +131,33 @@ class Optimizers:
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
             return  # another thread's program
-        before = self.seen.setdefault(id(optimizer), None) or _Before.of(optimizer)  # type: ignore[arg-type]
-        self.seen[id(optimizer)] = before
+        if id(optimizer) not in self.seen:
+            self.seen[id(optimizer)] = _Before.of(optimizer)
+        before = self.seen[id(optimizer)]
         for group in optimizer.param_groups:
-            for name in _OPENED:
-                key = id(group), name
-                if type(group.get(name)) is not float or self.cells.get(key, ...) is None:
-                    continue
-                cell = self.cells.get(key)
-                if cell is None:
-                    with torch.utils._python_dispatch._disable_current_modes():
-                        cell = self.cells[key] = Cell(group, name, torch.tensor(group[name], dtype=torch.float64, device="cpu"))
-                before.cells.append(cell)
-                number = cell.tensor.item()
-                for node in getattr(number_of(number), "sources", ()):
-                    self._read[node] = key
-                group[name] = number
+            for name in list(group):
+                cells = self.numbers.opened(group, name)
+                if cells:
+                    before.cells |= {id(cell): cell for cell in cells}
+                    numbers = [self._number(cell) for cell in cells]
+                    group[name] = numbers[0] if cells[0].at is None else tuple(numbers)
+
+    def _number(self, cell: Cell) -> Any:
+        """The number in ``cell``, as the program sees it."""
+        number = cell.tensor.item()
+        known = number_of(number)
+        for node in known.sources if known is not None else ():
+            self._read[node] = id(cell.group), cell.name, cell.at
+        return number
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         before = self.seen.get(id(optimizer)) if threading.get_ident() == self._thread else None
         if before is not None:
-            for group, was in zip(optimizer.param_groups, before.groups, strict=False):
-                for name in _OPENED:
-                    if name in was:
-                        group[name] = was[name]
+            for cell in before.cells.values():
+                was = next(was for was, group in zip(before.groups, optimizer.param_groups, strict=True) if group is cell.group)
+                cell.group[cell.name] = was[cell.name]
 
-    def pinned(self, error: AskedForNumber) -> list[tuple[int, str]]:
+    def pinned(self, error: AskedForNumber) -> list[Number]:
         """The numbers of groups for whose values the program has asked."""
         return [self._read[n] for n in error.number.sources if n in self._read]
 
@@ -162,7 +192,7 @@ class Optimizers:
 
 
 def _reads_of(before: _Before) -> list[Read]:
-    optimizer, opened = before.optimizer, {(id(c.group), c.name) for c in before.cells}
+    optimizer, opened = before.optimizer, {(id(c.group), c.name) for c in before.cells.values()}
     groups, state = optimizer.param_groups, optimizer.state
     found = [Read(vars(optimizer), "param_groups", groups), Read(groups, WHOLE, list(groups)), Read(vars(optimizer), "state", state)]
     for group, was, parameters in zip(groups, before.groups, before.parameters, strict=True):

@@ -47,7 +47,7 @@ class Captures:
         self.breaks = breaks
         self.captured: deque[Captured] = deque(maxlen=Programs.LIMIT)  # as many as there are programs: what is told holds no others
         self.refused: deque[str] = deque(maxlen=Programs.LIMIT)
-        self._seen: set[Kind] = set()  # kinds of calls, without sizes, that have a program
+        self._seen: dict[Kind, Kind] = {}  # the kinds of calls, without sizes, that have a program: the first one's kind with sizes
         self._bound: set[Kind] = set()  # those whose programs have no graph for any sizes
         self._broken: dict[Kind, str] = {}  # texts: an exception would hold the arguments of its call
         self._lock = threading.RLock()
@@ -62,9 +62,10 @@ class Captures:
                 entered, kinds=[_without_sizes(x, kind) for x, kind in zip(entered.plain, entered.kinds, strict=True)]
             )
             kind = (*around, *of_any_size.kinds)
-            if kind not in self._seen or kind in self._bound:
+            first = self._seen.get(kind)
+            if first is None or kind in self._bound or first == (*around, *entered.kinds):  # no size has changed
                 found = self._captured(self.fixed, around, spec, given, entered)
-                self._seen.add(kind)
+                self._seen.setdefault(kind, (*around, *entered.kinds))
                 return found
             known = self.any.known(around, given, of_any_size)
             if known is not None:

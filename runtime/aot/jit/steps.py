@@ -29,7 +29,7 @@ from ...tape.saved import FREED
 from ..calls.function import Beside
 from ..capture import opened
 from ..capture.leaf_gradients import LeafGradients
-from .optimizers import Cell, Optimizers, Place, put
+from .optimizers import Cell, Number, Numbers, Optimizers, Place, put
 
 
 class _Again(BaseException):
@@ -81,7 +81,7 @@ class Steps:
     def __init__(self, f: Callable[..., Any]) -> None:
         self.f = f
         self.asked: list[Any] = []
-        self.cells: dict[tuple[int, str], Cell | None] = {}
+        self.numbers = Numbers()
         self._beside = Beside()
 
         @wraps(f)
@@ -120,7 +120,7 @@ class Steps:
             given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}
             args = args[1:]
         self._beside = Beside()
-        with LeafGradients(given, opened.flatten((args, kwargs))[0]) as gradients, Optimizers(self.cells) as optimizers:
+        with LeafGradients(given, opened.flatten((args, kwargs))[0]) as gradients, Optimizers(self.numbers) as optimizers:
             try:
                 result = self.f(*args, **kwargs)
             except AskedForNumber as e:
@@ -142,14 +142,15 @@ class Steps:
                 "backward(create_graph=True) leaves a gradient with a history behind, which a call cannot assign to .grad. Use "
                 "torch.autograd.grad, or set .grad to None before the end."
             )
-        cells = [c for before in optimizers.seen.values() for c in before.cells]
+        cells = [c for before in optimizers.seen.values() for c in before.cells.values()]
         self._beside = Beside(reads, _beginning(cells, [x for x in leaves if isinstance(x, torch.Tensor)]))
         effects = _Effects(leaves, [place for place, _ in made], spent)
         return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], effects)
 
-    def _fix(self, keys: Sequence[tuple[int, str]]) -> None:
-        if keys:
-            self.cells.update(dict.fromkeys(keys))
+    def _fix(self, numbers: Sequence[Number]) -> None:
+        """Let ``numbers`` of optimizers, for whose values the program has asked, be constants."""
+        if numbers:
+            self.numbers.fixed.update(numbers)
             raise _Again
 
 
