@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from ..rules.ops import FUNCTIONAL, Op, op_of
+from ..rules.ops import FUNCTIONAL, OUT, Op, op_of
 
 _overloads: dict[Any, Any] = {}
+_FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
 
 
 def functional_of(func: Any) -> Any:
@@ -22,6 +23,7 @@ def functional_of(func: Any) -> Any:
 def _find_functional(func: Any) -> Any:
     namespace, name = func._schema.name.split("::")
     base = f"__{name[3:]}" if name.startswith("__i") else name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
     wanted = _signature(a for a in func._schema.arguments if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write))
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
@@ -30,7 +32,15 @@ def _find_functional(func: Any) -> Any:
             pure = op_of(other).kind is FUNCTIONAL and not op_of(other).fills_argument
             if pure and _signature(other._schema.arguments) == wanted:
                 return other
+            if pure and makes and _signature(a for a in other._schema.arguments if a.name not in _FACTORY) == wanted:
+                return other
     return None
+
+
+def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
+    """The dtype and device with which ``functional``, a factory, makes what ``func`` writes to ``target``. Nothing if it is no factory."""
+    named = {a.name for a in functional._schema.arguments} - {a.name for a in func._schema.arguments}
+    return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
 
 
 def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:

@@ -27,11 +27,13 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from .functional_forms import defaults_of, drops_nothing, functional_of
-from .memory_order import draws_in_turn, filled, in_order_of_memory, laid_out_as
+from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
+from .out_arguments import grow, write_out
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .scatter import copying_form, put_back
 from .stores import Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
+from .written_dtypes import refuse_unfit
 
 aten = torch.ops.aten
 _UNSAFE = {aten.unsafe_split.Tensor: aten.split.Tensor, aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default}
@@ -119,6 +121,12 @@ class FunctionalLevel(Level):
         v._inner = inner
         v._store, v._chain, v._unrecorded = place or Place(Store(inner))
         v._seen = v._store.memory.generation
+        return v
+
+    def valued(self, result: Any) -> Any:
+        v = super().valued(result)
+        if isinstance(v, FunctionalValue):
+            v._store.memory.made_inside = True
         return v
 
     def present(self, store: Store) -> torch.Tensor:
@@ -250,7 +258,7 @@ class FunctionalLevel(Level):
         if op.kind is INPLACE or op.fills_argument:
             return self._mutate(op, args, kwargs)
         if op.kind is OUT:
-            return self._out(op, args, kwargs)
+            return write_out(self, op, args, kwargs)
         if op.record is not None and op.record.hidden_writes is not None:
             return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
         return self.valued(func(*self.lowered_args(args), **self.lowered_kwargs(kwargs)))
@@ -302,6 +310,8 @@ class FunctionalLevel(Level):
             return self._geometry(op, args, kwargs)
         if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(getattr(args[1], "shape", args[1])):
             return args[0]
+        if name == "resize_" and grow(self, args[0], self.lowered(args[0]).new_empty(args[1])):
+            return args[0]
         if op.func is aten.set_.source_Tensor and self.replaces:
             return self._set(*args)
         if name in METADATA:
@@ -332,6 +342,7 @@ class FunctionalLevel(Level):
             results = run(*self.lowered_args(args), **defaults_of(op, functional, args), **self.lowered_kwargs(kwargs))
             results = list(results) if isinstance(results, tuple) else [results]
             own, news = results[:n_own], results[n_own:]
+            refuse_unfit(op.func, args, kwargs, targets, news)
         else:
             # without a functional form: write to copies of the targets
             news = [[t.clone() for t in x] if isinstance(x, list) else x.clone() for x in self.lowered_args(targets)]
@@ -342,7 +353,7 @@ class FunctionalLevel(Level):
             )
             own = [] if not n_own else list(results) if isinstance(results, tuple) else [results]
         for target, new in zip(targets, news, strict=True):
-            self._write_each(target, new)
+            self.write_each(target, new)
         returned = self.valued(own) if own else targets[: len(schema.returns)]
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
 
@@ -397,10 +408,10 @@ class FunctionalLevel(Level):
         target._seen, target._unrecorded = fresh._seen, fresh._unrecorded
         return target
 
-    def _write_each(self, target: Any, new: Any, counted: bool = True) -> None:
+    def write_each(self, target: Any, new: Any, counted: bool = True) -> None:
         if isinstance(target, (list, tuple)):
             for t, n in zip(target, new, strict=True):
-                self._write_each(t, n, counted)
+                self.write_each(t, n, counted)
         elif target is not None:
             self.write(self.own(target), new, counted)
 
@@ -410,22 +421,6 @@ class FunctionalLevel(Level):
             raise InplaceError(f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op")
         return change_geometry(functional.func, args[0], args[1:], kwargs)
 
-    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-        targets = [kwargs[n] for n in names]
-        rest = {k: v for k, v in kwargs.items() if k not in names}
-        functional = functional_of(op.func)
-        if functional is None:
-            raise InplaceError(f"{op.func} has no functional form; use the form of the op that returns its result")
-        given, options = self.lowered_args(args), self.lowered_kwargs(rest)
-        results = filled(op.func, self.lowered_args(targets), given, options) or functional(*given, **options)
-        results = [results] if isinstance(results, torch.Tensor) else list(results)
-        for target, new in zip(targets, results, strict=True):
-            if target.shape != new.shape:
-                raise InplaceError(f"{op.func}: out= has shape {list(target.shape)}, the result {list(new.shape)}; give it that shape")
-            self._write_each(target, new)
-        return targets[0] if len(targets) == 1 else tuple(targets)
-
     def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
@@ -434,7 +429,7 @@ class FunctionalLevel(Level):
         results = overload(hidden.functional)(*plain, **named)
         for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
             # the schema does not show this write, so the dispatcher would not count it
-            self._write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
+            self.write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
 
 

@@ -27,15 +27,17 @@ class Memory:
     """Memory that aliases share: how often it was written to, and the base's value after the last write.
 
     ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece. ``restrided``: whether the value has other
-    strides than the memory, which a write leaves as they are. ``writes``: for arguments with
-    histories of their own, how often one of them was written to; what is saved of the others is then no more what it was. Else None.
+    strides than the memory, which a write leaves as they are. ``made_inside``: whether an op of the program made it.
+    ``writes``: for arguments with histories of their own, how often one of them was written to; what is saved of the others is then no more
+    what it was. Else None.
     """
 
-    __slots__ = ("generation", "part_of", "pieces", "restrided", "value", "writes")
+    __slots__ = ("generation", "made_inside", "part_of", "pieces", "restrided", "value", "writes")
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
         self.restrided = False
+        self.made_inside = False
         self.value = value
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None

@@ -1,0 +1,78 @@
+"""`out=` under functionalize and jit: an empty tensor of the program grows, a factory fills, and what cannot be followed is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from runtime import jit
+from runtime.errors import InplaceError
+from runtime.func import functionalize
+
+Function = Callable[[torch.Tensor], Any]
+FOLLOWED = [functionalize, jit]
+
+
+def empty_grows(x: torch.Tensor) -> Any:
+    out = torch.empty(0, dtype=x.dtype)
+    before = out.view(-1)
+    torch.add(x, 1, out=out)
+    out.mul_(2)
+    return out, out._version, before
+
+
+def two_empty_ones_grow(x: torch.Tensor) -> Any:
+    values, places = torch.empty(0), torch.empty(0, dtype=torch.int64)
+    torch.sort(x, out=(values, places))
+    return values, places
+
+
+def composite_resizes(x: torch.Tensor) -> Any:
+    return torch.inner(x, x, out=torch.empty(0))
+
+
+def resized(x: torch.Tensor) -> Any:
+    return torch.empty(0).resize_(x.shape).copy_(x)
+
+
+def factories(x: torch.Tensor) -> Any:
+    whole = torch.zeros(3, dtype=torch.int64)
+    return torch.arange(3.0, out=whole), torch.full((2,), 7, out=torch.empty(0)), torch.linspace(0, 1, 3, out=torch.zeros(3))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("transform", FOLLOWED)
+@pytest.mark.parametrize("f", [empty_grows, two_empty_ones_grow, composite_resizes, resized, factories])
+def test_out_gives_what_it_gives_in_torch(f: Function, transform: Any) -> None:
+    followed = transform(f)
+    for n in (3, 4, 5):
+        x = torch.arange(n, dtype=torch.float32).flip(0)
+        torch.testing.assert_close(followed(x), f(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+def test_memory_of_the_caller_does_not_grow(transform: Any) -> None:
+    def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, 1, out=out) * 2
+
+    with pytest.raises(InplaceError, match=r"out= has shape \[0\], the result \[3\]; give it that shape"):
+        transform(f)(torch.ones(3), torch.empty(0))
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+def test_an_empty_view_of_elements_does_not_grow(transform: Any) -> None:
+    with pytest.raises(InplaceError, match=r"out= has shape \[0\]"):
+        transform(lambda x: torch.add(x, 1, out=x.clone()[:0]))(torch.ones(3))
+
+
+def test_an_op_that_writes_to_more_than_its_out_is_refused() -> None:
+    def f(x: torch.Tensor) -> Any:
+        mean, var, outs = torch.zeros(3), torch.ones(3), [torch.empty(2, 3), torch.empty(3), torch.empty(3)]
+        out, save_mean, save_invstd = outs
+        return torch.ops.aten._native_batch_norm_legit.out(
+            x, None, None, mean, var, True, 0.1, 1e-5, out=out, save_mean=save_mean, save_invstd=save_invstd
+        )
+
+    with pytest.raises(InplaceError, match="writes to more than its out= arguments"):
+        functionalize(f)(torch.ones(2, 3))
