@@ -55,7 +55,9 @@ class ExpandedWeight(torch.Tensor):
             raise RuntimeError("Can only build ExpandedWeights objects of tensors that require_grad")
         if loss_reduction not in ("sum", "mean"):
             raise RuntimeError(f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}")
-        data = orig_weight._inner if isinstance(orig_weight, Value) else orig_weight.detach()
+        data = orig_weight.detach()
+        while isinstance(data, Value):  # several levels, while a program is captured
+            data = data._inner
         return torch.Tensor._make_subclass(cls, data)
 
     def __init__(
