@@ -310,8 +310,10 @@ class FunctionalLevel(Level):
             return self._geometry(op, args, kwargs)
         if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(getattr(args[1], "shape", args[1])):
             return args[0]
-        if name == "resize_" and grow(self, args[0], self.lowered(args[0]).new_empty(args[1])):
-            return args[0]
+        if name in ("resize_", "resize_as_"):
+            made = self.lowered(args[0]).new_empty(getattr(args[1], "shape", args[1]))
+            if grow(self, args[0], made):
+                return args[0]
         if op.func is aten.set_.source_Tensor and self.replaces:
             return self._set(*args)
         if name in METADATA:

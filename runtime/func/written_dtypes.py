@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-_OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast")
+_OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast", "tensor out")
 
 
 def refuse_unfit(func: Any, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any], results: Sequence[Any]) -> None:

@@ -36,14 +36,17 @@ def resized(x: torch.Tensor) -> Any:
     return torch.empty(0).resize_(x.shape).copy_(x)
 
 
+def resized_as(x: torch.Tensor) -> Any:
+    return torch.empty(0).resize_as_(x).copy_(x)
+
+
 def factories(x: torch.Tensor) -> Any:
     whole = torch.zeros(3, dtype=torch.int64)
     return torch.arange(3.0, out=whole), torch.full((2,), 7, out=torch.empty(0)), torch.linspace(0, 1, 3, out=torch.zeros(3))
 
 
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("transform", FOLLOWED)
-@pytest.mark.parametrize("f", [empty_grows, two_empty_ones_grow, composite_resizes, resized, factories])
+@pytest.mark.parametrize("f", [empty_grows, two_empty_ones_grow, composite_resizes, resized, resized_as, factories])
 def test_out_gives_what_it_gives_in_torch(f: Function, transform: Any) -> None:
     followed = transform(f)
     for n in (3, 4, 5):

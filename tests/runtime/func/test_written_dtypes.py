@@ -26,6 +26,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "choice": lambda x: torch.where(x > 0, x, x, out=torch.zeros(3, dtype=SINGLE)),
     "scan": lambda x: x.to(WHOLE).cumsum_(0, dtype=SINGLE),
     "list": lambda x: torch._foreach_add_([x.to(WHOLE)], 1.5),
+    "draw": lambda x: torch.multinomial(x, 2, out=torch.zeros(2)),
     "inverse": lambda x: torch.linalg.inv(torch.eye(3), out=torch.zeros(3, 3, dtype=torch.float64)),
 }
 CONVERTED: dict[str, Callable[[torch.Tensor], Any]] = {
