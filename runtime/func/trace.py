@@ -357,10 +357,12 @@ class Trace(Level):
             return v
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
-    def _item(self, node: fx.Node, i: int | None, abstract: Any) -> fx.Node:
-        """The node of result ``i`` of the call at ``node``; of its only result, ``node`` itself."""
+    def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:
+        """The node of result ``i`` of the call at ``node``, see :func:`.rewrapped`; of its only result, ``node`` itself."""
         if i is None:
             return node
+        if isinstance(i, tuple):
+            return self._item(self._item(node, i[0], abstract), i[1], abstract[i[0]])
         got = node.graph.call_function(operator.getitem, (node, i))
         got.meta.update((key, value) for key, value in node.meta.items() if key not in ("val", "tensor_meta", "unbacked_bindings"))
         self.abstract.describe(got, abstract[i])

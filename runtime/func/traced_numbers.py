@@ -5,13 +5,17 @@
 In the graph are the number of ``step``, ``operator.pow(0.9, number)``, ``operator.sub(1.0, …)`` and the product. Nothing is simplified, so
 that a replay gives the bits of eager mode. (Torch's own symbols are expressions, whose terms are sorted and merged.)
 
-A program that asks for the value, by a branch, as a size or by ``int()``, gets an error with its line.
+A program that asks for the value, by a branch, as a size or by ``int()``, gets an error with its line. Only a branch of torch's optimizers
+and gradient scaler is followed: the graph is for the side that is taken, and asks at that point whether the number is on that side
+(:func:`on_side`).
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -21,6 +25,19 @@ from torch import fx
 from .provenance import here
 
 Number = float | bool | None
+
+
+_OF_TORCH = tuple(os.path.join(os.path.dirname(torch.__file__), name, "") for name in ("optim", "amp"))
+
+
+class OtherSide(Exception):
+    """A number in a graph is not on the side of a branch for which the graph is."""
+
+
+def on_side(number: float | bool, side: bool) -> None:
+    """A call of a graph. Raise :class:`OtherSide` unless a branch on ``number`` takes this side."""
+    if bool(number) is not side:
+        raise OtherSide
 
 
 class AskedForNumber(RuntimeError):
@@ -65,13 +82,16 @@ class TracedNumber:
 
     def _called(self, function: Callable[..., Any], *others: TracedNumber, kind: type = float) -> TracedNumber:
         given = (self, *others)
-        graph = next(g.node.graph for g in given if isinstance(g.node, fx.Node))
+        graph = self._graph(*others)
         values = [g.value for g in given]
         value = None if None in values else function(*values)
         node = graph.call_function(function, tuple(g.node for g in given))
         found = TracedNumber(node, kind, value, frozenset[fx.Node]().union(*(g.sources for g in given)))
         found._shown()
         return found
+
+    def _graph(self, *others: TracedNumber) -> fx.Graph:
+        return next(g.node.graph for g in (self, *others) if isinstance(g.node, fx.Node))
 
     # what torch asks of the node of a symbol
 
@@ -120,14 +140,18 @@ class TracedNumber:
     def guard_float(self, file: str, line: int) -> NoReturn:
         raise AskedForNumber(self, "float(), or a function of numbers,")
 
-    def guard_bool(self, file: str, line: int) -> NoReturn:
-        raise AskedForNumber(self, "a condition")
+    def guard_bool(self, file: str, line: int) -> bool:
+        if self.value is None or not _asked_by_torch():
+            raise AskedForNumber(self, "a condition")
+        side = bool(self.value)
+        self._graph().call_function(on_side, (self.node, side))
+        return side
 
     def guard_int(self, file: str, line: int) -> NoReturn:
         raise AskedForNumber(self, "int(), or a size,")
 
-    def bool_(self) -> NoReturn:
-        self.guard_bool("", 0)
+    def bool_(self) -> bool:
+        return self.guard_bool("", 0)
 
     def __str__(self) -> str:
         return f"item({self.node})"
@@ -163,6 +187,14 @@ for _name, _function in _ARITHMETIC.items():
     setattr(TracedNumber, _name, _method(_function, float))
 for _name, _function in _COMPARISONS.items():
     setattr(TracedNumber, _name, _method(_function, bool))
+
+
+def _asked_by_torch() -> bool:
+    """Whether a branch in torch's optimizers or gradient scaler asks."""
+    frame: Any = sys._getframe(2)
+    while frame.f_code.co_name in ("bool_", "__bool__"):
+        frame = frame.f_back
+    return str(frame.f_code.co_filename).startswith(_OF_TORCH)
 
 
 def number_of(a: Any) -> TracedNumber | None:

@@ -20,6 +20,7 @@ from .graph_module import GraphModule
 from .provenance import Provenance, line_in
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace import Trace
+from .traced_numbers import on_side
 
 
 def trace_flat(
@@ -111,4 +112,6 @@ def module_of(
 
 def has_effect(node: fx.Node) -> bool:
     """Whether an unused call stays: it writes, draws, or returns nothing, so that it was made for an effect."""
-    return node.is_impure() or (isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
+    return (
+        node.is_impure() or node.target is on_side or (isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
+    )

@@ -443,8 +443,9 @@ def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
     return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
 
 
-def rewrapped(result: Any, wrap: Callable[[torch.Tensor, int | None], Any]) -> Any:
-    """The result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number is None for a single result.
+def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
+    """The result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number is None for a single result, and a pair for a
+    tensor in a list among several results.
 
     A list stays a list, a named tuple becomes a plain one. Anything that is no tensor stays as it is.
     """
@@ -452,5 +453,8 @@ def rewrapped(result: Any, wrap: Callable[[torch.Tensor, int | None], Any]) -> A
         return wrap(result, None)
     if not isinstance(result, (tuple, list)):
         return result
-    wrapped = [wrap(r, i) if isinstance(r, torch.Tensor) else r for i, r in enumerate(result)]
+    wrapped = [
+        wrap(r, i) if isinstance(r, torch.Tensor) else [wrap(t, (i, j)) for j, t in enumerate(r)] if isinstance(r, list) else r
+        for i, r in enumerate(result)
+    ]
     return wrapped if type(result) is list else tuple(wrapped)

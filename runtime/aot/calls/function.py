@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ...func.graph_module import LateGraphModule
 from ...func.symbols import Abstraction
+from ...func.traced_numbers import on_side
 from ...func.tracing import has_effect
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
@@ -97,10 +98,10 @@ def aot_function(
 @dataclass(frozen=True)
 class Beside:
     """What belongs to a program beside its graph. ``reads``: what it has found in Python's state, and its code does not show. ``begin``:
-    what a call does before the graph runs."""
+    makes of the joint graph what a call does before the graph runs."""
 
     reads: Sequence[Read] = ()
-    begin: Callable[[], None] | None = None
+    begin: Callable[[fx.Graph], Callable[[], None] | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -162,12 +163,18 @@ class Recipe:
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
                 joint = self._joint(spec, call, tracked, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
+        if joint.boundary.n_tangents and any(n.target is on_side for n in joint.module.graph.nodes):
+            raise RuntimeError(
+                "the program branches on a number that it computes, in an optimizer or gradient scaler, and returns a tensor that requires "
+                "grad. Return its detach()."
+            )
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
+        begin = None if beside.begin is None else beside.begin(joint.module.graph)
         reads = once([*unchanged(reads), *beside.reads])
-        return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, beside.begin)
+        return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin)
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
         """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""

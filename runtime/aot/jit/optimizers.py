@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
@@ -25,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...func.traced_numbers import AskedForNumber, number_of
 from ...seam.levels import Value
 from ..capture.reads import MISSING, WHOLE, Read, same
+from .scalers import made_in_capture
 
 Number = tuple[int, str, int | None]  # where a number is: the id of a group, its name, and its position if that is a tuple
 
@@ -115,6 +117,7 @@ class Optimizers:
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
         self.seen: dict[int, _Before] = {}
+        self.scaler: GradScaler | None = None  # one that the program has given a scale
         self._read: dict[fx.Node, Number] = {}
         self._thread = threading.get_ident()
 
@@ -134,6 +137,7 @@ class Optimizers:
         if id(optimizer) not in self.seen:
             self.seen[id(optimizer)] = _Before.of(optimizer)
         before = self.seen[id(optimizer)]
+        self.scaler = self.scaler or made_in_capture()
         for group in optimizer.param_groups:
             for name in list(group):
                 cells = self.numbers.opened(group, name)

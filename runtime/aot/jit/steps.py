@@ -14,15 +14,17 @@ returns an :class:`Outcome`: the result, gradients, and the state that an optimi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from ...func.traced_numbers import AskedForNumber
+from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.nodes import Node
 from ...tape.saved import FREED
@@ -30,6 +32,7 @@ from ..calls.function import Beside
 from ..capture import opened
 from ..capture.leaf_gradients import LeafGradients
 from .optimizers import Cell, Number, Numbers, Optimizers, Place, put
+from .scalers import make_again
 
 
 class _Again(BaseException):
@@ -72,17 +75,27 @@ class _Entry:
     gradients: list[Any]
 
 
+class _Side:
+    """An argument of the program, by which it is captured once for each way through the branches of an optimizer or gradient scaler."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class Steps:
     """The programs of one jitted function ``f``, as functions without effects on Python's state. ``program``: what is captured.
 
-    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read.
+    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read. ``sides``: those that a call
+    tries, in this order; None is the first one's.
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.f = f
         self.asked: list[Any] = []
+        self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
         self._beside = Beside()
+        self._random = threading.local()  # the state of the generator before the graph of this thread's call
 
         @wraps(f)
         def program(*args: Any, **kwargs: Any) -> Any:
@@ -100,13 +113,43 @@ class Steps:
         def call(*args: Any, **kwargs: Any) -> Any:
             while True:
                 try:
-                    result = run(*args, **kwargs) if not self.asked else run(self._entry(args, kwargs), *args, **kwargs)
+                    if self.asked or self.sides[0] is not None:
+                        result = self._sided(run, self.sides[0], args, kwargs)
+                    else:
+                        result = run(*args, **kwargs)
                     break
                 except _Again:
                     pass
+                except OtherSide:
+                    self._undraw()
+                    result = self._by_another_side(run, args, kwargs)
+                    break
             return result if type(result) is not Outcome else _carried_out(result, args, kwargs)
 
         return call
+
+    def _sided(self, run: Callable[..., Any], side: _Side | None, args: Any, kwargs: Any) -> Any:
+        entry = (self._entry(args, kwargs),) if self.asked else ()
+        return run(*entry, *((side,) if side is not None else ()), *args, **kwargs)
+
+    def _by_another_side(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The result by another program than the first one, which has done nothing yet. If all are wrong, one more is captured."""
+        for side in (*self.sides[1:], _Side(len(self.sides))):
+            while True:
+                try:
+                    result = self._sided(run, side, args, kwargs)
+                except _Again:
+                    continue
+                except OtherSide:
+                    self._undraw()
+                    break
+                self.sides = [side, *(s for s in self.sides if s is not side)]
+                return result
+        raise RuntimeError("a branch in an optimizer or gradient scaler takes another side whenever it is run")
+
+    def _undraw(self) -> None:
+        if self._random.state is not None:
+            torch.set_rng_state(self._random.state)
 
     def _entry(self, args: Any, kwargs: Any) -> _Entry:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
@@ -119,6 +162,8 @@ class Steps:
         if args and isinstance(args[0], _Entry):
             given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}
             args = args[1:]
+        if args and isinstance(args[0], _Side):
+            args = args[1:]
         self._beside = Beside()
         with LeafGradients(given, opened.flatten((args, kwargs))[0]) as gradients, Optimizers(self.numbers) as optimizers:
             try:
@@ -130,6 +175,10 @@ class Steps:
                 self.asked += gradients.asked
                 raise _Again
             changed, made, reads = gradients.changed, optimizers.made(), optimizers.reads()
+        if optimizers.scaler is not None:
+            tensors = [t for t in opened.flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+            make_again(optimizers.scaler, tensors[0].device if tensors else torch.get_default_device())
+            raise _Again
         if not (changed or gradients.used or optimizers.seen):
             return result
         flat, spec = opened.flatten(result)
@@ -143,30 +192,36 @@ class Steps:
                 "torch.autograd.grad, or set .grad to None before the end."
             )
         cells = [c for before in optimizers.seen.values() for c in before.cells.values()]
-        self._beside = Beside(reads, _beginning(cells, [x for x in leaves if isinstance(x, torch.Tensor)]))
+        self._beside = Beside(reads, partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)]))
         effects = _Effects(leaves, [place for place, _ in made], spent)
         return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], effects)
+
+    def _beginning(self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], graph: fx.Graph) -> Callable[[], None] | None:
+        """What a call does before ``graph`` runs. It fills ``cells``, and drops the gradients of ``leaves``, which it assigns afterwards.
+        So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for another side nothing is
+        dropped, and the random numbers that it draws are drawn again."""
+        if any(n.target is on_side for n in graph.nodes):
+            leaves = ()
+            draws = any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in graph.nodes)
+        elif cells or leaves:
+            draws = False
+        else:
+            return None
+
+        def begin() -> None:
+            for cell in cells:
+                cell.fill()
+            for leaf in leaves:
+                leaf.grad = None
+            self._random.state = torch.get_rng_state() if draws else None
+
+        return begin
 
     def _fix(self, numbers: Sequence[Number]) -> None:
         """Let ``numbers`` of optimizers, for whose values the program has asked, be constants."""
         if numbers:
             self.numbers.fixed.update(numbers)
             raise _Again
-
-
-def _beginning(cells: Sequence[Cell], leaves: Sequence[torch.Tensor]) -> Callable[[], None] | None:
-    """What a call does before the graph runs: it fills ``cells``, and drops the gradients of ``leaves``, which it assigns afterwards. So
-    the memory of the old ones is free for the new ones, as in eager mode."""
-    if not cells and not leaves:
-        return None
-
-    def begin() -> None:
-        for cell in cells:
-            cell.fill()
-        for leaf in leaves:
-            leaf.grad = None
-
-    return begin
 
 
 def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:

@@ -64,6 +64,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adamax": lambda p: torch.optim.Adamax(p),
     "NAdam": lambda p: torch.optim.NAdam(p),
     "Rprop": lambda p: torch.optim.Rprop(p),
+    "RAdam, which branches on the number of steps": lambda p: torch.optim.RAdam(p),
+    "a fused kernel": lambda p: torch.optim.AdamW(p, fused=True),
 }
 
 
@@ -378,8 +380,17 @@ def test_a_branch_on_a_number_is_refused_with_its_line() -> None:
 
 
 def test_a_step_that_cannot_be_captured_changes_nothing() -> None:
+    class Patient(torch.optim.Adam):
+        """Branches on an element."""
+
+        def step(self, closure: Any = None) -> Any:
+            result = super().step(closure)
+            if next(iter(self.state.values()))["step"].item() > 1:
+                pass
+            return result
+
     model = linear()
-    optimizer = torch.optim.RAdam(model.parameters())  # branches on the number of steps
+    optimizer = Patient(model.parameters())
 
     @jit
     def step(x: Tensor) -> None:
@@ -395,6 +406,35 @@ def test_a_step_that_cannot_be_captured_changes_nothing() -> None:
     assert [dict(g) for g in optimizer.param_groups] == groups
     for old, now in zip(state["state"].values(), optimizer.state_dict()["state"].values(), strict=True):
         assert_equal_bits(list(now.values()), list(old.values()))
+
+
+def test_a_gradient_scaler_skips_steps_and_adapts_its_scale() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            loss = F.dropout(model(x), 0.3).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+        run = wrap(step)
+        torch.manual_seed(7)
+        for i in range(9):
+            x = normal(i, 8, 4)
+            if i in (3, 4, 7):
+                x[0, 0] = torch.inf
+            run(x)
+            found += [*(p.detach().clone() for p in model.parameters()), torch.tensor(scaler.get_scale()), torch.rand(1)]
+        return found
+
+    both(program)
 
 
 def test_hooks_of_a_leaf_are_refused() -> None:
