@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -14,8 +14,19 @@ from .functional_forms import factory_options, functional_of
 from .memory_order import filled
 from .written_dtypes import refuse_unfit
 
-if TYPE_CHECKING:
-    from .functionalize import FunctionalLevel
+
+class FunctionalLevel(Protocol):
+    """What a functionalize level does for these functions."""
+
+    def lowered_args(self, args: Iterable[Any]) -> list[Any]: ...
+
+    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
+
+    def valued(self, result: Any) -> Any: ...
+
+    def present(self, store: Any) -> Any: ...
+
+    def write_each(self, target: Any, new: Any) -> None: ...
 
 
 def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -179,6 +179,9 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 _COMPARISONS: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
+_TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")
+
+
 def _method(function: Callable[..., Any], kind: type) -> Callable[..., TracedNumber]:
     return lambda number, *others: number._called(function, *others, kind=kind)
 
@@ -187,6 +190,8 @@ for _name, _function in _ARITHMETIC.items():
     setattr(TracedNumber, _name, _method(_function, float))
 for _name, _function in _COMPARISONS.items():
     setattr(TracedNumber, _name, _method(_function, bool))
+for _name in _TO_INTEGERS:
+    setattr(TracedNumber, _name, lambda number, *others: number.guard_int("", 0))
 
 
 def _asked_by_torch() -> bool:
