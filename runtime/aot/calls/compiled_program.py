@@ -5,7 +5,7 @@ It runs the forward graph, holds what the backward needs as a node of the tape, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ...func.random_states import seeded
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
+from ...tape.inplace import unrecorded
 from ...tape.saved import refuse_inference
 from ..capture.aliasing import Group, memory_of, place_of, sharing
 from ..capture.boundary import refuse_hooked_view, write
@@ -29,9 +30,20 @@ from .shared_arguments import with_bases
 from .subclasses import of_whole_tensors, parts_of
 
 
+def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
+    """Note of the arguments ``placed`` that the graph has written to them. For each: by how much its version is behind."""
+    for i, behind in placed.items():
+        t = leaves[i]
+        if isinstance(t, Tensor):
+            unrecorded(t)
+        for _ in range(behind):
+            torch._C._increment_version([t])
+
+
 class CompiledProgram:
     """One program for one kind of inputs.
 
+    ``placed``: the written arguments that ``forward`` writes to itself, see :mod:`..compilers.placing`. ``copied``: the other ones.
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
     ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: what a call
     does before the graph runs.
@@ -43,12 +55,14 @@ class CompiledProgram:
         "begin",
         "begun",
         "computed",
+        "copied",
         "exposed",
         "forward",
         "hooked",
         "joint",
         "n_forward",
         "outside",
+        "placed",
         "reads",
         "replaced",
         "reread",
@@ -80,6 +94,8 @@ class CompiledProgram:
         boundary = joint.boundary
         self.n_forward = boundary.n_forward
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        self.placed: Mapping[int, int] = getattr(self.forward, "placed", {})
+        self.copied = [(number, i, x) for number, (i, x) in enumerate(self.written) if i not in self.placed]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
         self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
         self.seedings = boundary.seedings
@@ -186,9 +202,11 @@ class CompiledProgram:
                 node.parts = {t: parts_of(outs[i]) for i, t in tangents}
             for i, t in tangents:
                 outs[i] = SESSION.wrap(outs[i], (node, t))
-        if self.written:  # new values have the new geometry
+        if self.placed:
+            count(self.placed, leaves)
+        if self.copied:  # new values have the new geometry
             recorded = backward is not None
-            write([(x, leaves[i], new, recorded and x.tangent is not None) for new, (i, x) in zip(outs, self.written, strict=False)])
+            write([(x, leaves[i], outs[number], recorded and x.tangent is not None) for number, i, x in self.copied])
         made = outs[len(self.written) :]
         if boundary.begun or boundary.placed:
             boundary.finish(leaves, made)

@@ -32,6 +32,7 @@ from ..capture.subclasses import refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
+from ..compilers.placing import DESTINATIONS, destinations
 from ..partition.partitions import Partition, default_partition
 from ..partition.simplify import without_round_trips
 from .arguments import Call, Kind, enter, flags_of, flatten, of_leaves
@@ -214,6 +215,7 @@ class Recipe:
         output.args = (list(results)[: joint.n_forward],)
         graph.eliminate_dead_code(has_effect)
         joint.module.recompile()
+        joint.module.meta[DESTINATIONS] = destinations(joint)
         return as_boxed(self.inference_compiler(joint.module, examples(joint.module))), None
 
     def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:

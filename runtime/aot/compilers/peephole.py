@@ -6,7 +6,7 @@ with numbers bit for bit, which is no fact of an op. :func:`layers` asks ATen it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from torch import fx
 
 from ...rules.ops import op_of
 from ...seam import factories
-from ..capture.aliasing import LINEAR, fresh, functional_pointwise, may_alias
+from ..capture.aliasing import LINEAR, fresh, may_alias
+from .overloads import calls_of, in_place, kind, same_layout, static, with_out
+from .placing import Destination, place
 from .pooling import poolings
 from .witness import Witness, example
 
@@ -27,18 +29,21 @@ _WIDE = (torch.float32, torch.float64)
 _EXACT = 1 << 24  # integers up to here are numbers of float32
 
 
-def rewritten(graph: fx.Graph) -> fx.Graph:
-    """A copy of ``graph`` with every rewrite of this module."""
+def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tuple[fx.Graph, Mapping[int, int]]:
+    """A copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place` says of it."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
+    for rewrite in (layers, means, squares, broadcasts, numbers):
         rewrite(copied)
-    return copied
+    placed = place(copied, destinations)
+    overwrites(copied)
+    poolings(copied)
+    return copied, placed
 
 
 def layers(graph: fx.Graph) -> None:
     """The transposition of a weight and ``addmm`` with it become one call of torch's ``linear``, which does just these two below Python."""
-    for n in _calls(graph):
+    for n in calls_of(graph):
         if n.target is not aten.addmm.default or n.kwargs:
             continue
         bias, x, transposed = n.args
@@ -52,15 +57,15 @@ def layers(graph: fx.Graph) -> None:
 
 def squares(graph: fx.Graph) -> None:
     """``x ** 2`` becomes ``x * x``, which is how the kernels compute it."""
-    for n in _calls(graph):
-        if n.target is aten.pow.Tensor_Scalar and n.args[1] == 2 and _static(n) and n.meta["val"].dtype in _WIDE:
+    for n in calls_of(graph):
+        if n.target is aten.pow.Tensor_Scalar and n.args[1] == 2 and static(n) and n.meta["val"].dtype in _WIDE:
             n.target, n.args = aten.mul.Tensor, (n.args[0], n.args[0])
 
 
 def means(graph: fx.Graph) -> None:
     """The mean of all elements becomes their sum and a division, which is how the kernel computes it."""
-    for n in _calls(graph):
-        if n.target is not aten.mean.default or n.kwargs or not _static(n) or not _static(n.args[0]):
+    for n in calls_of(graph):
+        if n.target is not aten.mean.default or n.kwargs or not static(n) or not static(n.args[0]):
             continue
         value: Any = n.args[0].meta["val"]  # type: ignore[union-attr]
         if value.device.type == "cpu" and value.dtype in _WIDE and 0 < value.numel() <= _EXACT:
@@ -72,14 +77,14 @@ def means(graph: fx.Graph) -> None:
 
 def broadcasts(graph: fx.Graph) -> None:
     """What was expanded only for the sake of arithmetic with a tensor of that shape is left for the arithmetic to expand."""
-    for n in _calls(graph):
-        if n.target is not aten.expand.default or not _static(n) or not _static(n.args[0]):
+    for n in calls_of(graph):
+        if n.target is not aten.expand.default or not static(n) or not static(n.args[0]):
             continue
         source: Any = n.args[0]
         for user in list(n.users):
             if user.target in _ARITHMETIC and len(user.args) == 2 and not user.kwargs and user.args.count(n) == 1:
                 (other,) = (a for a in user.args if a is not n)
-                if _static(other) and _static(user) and _kind(other) == _kind(user) == _kind(n):
+                if static(other) and static(user) and kind(other) == kind(user) == kind(n):
                     user.replace_input_with(n, source)
         if not n.users:
             graph.erase_node(n)
@@ -87,8 +92,8 @@ def broadcasts(graph: fx.Graph) -> None:
 
 def numbers(graph: fx.Graph) -> None:
     """A number in arithmetic with floating point tensors becomes a tensor now instead of at each call."""
-    for n in _calls(graph):
-        if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs or not _static(n) or not _static(n.args[0]):
+    for n in calls_of(graph):
+        if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs or not static(n) or not static(n.args[0]):
             continue
         x, number = n.args
         dtype = n.meta["val"].dtype
@@ -104,57 +109,22 @@ def overwrites(graph: fx.Graph) -> None:
     order = {n: i for i, n in enumerate(graph.nodes)}
     own = {n for n in graph.nodes if fresh(n)}
     views = {n for n in graph.nodes if may_alias(n)}
-    for n in _calls(graph):
-        func, out = _overwriting(n.target)
-        if func is None or not _static(n):
+    for n in calls_of(graph):
+        func, out = in_place(n.target), with_out(n.target)
+        if (func is None and out is None) or not static(n):
             continue
         for first in n.args[:2] if _commutes(n) else n.args[:1]:
-            if not isinstance(first, fx.Node) or first not in own or not _static(first):
-                continue
-            if _kind(first) != _kind(n) or first.meta["val"].stride() != n.meta["val"].stride():
+            if not isinstance(first, fx.Node) or first not in own or not static(first) or not same_layout(first, n):
                 continue
             if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
-                rest = n.args[1:] if first is n.args[0] else n.args[:1]
-                n.target, n.args, n.kwargs = func, (first, *rest), {**n.kwargs, out: first} if out else n.kwargs
+                n.args = (first, *(n.args[1:] if first is n.args[0] else n.args[:1]))
+                if func is not None:
+                    n.target = func
+                elif out is not None:
+                    n.target, n.kwargs = out[0], {**n.kwargs, out[1]: first}
                 break
-
-
-def _calls(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "call_function"]
-
-
-def _static(n: Any) -> bool:
-    """Whether ``n`` is a strided tensor of known sizes, none of them a symbol."""
-    value = n.meta.get("val") if isinstance(n, fx.Node) else None
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and all(type(s) is int for s in value.shape)
 
 
 def _commutes(n: fx.Node) -> bool:
     record = op_of(n.target).record
     return record is not None and record.commutes and len(n.args) == 2 and not n.kwargs
-
-
-def _kind(n: Any) -> Any:
-    value = n.meta["val"]
-    return value.shape, value.dtype, value.device
-
-
-def _overwriting(func: Any) -> tuple[Callable[..., Any] | None, str]:
-    """The op that writes what ``func`` returns over its first argument, or to the argument that is named; None if there is neither."""
-    if not functional_pointwise(func) or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
-        return None, ""
-    given = _parameters(func._schema.arguments)
-    inplace = getattr(getattr(aten, func._schema.name.split("::")[1] + "_", None), func._overloadname, None)
-    if inplace is not None and _parameters(inplace._schema.arguments) == given:
-        return inplace, ""
-    packet = func.overloadpacket
-    for found in (getattr(packet, name) for name in packet.overloads()):
-        *others, last = found._schema.arguments
-        if last.kwarg_only and last.alias_info is not None and _parameters(others) == given:
-            return found, last.name
-    return None, ""
-
-
-def _parameters(arguments: Iterable[Any]) -> list[tuple[str, str]]:
-    """Names and types: overloads may differ in the types alone."""
-    return [(a.name, str(a.type)) for a in arguments]

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from .peephole import rewritten
+from .placing import DESTINATIONS
 from .witness import Witness, example
 
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
@@ -22,11 +23,15 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
-    """The boxed function that runs ``module``'s graph, below torch's autograd; None if the graph has more than calls and attributes."""
+    """The boxed function that runs ``module``'s graph, below torch's autograd; None if the graph has more than calls and attributes.
+
+    ``placed``, an attribute of the function: the numbers of the arguments that it writes new values to, and by how much their versions are
+    behind then. See :mod:`.placing`.
+    """
     graph = module.graph
     if type(graph._codegen) is not fx.graph.CodeGen or any(n.op in ("call_module", "call_method") for n in graph.nodes):
         return None
-    graph = rewritten(graph)
+    graph, placed = rewritten(graph, module.meta.get(DESTINATIONS, ()))
     source = _Source(module)
     last_use: dict[fx.Node, fx.Node] = {}
     for n in reversed(graph.nodes):
@@ -49,7 +54,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
     text = "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(text, f"<replay of {type(module).__name__}>", "exec"), source.names)
     run: Callable[[list[Any]], Any] = source.names["run"]
-    run._boxed_call = True  # type: ignore[attr-defined]
+    run._boxed_call, run.placed = True, placed  # type: ignore[attr-defined]
     return run
 
 

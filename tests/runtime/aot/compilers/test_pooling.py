@@ -61,7 +61,7 @@ def _targets(f: Any, *args: torch.Tensor, **options: Any) -> list[Any]:
     seen: list[list[Any]] = []
 
     def keep(module: Any, inputs: list[Any]) -> Any:
-        seen.append([n.target for n in rewritten(module.graph).nodes if n.op == "call_function"])
+        seen.append([n.target for n in rewritten(module.graph)[0].nodes if n.op == "call_function"])
         return aot.nop(module, inputs)
 
     aot.aot_function(f, keep, **options)(*args)

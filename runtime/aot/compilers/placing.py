@@ -1,0 +1,128 @@
+"""Results that are computed where they belong: in the tensor of the caller that takes the new value.
+
+    def step(p, g):
+        p.sub_(0.1 * g)
+
+The graph of ``step`` writes to nothing and gives the new value of ``p``, which is then copied to the caller's ``p``. Where nothing reads
+the former value any more, the replay computes the new one in the caller's memory. Then there is no second buffer, and no copy.
+
+A compiler learns of this from ``module.meta["destinations"]``, and may ignore it. One that makes use of it says so on the function that it
+returns: ``function.placed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from ..capture.aliasing import functional_pointwise, may_alias
+from ..capture.joint import Joint
+from .overloads import SETS, in_place, same_layout, static, with_out
+
+DESTINATIONS = "destinations"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Result ``result`` of a graph is the new value of its argument ``argument``. ``counted``: by how much the program advances the version
+    of the argument."""
+
+    result: int
+    argument: int
+    counted: int
+
+
+def destinations(joint: Joint) -> tuple[Destination, ...]:
+    """The written inputs of a program without a backward that may be written while its graph runs: plain tensors which share memory with
+    no other argument, keep their geometry and count the write."""
+    if joint.layouts is not None:
+        return ()
+    shared = {i for group in joint.groups for i in group.members}
+    found = []
+    for result, i in enumerate(joint.boundary.written):
+        x = joint.boundary.inputs[i]
+        special = x.tangent is not None or x.reshaped or x.replaced is not None or x.begins or x.overwritten
+        if not special and x.counted and i not in shared:
+            found.append(Destination(result, i, x.counted))
+    return tuple(found)
+
+
+def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
+    """Let pointwise calls write to the arguments that take their results, in place. For each such argument: by how much its version is
+    behind that of the program then, as one call may stand for several writes."""
+    if not wanted:
+        return {}
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    results: Any = graph.output_node().args[0]
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    found: list[tuple[Destination, list[fx.Node]]] = []
+    for d in wanted:
+        new, target = results[d.result], inputs[d.argument]
+        if isinstance(new, fx.Node) and results.count(new) == 1 and _placeable(target):
+            found.append((d, _calls_into(target, new, graph.output_node(), order)[: d.counted]))
+    for d, calls in found:  # after all have been found: a call that writes is taken for a view of what it reads
+        for n in calls:
+            _write(n, inputs[d.argument], calls)
+    return {d.argument: d.counted - len(calls) for d, calls in found if calls}
+
+
+def _placeable(target: fx.Node) -> bool:
+    return static(target) and not target.meta["val"].is_conj() and not target.meta["val"].is_neg()
+
+
+def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """The calls that may write to ``target``, the last one first: ``new``, what it is computed from if nothing else needs that, and so
+    on."""
+    shown = _shown(target)
+    if any(output in n.users for n in shown):
+        return []
+    last_read = max((order[u] for n in shown for u in n.users), default=-1)
+    found: list[fx.Node] = []
+    n: fx.Node | None = new
+    while n is not None and order[n] >= last_read and _takes(n, target, shown):
+        views = _shown(n)
+        needed = max(order[u] for v in views for u in v.users)
+        if found:
+            later = found[-1]
+            if needed != order[later] or any(v in later.all_input_nodes for v in views if v is not n):
+                break
+        elif any(output in v.users for v in views if v is not n):
+            break
+        found.append(n)
+        n = next((a for a in n.all_input_nodes if a is not target and _takes(a, target, shown)), None)
+    return found
+
+
+def _takes(n: fx.Node, target: fx.Node, shown: Sequence[fx.Node]) -> bool:
+    """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as each element is read before it is
+    written, and no view of it."""
+    if n.op != "call_function" or not static(n) or not same_layout(n, target):
+        return False
+    if not functional_pointwise(n.target) and n.target not in SETS:
+        return False
+    if any(v in n.all_input_nodes for v in shown if v is not target):
+        return False
+    return n.target in SETS or with_out(n.target) is not None or (in_place(n.target) is not None and n.args[0] is target)
+
+
+def _shown(n: fx.Node) -> list[fx.Node]:
+    """``n`` and all that may share memory with it."""
+    found = [n]
+    for v in found:
+        found += [u for u in v.users if u.op == "call_function" and may_alias(u) and u not in found]
+    return found
+
+
+def _write(n: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
+    """Let ``n`` write to ``target``, in which the results of ``calls`` lie."""
+    func, out = in_place(n.target), with_out(n.target)
+    if n.target in SETS:
+        n.target, n.args = func, (target, *n.args[1:])  # type: ignore[assignment]
+    elif func is not None and (n.args[0] is target or n.args[0] in calls):
+        n.target = func
+    else:
+        assert out is not None, "the call has one of the two forms"
+        n.target, n.kwargs = out[0], {**n.kwargs, out[1]: target}
