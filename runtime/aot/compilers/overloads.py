@@ -53,9 +53,11 @@ def calls_of(graph: fx.Graph) -> list[fx.Node]:
 
 
 def static(n: Any) -> bool:
-    """Whether ``n`` is a strided tensor of known sizes, none of them a symbol."""
+    """Whether ``n`` is a strided tensor whose sizes, strides and offset are known, none of them a symbol."""
     value = n.meta.get("val") if isinstance(n, fx.Node) else None
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and all(type(s) is int for s in value.shape)
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
 
 
 def kind(n: Any) -> Any:

@@ -15,9 +15,13 @@ from torch import fx
 from ...rules.ops import op_of
 from ...seam import factories
 from ..capture.aliasing import LINEAR, fresh, may_alias
+from .batching import batch, gather
+from .constants import fold, without_neutral
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
 from .pooling import poolings
+from .replacing import without_copies, without_dead_calls, without_repetitions
+from .views import shorter_views
 from .witness import Witness, example
 
 aten = torch.ops.aten
@@ -33,10 +37,14 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
     """A copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place` says of it."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for rewrite in (layers, means, squares, broadcasts, numbers):
+    for rewrite in (fold, without_repetitions, without_copies, shorter_views, without_neutral, without_dead_calls):
         rewrite(copied)
+    for rewrite in (layers, means, squares, broadcasts, numbers, without_repetitions, without_dead_calls):
+        rewrite(copied)
+    batches = gather(copied)
     placed = place(copied, destinations)
     overwrites(copied)
+    batch(copied, batches)
     poolings(copied)
     return copied, placed
 
@@ -92,6 +100,7 @@ def broadcasts(graph: fx.Graph) -> None:
 
 def numbers(graph: fx.Graph) -> None:
     """A number in arithmetic with floating point tensors becomes a tensor now instead of at each call."""
+    made: dict[tuple[str, torch.dtype], torch.Tensor] = {}
     for n in calls_of(graph):
         if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs or not static(n) or not static(n.args[0]):
             continue
@@ -100,7 +109,10 @@ def numbers(graph: fx.Graph) -> None:
         if dtype not in _WIDE or x.meta["val"].dtype is not dtype:  # type: ignore[union-attr]
             continue  # of narrower types the kernels read numbers in a wider one
         if type(number) is float or (type(number) is int and abs(number) <= _EXACT):
-            n.args = (x, factories.tensor(number, dtype=dtype, device="cpu"))
+            key = repr(number), dtype
+            if key not in made:
+                made[key] = factories.tensor(number, dtype=dtype, device="cpu")
+            n.args = (x, made[key])
 
 
 def overwrites(graph: fx.Graph) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 
 from torch import fx
 
-from ..capture.aliasing import functional_pointwise, may_alias
+from ..capture.aliasing import functional_pointwise
 from ..capture.joint import Joint
 from .overloads import SETS, in_place, same_layout, static, with_out
+from .replacing import shown
 
 DESTINATIONS = "destinations"
 
@@ -76,14 +77,14 @@ def _placeable(target: fx.Node) -> bool:
 def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]) -> list[fx.Node]:
     """The calls that may write to ``target``, the last one first: ``new``, what it is computed from if nothing else needs that, and so
     on."""
-    shown = _shown(target)
-    if any(output in n.users for n in shown):
+    given = shown(target)
+    if any(output in n.users for n in given):
         return []
-    last_read = max((order[u] for n in shown for u in n.users), default=-1)
+    last_read = max((order[u] for n in given for u in n.users), default=-1)
     found: list[fx.Node] = []
     n: fx.Node | None = new
-    while n is not None and order[n] >= last_read and _takes(n, target, shown):
-        views = _shown(n)
+    while n is not None and order[n] >= last_read and _takes(n, target, given):
+        views = shown(n)
         needed = max(order[u] for v in views for u in v.users)
         if found:
             later = found[-1]
@@ -92,28 +93,20 @@ def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[f
         elif any(output in v.users for v in views if v is not n):
             break
         found.append(n)
-        n = next((a for a in n.all_input_nodes if a is not target and _takes(a, target, shown)), None)
+        n = next((a for a in n.all_input_nodes if a is not target and _takes(a, target, given)), None)
     return found
 
 
-def _takes(n: fx.Node, target: fx.Node, shown: Sequence[fx.Node]) -> bool:
+def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
     """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as each element is read before it is
     written, and no view of it."""
     if n.op != "call_function" or not static(n) or not same_layout(n, target):
         return False
     if not functional_pointwise(n.target) and n.target not in SETS:
         return False
-    if any(v in n.all_input_nodes for v in shown if v is not target):
+    if any(v in n.all_input_nodes for v in views if v is not target):
         return False
     return n.target in SETS or with_out(n.target) is not None or (in_place(n.target) is not None and n.args[0] is target)
-
-
-def _shown(n: fx.Node) -> list[fx.Node]:
-    """``n`` and all that may share memory with it."""
-    found = [n]
-    for v in found:
-        found += [u for u in v.users if u.op == "call_function" and may_alias(u) and u not in found]
-    return found
 
 
 def _write(n: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:

@@ -40,16 +40,22 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     lines = [f"[{', '.join(source.name(n) for n in inputs)}] = args", "args.clear()", "with below_autograd():"]
     lines += _freed(n for n in inputs if n not in last_use) if inputs else []
+    unpacked: set[fx.Node] = set()
     for n in graph.nodes:
         if n.op == "output":
             lines.append(f"    return {source.text(n.args[0])}")
         elif n.op == "get_attr":
             lines.append(f"    {source.name(n)} = {source.constant(operator.attrgetter(str(n.target)))}(module)")
-        elif n.op == "call_function":
+        elif n.op == "call_function" and n not in unpacked:
+            items = _items(n)
+            unpacked.update(items.values())
             func, args = shortest(n)
             given = [source.text(a) for a in args] + [f"{k}={source.text(a)}" for k, a in n.kwargs.items()]
-            lines.append(f"    {source.name(n)} = {source.constant(func)}({', '.join(given)})")
-            lines += _freed([n] if n not in last_use else ())
+            names = [source.name(items[i]) if i in items else "_" for i in range(len(n.meta["val"]))] if items else []
+            result = f"[{', '.join(names)}]" if items else source.name(n)
+            lines.append(f"    {result} = {source.constant(func)}({', '.join(given)})")
+            lines += ["    del _"] if "_" in names else []
+            lines += _freed(v for v in (items.values() or [n]) if v not in last_use)
             lines += _freed(u for u in n.all_input_nodes if last_use[u] is n)
     text = "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(text, f"<replay of {type(module).__name__}>", "exec"), source.names)
@@ -61,6 +67,18 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:
     names = ", ".join(_Source.name(n) for n in nodes)
     return [f"    del {names}"] if names else []
+
+
+def _items(n: fx.Node) -> dict[int, fx.Node]:
+    """The nodes that are the items of ``n``, by number, if nothing else uses ``n``."""
+    items: dict[int, fx.Node] = {}
+    for user in n.users:
+        i: Any = user.args[1] if user.target is operator.getitem else None
+        if type(i) is not int or i < 0 or i in items:
+            return {}
+        items[i] = user
+    value = n.meta.get("val")
+    return items if isinstance(value, (list, tuple)) and all(i < len(value) for i in items) else {}
 
 
 class _Source:
@@ -101,13 +119,14 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     func = n.target
     if type(func) is not torch._ops.OpOverload:
         return func, n.args  # type: ignore[return-value]
-    if func.namespace == "aten" and isinstance(n.meta.get("val"), (torch.Tensor, list, tuple)):
+    value = n.meta.get("val") if func._schema.returns else None
+    if func.namespace == "aten" and (isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns):
         shortened = tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in n.args)
         kwargs = example(n.kwargs)
         name = func._schema.name.split("::")[1]
         for namespace in _NAMESPACES:
             found: Any = getattr(namespace, name, None)
             for given in (shortened, n.args) if callable(found) else ():
-                if Witness(n.meta["val"]).sees_only(found, func, example(given), kwargs):
+                if Witness(value).sees_only(found, func, example(given), kwargs):
                     return found, given
     return func._op, n.args

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+import runtime
 from runtime import aot
 from runtime.aot.compilers.boxed import make_boxed_func
 from runtime.func.graph_module import complete
 
-_BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.bfloat16: torch.int16}
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 UNARY = ["neg", "sin", "tanh", "exp", "sqrt", "abs", "relu", "sigmoid", "clone", "square", "reciprocal", "detach", "contiguous", "sign"]
 BINARY = ["add", "sub", "mul", "div", "maximum", "add", "mul", "mul"]
 WRITES = ["add_({b})", "mul_({b})", "sub_({b}, alpha=0.5)", "copy_({b})", "neg_()", "mul_(0.9)", "add_(1)", "zero_()", "lerp_({c}, 0.1)"]
@@ -125,3 +126,17 @@ def difference(text: str, seed: int, dtype: torch.dtype = torch.float32, calls: 
             if a != b:
                 return f"{what} of call {call}: {a} != {b}\n{text}"
     return ""
+
+
+def difference_of_gradients(text: str, seed: int, dtype: torch.dtype = torch.float32) -> str:
+    """The same of a program that writes to nothing, and of the gradients of the sum of its results."""
+    f = compiled(text)
+    found = []
+    for compiler in (aot.nop, unoptimized):
+        given = [runtime.wrap(t, requires_grad=True) for t in inputs(seed, dtype)]
+        results = aot.aot_function(f, compiler)(*given)
+        total = sum((r.sum() for r in results if r.requires_grad), runtime.wrap(torch.zeros((), dtype=dtype), requires_grad=True))
+        total.backward()
+        every = [*results, *(t.grad for t in given)]
+        found.append([None if t is None else (t.shape, t.stride(), bits(runtime.unwrap(t)).tolist()) for t in every])
+    return "" if found[0] == found[1] else f"{found[0]} != {found[1]}\n{text}"

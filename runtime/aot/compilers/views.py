@@ -1,0 +1,157 @@
+"""Views: one call instead of a chain, and none where the values that a view was taken for are computed in its geometry anyway.
+
+    y = x.view(8, 1, 64) + bias; z = y.view(8, 64).tanh()      # becomes z = (x + bias).tanh(), for x of 8 × 64
+
+A view is told by the value whose memory it shows, and by where it lies in it. Two that agree are one. Batching rules take many views, each
+of which costs as much as a small kernel.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..capture.aliasing import functional_pointwise
+from .overloads import aten, calls_of, static
+from .replacing import replace, returned
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+_VIEW = aten.view.default
+
+
+def shorter_views(graph: fx.Graph) -> None:
+    """Views of views become views of what these show, or that itself; pointwise calls of reshaped values compute the values' own shape."""
+    if not any(_source(n) is not None for n in graph.nodes):
+        return
+    known: dict[tuple[fx.Node, Geometry], fx.Node] = {}
+    roots: dict[fx.Node, fx.Node] = {}
+    for n in calls_of(graph):
+        if _source(n) is not None:
+            _shorten(n, known, roots)
+        elif functional_pointwise(n.target) and static(n):
+            _reshape(graph, n, known, roots)
+
+
+def _source(n: fx.Node) -> fx.Node | None:
+    """What ``n`` is a view of, if that is known: the memory, dtype and lazy bits are those of the result."""
+    if n.op != "call_function" or not static(n):
+        return None
+    func: Any = n.target
+    source: Any = n.args[0] if n.args else None
+    if func is operator.getitem:
+        func, source = source.target, (source.args[0] if source.args else None)
+    if type(func) is not torch._ops.OpOverload or func.namespace != "aten" or not static(source):
+        return None
+    returns = func._schema.returns
+    alias = returns[0].alias_info if len(returns) == 1 else None
+    if func is not aten._unsafe_view.default and (alias is None or alias.is_write or func._schema.arguments[0].alias_info is None):
+        return None
+    a, b = n.meta["val"], source.meta["val"]
+    if a.dtype is not b.dtype or a.device != b.device or a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg():
+        return None
+    return source if func is not aten.detach.default or not (a.requires_grad or b.requires_grad) else None
+
+
+def _geometry(n: fx.Node, root: fx.Node) -> Geometry:
+    """Where ``n`` lies in ``root``. The caller's tensor may begin anywhere in its storage."""
+    value = n.meta["val"]
+    return tuple(value.shape), tuple(value.stride()), value.storage_offset() - root.meta["val"].storage_offset(), value.dtype
+
+
+def _shorten(n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]) -> None:
+    source: Any = _source(n)
+    root = roots[n] = roots.get(source, source)
+    geometry = _geometry(n, root)
+    if geometry == _geometry(root, root):
+        replace(n, root, same_memory=True)
+        return
+    first = known.setdefault((root, geometry), n)
+    if first is not n:
+        replace(n, first, same_memory=True)
+    elif source is not root and n.target is not operator.getitem and _viewable(root, geometry):
+        n.target, n.args, n.kwargs = _VIEW, (root, list(geometry[0])), {}
+
+
+def _viewable(root: fx.Node, geometry: Geometry) -> bool:
+    """Whether ``root.view(sizes)`` has this geometry."""
+    value = root.meta["val"]
+    try:
+        found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta").view(geometry[0])
+    except RuntimeError:
+        return False
+    return geometry[2] == 0 and found.stride() == geometry[1]
+
+
+def _reshape(graph: fx.Graph, n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]) -> None:
+    """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of the same elements."""
+    value = n.meta["val"]
+    views = [a for a in n.all_input_nodes if a in roots and _whole(a, roots[a])]
+    if not views or not value.is_contiguous() or not value.numel() or any(user.op == "output" for user in n.users) or returned(n):
+        return
+    sizes = tuple(roots[views[0]].meta["val"].shape)
+    if any(isinstance(a, torch.Tensor) and a.dim() for a in (*n.args, *n.kwargs.values())):
+        return  # a constant of this shape
+    given = {a: _reshaped(a, tuple(value.shape), sizes, roots) for a in n.all_input_nodes}
+    if sizes == tuple(value.shape) or any(g is None for g in given.values()) or not _viewable_as(value, sizes):
+        return
+    like = next((g for g in given.values() if _is_like(g, sizes, value.dtype)), None)
+    if like is None:
+        return
+    with graph.inserting_before(n):
+        computed = graph.call_function(n.target, n.args, n.kwargs)  # type: ignore[arg-type]
+    for a, other in given.items():
+        if other is not None and other is not a:
+            computed.replace_input_with(a, other)
+    computed.meta = {**n.meta, "val": like.meta["val"]}
+    n.target, n.args, n.kwargs = _VIEW, (computed, list(value.shape)), {}
+    roots[n] = computed
+    known[computed, _geometry_of(value)] = n
+
+
+def _geometry_of(value: torch.Tensor) -> Geometry:
+    return tuple(value.shape), tuple(value.stride()), 0, value.dtype
+
+
+def _whole(view: fx.Node, root: fx.Node) -> bool:
+    """Whether ``view`` shows all elements of ``root`` in their order, both without gaps."""
+    a, b = view.meta["val"], root.meta["val"]
+    return bool(a.is_contiguous() and b.is_contiguous() and a.numel() == b.numel() and _canonical(a) and _canonical(b))
+
+
+def _canonical(value: torch.Tensor) -> bool:
+    """Whether the strides are those of a new tensor, also of dimensions of size one."""
+    expected, strides = 1, []
+    for size in reversed(value.shape):
+        strides.append(expected)
+        expected *= max(size, 1)
+    return value.stride() == tuple(reversed(strides))
+
+
+def _viewable_as(value: torch.Tensor, sizes: tuple[int, ...]) -> bool:
+    elements = 1
+    for size in sizes:
+        elements *= size
+    return elements == value.numel() and _canonical(value)
+
+
+def _is_like(n: fx.Node | None, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
+    value = n.meta["val"] if n is not None else None
+    return value is not None and tuple(value.shape) == sizes and value.dtype is dtype and _canonical(value)
+
+
+def _reshaped(a: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]) -> fx.Node | None:
+    """What stands for the operand ``a`` of a call if its result has ``sizes`` instead of ``shape``; None if there is nothing at hand."""
+    if not static(a):
+        return None
+    value = a.meta["val"]
+    if value.dim() == 0:
+        return a
+    if a in roots and tuple(value.shape) == shape and tuple(roots[a].meta["val"].shape) == sizes and _whole(a, roots[a]):
+        return roots[a]
+    # a smaller operand, say a bias: it must meet the same elements, which it does if the last dimensions are the same
+    n = value.dim()
+    same = len(sizes) >= n and shape[-n:] == sizes[-n:] and shape != sizes
+    return a if same and n < len(shape) else None

@@ -1,0 +1,68 @@
+"""Constants are computed once; arithmetic with ones and zeros is left out only where it changes no bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from runtime import aot
+from runtime.func import grad, jacrev
+
+from .random_graphs import inputs
+from .rewritten_graphs import calls
+
+X = inputs(0)[0]
+
+
+def test_what_is_computed_for_its_size_alone_is_not_computed() -> None:
+    assert calls(lambda x: x * torch.ones_like(x.exp().sum(0)), X) == ["mul"]  # a result is no argument
+    assert calls(grad(lambda x: x.sin().sum()), X) == ["cos"]
+
+
+def test_an_identity_is_made_once() -> None:
+    assert set(calls(jacrev(lambda x: x.sin()), torch.randn(5))) <= {"cos", "mul", "view"}
+
+
+@pytest.mark.parametrize("f", [lambda x: x * 1, lambda x: x * 1.0, lambda x: x / 1, lambda x: x - 0.0, lambda x: x - 0, lambda x: x + -0.0])
+def test_arithmetic_that_changes_no_bit_is_left_out(f: Any) -> None:
+    assert calls(lambda x: f(x).neg(), X) == ["neg"] == calls(lambda x: f(x).neg(), X.double())
+
+
+@pytest.mark.parametrize("f", [lambda x: x + 0, lambda x: x + 0.0, lambda x: x - -0.0, lambda x: x * 0, lambda x: x * -1])
+def test_arithmetic_that_changes_a_bit_is_kept(f: Any) -> None:
+    assert len(calls(lambda x: f(x).neg(), X)) == 2
+
+
+def test_a_product_with_one_of_another_size_or_dtype_is_kept() -> None:
+    assert len(calls(lambda x: (x[0] * torch.ones(4, 3)).neg(), X)) == 3
+    assert len(calls(lambda x: (x * torch.ones(1, dtype=torch.float64)).neg(), X.half())) == 2
+    assert calls(lambda x: (x * 1).neg(), torch.arange(3)) == ["mul", "neg_"]
+
+
+def test_a_tensor_of_one_number_is_a_number() -> None:
+    assert calls(lambda x: x * torch.full_like(x, 3.0), X) == ["mul"]
+    assert calls(lambda x: x + torch.zeros_like(x), X) == ["add"]
+
+
+def test_a_constant_that_is_a_result_is_new_in_every_call() -> None:
+    compiled = aot.aot_function(lambda x: (torch.ones_like(x), torch.zeros(3).view(1, 3)), aot.nop)
+    first, second = compiled(X), compiled(X)
+    first[0].zero_()
+    first[1].fill_(7)
+    assert torch.equal(second[0], torch.ones(4, 3)) and torch.equal(compiled(X)[1], torch.zeros(1, 3))
+
+
+def test_a_constant_that_the_program_writes_to_is_new_in_every_call() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(3)
+        total += x[0]
+        return total
+
+    compiled = aot.aot_function(f, aot.nop)
+    assert all(torch.equal(compiled(torch.ones(2, 3)), torch.ones(3)) for _ in range(3))
+
+
+def test_large_constants_are_not_kept() -> None:
+    assert "ones_like" in calls(lambda x: x @ torch.ones_like(x), torch.randn(100, 100))

@@ -1,0 +1,81 @@
+"""What is computed twice, copied or not used is not computed again, and results stay tensors of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from runtime import aot
+
+from .rewritten_graphs import calls
+
+X, Y = torch.randn(4, 3), torch.randn(4, 3)
+
+
+def test_what_is_computed_twice_is_computed_once() -> None:
+    assert calls(lambda x, y: x.sin() * x.sin(), X, Y) == ["sin", "mul_"]
+    assert calls(lambda x, y: (x * y).t() @ (x * y), X, Y) == ["mul", "t", "mm"]
+    assert calls(lambda x: torch.var_mean(x)[0] * torch.var_mean(x)[1], X).count("var_mean") == 1
+
+
+def test_two_results_of_the_same_elements_are_two_tensors() -> None:
+    a, b = aot.aot_function(lambda x: (x.sin(), x.sin()), aot.nop)(X)
+    assert torch.equal(a, b) and a.data_ptr() != b.data_ptr()
+    a, b = aot.aot_function(lambda x: (x.sin(), x.sin().t()), aot.nop)(X)
+    assert torch.equal(a, b.t()) and a.data_ptr() != b.data_ptr()
+
+
+def test_draws_are_not_one_draw() -> None:
+    torch.manual_seed(0)
+    a, b = aot.aot_function(lambda x: (torch.rand_like(x) * 1.5, torch.rand_like(x) * 1.5), aot.nop)(X)
+    torch.manual_seed(0)
+    assert torch.equal(a, torch.rand_like(X) * 1.5) and torch.equal(b, torch.rand_like(X) * 1.5)
+
+
+@pytest.mark.parametrize("f", [lambda x: x * 2 + x * 2.0, lambda x: x * 0.0 + x * -0.0, lambda x: x.sum(0) * x.sum(0, keepdim=True)[0]])
+def test_other_arguments_make_another_call(f: Any) -> None:
+    assert len(calls(f, X)) >= 3
+
+
+def test_a_large_value_is_not_kept_for_a_later_call() -> None:
+    """A checkpoint computes again what it does not save: that is not undone."""
+
+    def f(x: torch.Tensor) -> Any:
+        first = x.exp().sum()
+        return first, x.exp().sum() * 2
+
+    def g(x: torch.Tensor) -> Any:
+        first = x.exp().sum() * x.sin().sum()
+        return first * (x.exp() + x).sum()
+
+    assert calls(g, X).count("exp") == 1 and calls(g, torch.randn(200, 200)).count("exp") == 2
+    assert calls(f, X).count("exp") == 1
+
+
+def test_copies_of_values_that_nobody_writes_to_are_not_made() -> None:
+    assert calls(lambda x: (x * 2).clone() + 1, X) == ["mul", "add_"]
+    assert calls(lambda x: x.clone() + 1, X) == ["add"]
+    assert calls(lambda x: x.neg().neg() + 1, X) == ["add"]
+    assert calls(lambda x: (x * 2).clone(), X) == ["mul"]
+
+
+def test_a_copy_that_is_a_result_is_made() -> None:
+    assert calls(lambda x: x.clone(), X) == ["clone"]
+    assert calls(lambda x: ((u := x * 2), u.clone()), X) == ["mul", "clone"]
+    assert calls(lambda x: x.clone().t(), X) == ["clone", "t"]
+    assert calls(lambda x: x.t().contiguous() + 1, X) == ["t", "clone", "add_"]  # of another layout
+
+
+def test_what_nothing_uses_is_not_computed() -> None:
+    assert calls(lambda x: (x.exp(), x * 2)[1], X) == ["mul"]
+
+
+def test_a_draw_that_nothing_uses_still_draws() -> None:
+    torch.manual_seed(0)
+    aot.aot_function(lambda x: (torch.rand_like(x), x * 2)[1], aot.nop)(X)
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    torch.rand_like(X)
+    assert torch.equal(drawn, torch.rand(3))
