@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from runtime import jit
@@ -73,6 +73,23 @@ def dispersion_gradient(weights: Weights, t: Tensor, x: Tensor) -> Any:
     return grad(dispersion_loss)(weights, t, x)
 
 
+class Training:
+    """A classifier and its optimizer. ``step`` is ordinary code of torch, and can be jitted as it is."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+
+    def step(self, x: Tensor, labels: Tensor) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = cross_entropy(self.model(x), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.detach()
+
+
 def _weights(*sizes: int) -> Weights:
     return tuple(torch.randn(m, n) / m**0.5 for m, n in itertools.pairwise(sizes))
 
@@ -95,3 +112,7 @@ if __name__ == "__main__":
         jitted = jit(program)
         jitted(*args)
         print(explain(jitted), end="\n\n")
+    step = jit(Training().step)
+    for _ in range(3):
+        step(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
+    print(explain(step))

@@ -29,3 +29,16 @@ def test_a_program_of_the_gallery(program: Callable[..., Any], monkeypatch: pyte
         assert len(leaves) == len(expected)
         for a, b in zip(leaves, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_step_leaves_the_weights_of_eager_steps() -> None:
+    x, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+
+    def trained(jits: bool) -> list[torch.Tensor]:
+        training = jitted.Training()
+        step = jit(training.step) if jits else training.step
+        losses = [step(x, labels) for _ in range(5)]
+        return [*losses, *(p.detach() for p in training.model.parameters())]
+
+    for a, b in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(a, b)
