@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import fx
 
+from ...func.traced_numbers import on_side
 from ..capture.aliasing import functional_pointwise
 from ..capture.joint import Joint
 from .overloads import SETS, in_place, same_layout, static, with_out
@@ -38,8 +39,9 @@ class Destination:
 
 def destinations(joint: Joint) -> tuple[Destination, ...]:
     """The written inputs of a program without a backward that may be written while its graph runs: plain tensors which share memory with
-    no other argument, keep their geometry and count the write."""
-    if joint.layouts is not None:
+    no other argument, keep their geometry and count the write. None if the graph may turn out to be for the other side of a branch: then it
+    must have changed nothing."""
+    if joint.layouts is not None or any(n.target is on_side for n in joint.module.graph.nodes):
         return ()
     shared = {i for group in joint.groups for i in group.members}
     found = []
