@@ -55,4 +55,4 @@ def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
 
 def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
     """Whether ``dropout`` returns its argument."""
-    return not train or p == 0
+    return not train or p == 0 or any(type(n) is int and n == 0 for n in input.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ..errors import NestedTensor
 from ..seam.keys import set_excluded
 from ..seam.levels import Value
+from ..seam.shells import VALUES
 from ..tape.engine import execute
 from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
@@ -21,7 +22,22 @@ from . import trees
 
 _set_grad_enabled = torch._C._set_grad_enabled
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_inference = torch.is_inference_mode_enabled
+_n_modes = torch._C._len_torch_dispatch_stack
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def versioned(x: Any) -> Any:
+    """``x``, or an alias of the same memory if it is a tensor of inference mode. The alias has a version, and may be written to."""
+    if not isinstance(x, torch.Tensor) or type(x) in VALUES or not x.is_inference() or x.layout is not torch.strided or _n_modes():
+        return x
+    alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+    torch._C._set_conj(alias, x.is_conj())
+    torch._C._set_neg(alias, x.is_neg())
+    return alias
 
 
 def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> trees.Tree:
@@ -32,6 +48,20 @@ def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], k
         return level.run_inside(func, args, kwargs)
     finally:
         _set_grad_enabled(before)
+
+
+def outside_inference(f: Callable[P, R]) -> Callable[P, R]:
+    """``f``, called under ``no_grad`` where inference mode is on. A transform differentiates there, too, and tensors of inference mode have
+    neither versions nor views that a write could follow."""
+
+    @wraps(f)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not _inference():
+            return f(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return f(*args, **kwargs)
+
+    return called
 
 
 def _as_inputs(level: GradLevel, tree: trees.Tree) -> trees.Tree:
@@ -49,7 +79,7 @@ def _input(level: GradLevel, x: object) -> GradValue:
         raise NestedTensor
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
-    value: GradValue = level.input(x)
+    value: GradValue = level.input(versioned(x))
     return value
 
 
@@ -97,6 +127,7 @@ def check_outputs(what: str, flat: list[Any]) -> None:
             raise RuntimeError(f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(o)}")
 
 
+@outside_inference
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """``func(*primals)``, and a function that maps cotangents of the outputs to cotangents of ``primals``. As ``torch.func.vjp``.
 
@@ -131,6 +162,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     finally:
         level.close()
 
+    @outside_inference
     def pullback(cotangents: trees.Tree, retain_graph: bool = True, create_graph: bool | None = None) -> trees.Tree:
         flat_ct, ct_spec = trees.flatten(cotangents)
         if ct_spec != spec:
@@ -172,6 +204,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
     Arguments and errors are those of :func:`grad`.
     """
 
+    @outside_inference
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         which = normalize_argnums(argnums, len(args))

@@ -13,7 +13,7 @@ from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
 from . import trees
-from .grad import check_outputs, with_aux
+from .grad import check_outputs, outside_inference, versioned, with_aux
 from .pushforward import DualLevel, tangent_of
 from .tangent_rules import fit
 
@@ -28,6 +28,7 @@ def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor)
     return t.clone(memory_format=torch.contiguous_format) if expanded else t.clone() if any(aliases(t, g) for g in given) else t
 
 
+@outside_inference
 def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, strict: bool = False, has_aux: bool = False) -> Any:
     """``func(*primals)`` and its derivative along ``tangents``, as ``torch.func.jvp``.
 
@@ -41,7 +42,7 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
     flat, flat_t, spec = _checked(primals, tangents)
     level = DualLevel()
     try:
-        given = trees.unflatten([level.wrap(p, fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
+        given = trees.unflatten([level.wrap(versioned(p), fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
         outs = with_forward_mode(level, func, given)
         outs, aux = with_aux("jvp(f, primals, tangents)", outs) if has_aux else (outs, None)
         flat_out, out_spec = trees.flatten(outs)

@@ -11,12 +11,14 @@ from torch.utils import _pytree as pytree
 
 from ..seam.levels import Value
 from ..tape.running import with_forward_mode
-from ..tape.saved import Saved
+from ..tape.saved import Saved, store
+from .grad import outside_inference, versioned
 from .graph_module import GraphModule
 from .jvp import own_memory
 from .pushforward import DualLevel, tangent_of
 
 
+@outside_inference
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """``func(*primals)``, and its derivative at ``primals`` as a function of tangents. As ``torch.func.linearize``.
 
@@ -72,7 +74,7 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
     results: list[Any] = []
     active: list[bool] = []  # which results have a tangent
     try:
-        given = [level.wrap(p, trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
+        given = [level.wrap(versioned(p), trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
         flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level, func, pytree.tree_unflatten(given, spec)))
         tangents = []
         for o in flat_out:
@@ -120,7 +122,7 @@ def _linear_part() -> Any:
             t = t.clone() if self.copying else t
             known = super().constant(t, literal)
             if known._node.op == "get_attr":
-                self.saved.setdefault(str(known._node.target), Saved(t))
+                self.saved.setdefault(str(known._node.target), store(self, t))
             return known
 
         def other_constant(self, a: Any) -> Any:

@@ -1,13 +1,13 @@
 """Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from the C++ kernels.
 
 ``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python returns a copy, and a write to the copy
-would not reach ``x``. ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition does. The
-decompositions of recurrent nets have no dropout between layers.
+would not reach ``x``. A level that takes ``dropout`` apart in inference mode runs that decomposition, too. ``native_batch_norm`` does not
+count its writes to running statistics, and torch's decomposition does. The decompositions of recurrent nets have no dropout between layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,19 +16,23 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Value
+from .functional_forms import drops_nothing
 
 _DROPOUT = torch.ops.aten.dropout.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
-@_DROPOUT.py_impl(DispatchKey.PythonTLSSnapshot)
+_drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels[DispatchKey.CompositeImplicitAutograd]
+
+
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """As the C++ kernel where a level of ours sees the call. Other calls go on to torch's decomposition."""
-    ours = isinstance(input, Value) or isinstance(_get_current_dispatch_mode(), LevelMode)
-    if ours and (not train or p == 0 or any(type(n) is int and n == 0 for n in input.shape)):
-        return input
-    out: torch.Tensor = _DROPOUT.py_kernels[DispatchKey.Autograd](input, p, train)
-    return out
+    return input if sees_ours((input,)) and drops_nothing(input, p, train) else _drop(input, p, train)
+
+
+for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutograd):
+    _DROPOUT.py_kernels[_key] = _dropout
+    _DROPOUT._uncache_dispatch(_key)
 
 
 @_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)

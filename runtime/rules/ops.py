@@ -323,6 +323,7 @@ def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload
         name = base[:-1]
     else:
         return None
+    name = "_conj_physical" if name == "conj_physical" else name  # that op is composed of others, and returns a real argument itself
     which = func._overloadname
     wanted = len(func._schema.arguments)
     # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int, bernoulli_.float to bernoulli.p

@@ -224,7 +224,7 @@ elementwise(
 
 # magnitudes and phases: real-linear, not holomorphic
 elementwise("abs", {"self": lambda g, self: g * self.sgn()}, {"self": lambda self_t, self: self_t.conj() * self.sgn()})
-elementwise("conj_physical _conj_physical", {"self": lambda g: g.conj()}, {"self": lambda self_t: self_t.conj()})
+elementwise("_conj_physical", {"self": lambda g: g.conj()}, {"self": lambda self_t: self_t.conj()})
 
 
 def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:

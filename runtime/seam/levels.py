@@ -309,7 +309,7 @@ def hand_over(level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kw
             SCOPE.levels = around
     with scope_outside(level):
         result = level.call(func, args, kwargs)
-    return lifted(result, number) if _is_fresh(func) else result
+    return lifted(result, number, given=args) if _is_fresh(func) else result
 
 
 @contextmanager
@@ -323,17 +323,24 @@ def scope_outside(level: Level) -> Iterator[None]:
         SCOPE.levels = around
 
 
-def lifted(result: Any, number: int) -> Any:
-    """A fresh result of the level with that number, or a list of them, as a value of each inner level in whose scope it was made."""
+def lifted(result: Any, number: int, given: Sequence[Any] = ()) -> Any:
+    """A fresh result of the level with that number, or a list of them, as a value of each inner level in whose scope it was made.
+
+    ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d`` arrives whole, and may return one of them.
+    """
     if isinstance(result, torch.Tensor):
-        if result.is_floating_point() or result.is_complex():
+        if (result.is_floating_point() or result.is_complex()) and not _is_among(result, given):
             for level in SCOPE.levels:
                 if level.number > number:
                     result = level.wrap(result)
         return result
     if type(result) is tuple or type(result) is list:
-        return type(result)(lifted(r, number) for r in result)
+        return type(result)(lifted(r, number, given) for r in result)
     return result
+
+
+def _is_among(t: torch.Tensor, given: Iterable[Any]) -> bool:
+    return any(a is t or (type(a) in (list, tuple) and _is_among(t, a)) for a in given)
 
 
 _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process

@@ -27,7 +27,7 @@ from .leaf_protocol import Leaf
 from .metas import meta_of
 from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .node_protocol import Hook, Hooks
-from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, refuse_inference, restore, save
+from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save, store
 
 _sequence = itertools.count()
 _new = object.__new__
@@ -245,13 +245,12 @@ class OpNode(Node):
                     try:
                         s.version = v._version
                     except RuntimeError:
-                        refuse_inference(v)
-                        raise
+                        s = store(self.level, v)
                     v = s
                 elif isinstance(v, torch.Tensor):
-                    v = Saved(v)
+                    v = store(self.level, v)
                 elif type(v) is list or type(v) is tuple:
-                    v = [Saved(x) if isinstance(x, torch.Tensor) else x for x in v]
+                    v = [store(self.level, x) if isinstance(x, torch.Tensor) else x for x in v]
             elif reader is not as_it_is:
                 v = reader(v)
             saved.append(v)

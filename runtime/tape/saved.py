@@ -124,6 +124,13 @@ def save(level: Level, t: torch.Tensor, edge: History | None) -> Saved | Packed:
     """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and ``level`` is the eager session."""
     if HOOKS.stack and level.packs:
         return pack(level, t, edge, *HOOKS.stack[-1])
+    return store(level, t)
+
+
+def store(level: Level, t: torch.Tensor) -> Saved:
+    """Save inner tensor ``t``. An inference tensor has no version, so a transform saves a copy of it. The session refuses it, as torch."""
+    if t.is_inference() and not level.packs:
+        t = t.clone()
     return Saved(t)
 
 

@@ -128,7 +128,7 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
     """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of a :class:`View`."""
     if type(source) not in VALUES or source._level is not v._level:
         return
-    if source.is_inference():  # inference tensors have no history
+    if source._level.packs and source.is_inference():  # inference tensors have no history, but that of a transform
         v._edge = None
         return
     if not _grad_enabled():
