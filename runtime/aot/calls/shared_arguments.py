@@ -134,10 +134,9 @@ def _may_part(group: Group, call: Call) -> bool:
 
 
 def _apart(group: Group, call: Call) -> bool:
-    """Whether each member of ``group`` that requires grad shares its history with no other member, and shows each element once."""
+    """Whether each member of ``group`` that requires grad shares its history with no other tensor, and shows each element once."""
     histories = _histories(group, call)
-    wanted = [(i, number) for i, number in zip(group.members, histories, strict=True) if call.wanted[i]]
-    return all(histories.count(number) == 1 and not shows_twice(call.plain[i]) for i, number in wanted)
+    return all(group.alone(i, histories) and not shows_twice(call.plain[i]) for i in group.members if call.wanted[i])
 
 
 def _autograd_base(group: Group, call: Call) -> Tensor | None:

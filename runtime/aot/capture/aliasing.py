@@ -111,9 +111,9 @@ class Group:
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
     elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
     one of them requires grad. ``histories``: a number for each, the same for views of one tensor, if they do not all share the history of
-    one tensor: ``x`` and ``x.detach()``. A write to one changes the elements of the others, and not their histories. ``parts_of``: the
-    class of one of them that consists of several tensors, if parts of it share memory with one another or with another argument. Then
-    there are no places.
+    one tensor: ``x`` and ``x.detach()``. A write to one changes the elements of the others, and not their histories. ``firsts``: for each
+    the first member that is the same tensor, which stands for both. ``parts_of``: the class of one of them that consists of several
+    tensors, if parts of it share memory with one another or with another argument. Then there are no places.
     """
 
     members: tuple[int, ...]
@@ -123,15 +123,22 @@ class Group:
     places: tuple[Place, ...]
     base_place: Place | None = None
     histories: tuple[int, ...] = ()
+    firsts: tuple[int, ...] = ()
     parts_of: str = ""
 
     @property
     def differentiated(self) -> bool:
         return self.base_place is not None
 
-    def alone(self, i: int) -> bool:
-        """Whether no other member is a view of the tensor that member ``i`` is a view of."""
-        return self.histories.count(self.histories[self.members.index(i)]) == 1
+    def first(self, i: int) -> int:
+        """The first member that is the same tensor as member ``i``."""
+        return self.members[0] if self.identical else self.firsts[self.members.index(i)] if self.firsts else i
+
+    def alone(self, i: int, histories: Sequence[int]) -> bool:
+        """Whether no other tensor among the members is a view of the tensor that member ``i`` is a view of. ``histories``: of the members,
+        as for a group."""
+        own = histories[self.members.index(i)]
+        return all(self.first(j) == self.first(i) for j, history in zip(self.members, histories, strict=True) if history == own)
 
     def base(self, tensors: Sequence[Any]) -> Any:
         """The vector of all elements that the members share."""
@@ -179,7 +186,7 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
         made = [tensors[i] for i in once]
         kind = next((type(t).__name__ for t in made if composed(t)), "")
         if not kind:
-            found.append(dataclasses.replace(group, members=once))
+            found.append(dataclasses.replace(group, members=once, firsts=tuple([parts[p][0] for p in group.firsts])))
             continue
         identical = len(once) == len(members) and all(t is made[0] for t in made)
         found.append(Group(once, identical, 0, 0, (), parts_of=kind))
@@ -208,8 +215,15 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
             size = each[0].element_size()
             places = tuple(map(place_of, each))
             identical = all(t is each[0] for t in each) and not shows_twice(each[0])
-            found.append(Group(tuple(members), identical, start // size, (end - start) // size, places))
+            found.append(Group(tuple(members), identical, start // size, (end - start) // size, places, firsts=_firsts(tensors, members)))
     return found
+
+
+def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[int, ...]:
+    """For each of ``members`` the first one that is the same tensor. Nothing if all are different ones."""
+    known: dict[int, int] = {}
+    found = tuple([known.setdefault(id(tensors[i]), i) for i in members])
+    return found if len(known) < len(members) else ()
 
 
 def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Group]:

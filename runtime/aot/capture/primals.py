@@ -90,6 +90,9 @@ class Primals:
                 continue
             with torch.set_grad_enabled(self.recording):
                 for i in group.members:
+                    if group.first(i) != i:
+                        self.values[i] = self.values[group.first(i)]
+                        continue
                     size, stride, offset = group.place(i)
                     if group.differentiated:
                         self.values[i] = base.as_strided(size, stride, offset)
@@ -102,11 +105,14 @@ class Primals:
         whole = self.entered[number]
         whole._store.memory.writes = 0
         for i in group.members:
+            del self.memories[id(self.entered[i]._store.memory)]  # it may go now, and another one have its id
+            if group.first(i) != i:
+                self.entered[i], self.values[i] = self.entered[group.first(i)], self.values[group.first(i)]
+                continue
             size, stride, offset = group.place(i)
             view: Any = whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
             store: Store = view._store
             store.counter = [0]
-            del self.memories[id(self.entered[i]._store.memory)]  # it may go now, and another one have its id
             self.entered[i] = view
             if self.flags[i]:
                 self.values[i] = self.tape.input(view)
@@ -201,7 +207,7 @@ class Primals:
         number of its cotangent."""
         v, flag = self.values[i], self.flags[i]
         found = self.functional_value(v)
-        if found is None or any(i in g.members[1:] for g in self.groups if g.identical):  # the first of them stands for all
+        if found is None or any(i in g.members and g.first(i) != i for g in self.groups):  # the first of them stands for all
             return Input(flag)
         if (replaced := self.functional.replaced.get(id(found))) is not None:
             return self._record_of_replaced(i, found, replaced)
@@ -239,7 +245,7 @@ class Primals:
         while node in self.tape.turned:
             node = node.edges[0][0]
         seen = edge is not None and (entered is None or node is not entered[0])
-        if seen and group is not None and not group.alone(i):
+        if seen and group is not None and not group.alone(i, group.histories):
             raise RuntimeError(
                 f"the program writes to argument {i} what requires grad. It shares memory with an argument that does, and is a view of the "
                 "same tensor as a third one. Pass one tensor and take views inside."
