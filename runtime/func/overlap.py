@@ -53,12 +53,28 @@ def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
 
 
 def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
-    """Refuse a write through ``as_strided`` of ``base`` if it may reach elements of memory that ``base`` does not show."""
-    if any(func is aten.as_strided.default for func, *_ in chain) and not aten.is_non_overlapping_and_dense.default(base):
-        raise InplaceError(
-            "a write through as_strided of a tensor that does not fill its memory, which may reach elements beside it. Take as_strided of "
-            f"the tensor that it is a view of, or of a contiguous copy.{here()}"
-        )
+    """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach elements which this tensor does not show."""
+    last = max((i for i, step in enumerate(chain) if step[0] is aten.as_strided.default), default=-1)
+    t = base
+    for func, rest, kwargs, which in chain[: last + 1]:
+        part = _viewed(t, func, rest, kwargs, which)
+        if func is aten.as_strided.default and not (aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)):
+            raise InplaceError(
+                "a write through as_strided of a tensor that does not fill its memory, which may reach elements beside it. Take as_strided "
+                f"of the tensor that it is a view of, or of a contiguous copy.{here()}"
+            )
+        t = part
+
+
+def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether ``part`` shows no memory before the first element of ``whole`` or after its last."""
+    (first, end), (start, stop) = _span(part), _span(whole)
+    return not part.numel() or bool(start <= first and end <= stop)
+
+
+def _span(t: torch.Tensor) -> tuple[Any, Any]:
+    first = t.storage_offset()
+    return first, first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:

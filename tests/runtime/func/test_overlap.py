@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from runtime.aot import aot_function, nop
+from runtime.errors import InplaceError
 from runtime.func import functionalize, grad, vmap
 from runtime.func.overlap import shows_twice
 
@@ -122,3 +123,34 @@ def test_an_op_that_fills_another_argument_leaves_an_expanded_one_alone() -> Non
 
     x = torch.tensor([1.0, -1.0, -2.0])
     assert torch.equal(functionalize(f)(x), x.expand(2, 3))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x[..., ::2].as_strided((3,), (1,)).add_(1),
+        lambda x: x[0].as_strided((2, 2), (6, 1)).add_(1),
+        lambda x: x[1:].as_strided((2,), (1,), 0).add_(1),
+        lambda x: (x * 1)[..., ::2].as_strided((3,), (1,)).add_(1),
+    ],
+    ids=["between the elements", "after them", "before them", "of an intermediate"],
+)
+@pytest.mark.parametrize("wrapped", [functionalize, lambda f: aot_function(f, nop)], ids=["functionalize", "compiled"])
+def test_a_write_through_as_strided_to_memory_beside_the_view_that_it_is_taken_of_is_refused(program: Any, wrapped: Any) -> None:
+    x = torch.arange(12.0).reshape(2, 6)
+    with pytest.raises(InplaceError, match="elements beside it"):
+        wrapped(program)(x)
+    assert torch.equal(x, torch.arange(12.0).reshape(2, 6))
+
+
+def test_a_write_through_as_strided_within_a_view_reaches_its_base() -> None:
+    def f(x: Any) -> Any:
+        x[1:].as_strided((1, 2), (6, 1)).add_(1)
+
+    x, y = (torch.arange(12.0).reshape(2, 6) for _ in range(2))
+    f(x)
+    aot_function(f, nop)(y)
+    assert torch.equal(x, y)
+    functionalize(f)(y)
+    f(x)
+    assert torch.equal(x, y)
