@@ -129,7 +129,8 @@ class _Observation:
         return _once([t for t in (*self.made, *self.surroundings.tensors) if t.requires_grad and t.is_leaf])
 
     def loss(self, tensors: Sequence[Any]) -> Any:
-        found = [(i, t) for i, t in enumerate(_once(tensors), 1) if t is not None and t.requires_grad]
+        places = {id(t): i for i, t in reversed([*enumerate(tensors, 1)])}  # one None more or less changes no other place
+        found = [(places[id(t)], t) for t in _once(tensors) if t is not None and t.requires_grad]
         if not found:
             return None
         real = [(i, torch.view_as_real(t.resolve_conj()) if t.is_complex() else t) for i, t in found]
@@ -156,7 +157,7 @@ class _Observation:
     def _again(self, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients of a loss of gradients, of those that are small enough for a sine in 32 bits. Torch has None for some of those
         without elements."""
-        small = [g for g in gradients if g is not None and g.numel() and not bool((g.detach().abs() > 10).any())]
+        small = [g if g is not None and g.numel() and not bool((g.detach().abs() > 10).any()) else None for g in gradients]
         loss, wanted = self.loss(small), self.differentiable()
         if loss is None:
             return []

@@ -26,7 +26,8 @@ Pair = namedtuple("Pair", "first second")
 class Engine:
     """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its transforms. ``compiled``: what a part of
     the program goes through. ``apart``: raises for tensors of which torch's derivative is wrong if they share memory. ``unwritten``: raises
-    for a tensor on which torch registers no hook. ``unmixed``: raises for a target and a source of a write that share part of a memory."""
+    for a tensor on which torch registers no hook. ``unmixed``: raises for a target and a source of a write that share part of a memory.
+    ``spanning``: raises for a tensor that has less than a number of places between its first element and its last."""
 
     leaf: Callable[[torch.Tensor, bool], Any]
     grad: Callable[..., Any]
@@ -37,6 +38,7 @@ class Engine:
     apart: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
     unwritten: Callable[[torch.Tensor], None] = lambda t: None
     unmixed: Callable[[torch.Tensor, torch.Tensor], None] = lambda target, source: None
+    spanning: Callable[[torch.Tensor, int], None] = lambda t, number: None
 
 
 def apart(tensors: Sequence[torch.Tensor]) -> None:
@@ -61,6 +63,13 @@ def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
         raise ValueError("a write reads other elements of the memory that it writes to")
 
 
+def spanning(t: torch.Tensor, number: int) -> None:
+    """Raise if ``t`` has less than ``number`` places of memory between its first element and its last, so that the program is left out.
+    A kernel may leave more memory behind its result, with any numbers."""
+    if not t.numel() or 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) < number:
+        raise ValueError("as_strided reaches beyond the elements of its argument")
+
+
 TORCH = Engine(
     lambda t, flag: t.requires_grad_(flag),
     torch.autograd.grad,
@@ -71,6 +80,7 @@ TORCH = Engine(
     apart,
     unwritten,
     unmixed,
+    spanning,
 )
 SESSION = Engine(
     runtime.wrap,
@@ -167,7 +177,7 @@ class Surroundings:
         names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
         names |= {"layer": self.layer, "table": self.table, "generator": self.generator}
         names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart, "unwritten": engine.unwritten}
-        names["unmixed"] = engine.unmixed
+        names |= {"unmixed": engine.unmixed, "spanning": engine.spanning}
         names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
         names["grown"] = engine.compiled(lambda a: a.mul_(2))
         names["packed"] = lambda: engine.hooks(torch.clone, lambda t: t)
