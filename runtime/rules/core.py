@@ -88,9 +88,15 @@ random(
     vjp={**_OVERWRITTEN["vjp"], "p": lambda g: torch.zeros_like(g)},
     jvp={**_OVERWRITTEN["jvp"], "p": lambda p_t: None},
 )
-flat("poisson", "self", batch=None, draws="values")
+# Abstract kernels of torch keep the strides of an argument where these draws give a contiguous result.
+flat("poisson", "self", batch=None, draws="values", abstract=lambda self: self.new_empty(self.shape))
 register("multinomial", nondiff=True, draws="values", family="random")
-register("_standard_gamma", vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)}, draws="values")
+register(
+    "_standard_gamma",
+    vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)},
+    draws="values",
+    abstract=lambda self: self.new_empty(self.shape),
+)
 register("_standard_gamma_grad", abstract=lambda self, output: torch.empty_like(self + output), family="random")
 register("_dirichlet_grad", abstract=lambda x: x.new_empty(x.shape), family="random")
 register("_sample_dirichlet", draws="values", abstract=lambda self: self.new_empty(self.shape), family="random")
@@ -118,7 +124,13 @@ def _zero_derivatives(*names: str) -> dict[str, Any]:
 
 
 random("bernoulli", **_zero_derivatives("self"))
-random("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor", batch.elementwise, **_zero_derivatives("mean", "std"))
+_OF_NORMAL = {
+    "Tensor_float": None,
+    "float_Tensor": lambda std: std.new_empty(std.shape),
+    "Tensor_Tensor": lambda mean, std: mean.new_empty(torch.broadcast_shapes(mean.shape, std.shape)),
+}
+for _name, _abstract in _OF_NORMAL.items():
+    random(f"normal.{_name}", batch.elementwise, abstract=_abstract, **_zero_derivatives("mean", "std"))
 
 # ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -273,10 +273,13 @@ class CompiledBackward(Node):
         return [g if bits & present else None for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)]
 
     def _checked(self, create_graph: bool) -> list[Any]:
-        """What was saved. Raise if it was freed, or if a part that is needed was written to since."""
+        """What was saved. Raise if it was freed, or if a part that is needed was written to since. A backward that needs nothing of it can
+        run again, as a node that saves nothing."""
         saved = self.saved
         if saved is None:
-            raise RuntimeError(FREED)
+            if self.backward.n_saved or create_graph:
+                raise RuntimeError(FREED)
+            return []
         if self.versions is None:  # hooks have packed it
             return [restore(SESSION, s, None) if type(s) is Packed else s for s in saved]
         backward = self.backward

@@ -79,3 +79,27 @@ def test_a_batch_of_losses_in_another_order_in_memory_has_a_graph_for_any_size()
         x, y = torch.rand(n, 3, n), torch.rand(3, n, n)
         expected = torch.stack([F.binary_cross_entropy(a, b) for a, b in zip(x.unbind(1), y, strict=True)])
         torch.testing.assert_close(compiled(x, y), expected)
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "normal of spreads": lambda x: torch.normal(0.0, x),
+    "normal of means": lambda x: torch.normal(x, 1.0),
+    "normal of both": lambda x: torch.normal(x, x[:1]),
+    "poisson": torch.poisson,
+    "_standard_gamma": torch._standard_gamma,
+    "binomial": lambda x: torch.binomial((x * 9).floor(), x),
+    "bernoulli": torch.bernoulli,
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_a_second_draw_in_the_memory_of_a_first_one_is_that_of_eager_mode_at_any_size(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return draw(x).bernoulli_(0.5)  # in the order of memory
+
+    x = torch.linspace(0.1, 0.9, 20).reshape(4, 5).t()
+    torch.manual_seed(0)
+    expected = f(x)
+    torch.manual_seed(0)
+    found = aot_function(f, nop, dynamic=True)(x)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()

@@ -28,8 +28,19 @@ def test_gradients_add_up_over_passes() -> None:
     loss.backward(retain_graph=True)
     loss.backward()
     assert a.grad.tolist() == [4.0] and b.grad.tolist() == [6.0]
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+
+
+def test_a_backward_that_needs_nothing_from_the_forward_runs_again_as_in_eager_mode() -> None:
+    a = _leaf(1.0, 2.0)
+    losses = [_weighted(a, a), _loss(a, a)]
+    for loss in losses:
         loss.backward()
+        loss.backward()
+    assert a.grad.tolist() == [20.0, 20.0]
+    needs = aot.aot_function(lambda a, b: (a * b).sum(), aot.nop)(a, a)
+    needs.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        needs.backward()
 
 
 def test_a_leaf_given_twice_gets_both_gradients() -> None:
