@@ -29,8 +29,13 @@ _DTYPES = (torch.float32, torch.float64)
 _ELEMENTS = 1 << 14  # of a tensor, beyond which the kernel takes much longer than the way to it
 _BYTES = 1 << 20  # of the results of one batch, which live at the same time
 
-Form = tuple[torch._ops.OpOverload, tuple[bool, ...]]
-"""An overload of a ``_foreach`` op, and for each of its arguments whether it is a list of tensors."""
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
+LIST, ONE, NUMBERS = "List[{}]", "{}", "List[number]"
+"""How a ``_foreach`` op takes an argument: one for each call, one for all calls, a number for each call."""
+
+Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
+"""An overload of a ``_foreach`` op, and how it takes each argument."""
 
 
 def gather(graph: fx.Graph) -> list[list[fx.Node]]:
@@ -65,6 +70,8 @@ def _successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
 
 def _ordered(n: fx.Node) -> bool:
     func: Any = n.target
+    if isinstance(n.meta.get("val"), _NUMBERS):  # read from a tensor, or computed from what is
+        return False
     if type(func) is not torch._ops.OpOverload:
         return func is not operator.getitem and func is not LINEAR
     return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or has_effect(n))
@@ -72,19 +79,42 @@ def _ordered(n: fx.Node) -> bool:
 
 def _key(n: fx.Node) -> Hashable | None:
     """What the calls of a batch have in common; None for a call that is in none."""
-    if n.op != "call_function" or not static(n) or form(n.target, False) is None:
+    if n.op != "call_function" or not static(n):
         return None
     value = n.meta["val"]
     if value.dtype not in _DTYPES or not value.is_cpu or value.numel() > _ELEMENTS:
         return None
-    if not all(static(a) and a.meta["val"].dtype is value.dtype for a in n.all_input_nodes):
+    numbers = [a for a in n.all_input_nodes if isinstance(a.meta.get("val"), _NUMBERS)]
+    if not all(a in numbers or (static(a) and a.meta["val"].dtype is value.dtype) for a in n.all_input_nodes):
+        return None
+    if form(n.target, _ways(n)) is None:
         return None
     return n.target, value.dtype, tuple(map(_constant, n.args)), tuple((k, _constant(a)) for k, a in n.kwargs.items())
 
 
+def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
+    """How a batch with the call ``n`` takes each argument. ``once``: its second operand is one tensor for all calls."""
+    func: Any = n.target
+    if type(func) is not torch._ops.OpOverload:
+        return ()
+    ways = []
+    for i, a in enumerate(func._schema.arguments):
+        given: Any = _argument(n, i)
+        if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), _NUMBERS):
+            ways.append(NUMBERS)
+        else:
+            ways.append(LIST if str(a.type) == "Tensor" and not (once and i == 1) else ONE)
+    return tuple(ways)
+
+
+def _argument(n: fx.Node, i: int) -> Any:
+    a = n.target._schema.arguments[i]  # type: ignore[union-attr]
+    return n.args[i] if i < len(n.args) else n.kwargs.get(a.name, a.default_value)
+
+
 def _constant(a: Any) -> Hashable:
     if isinstance(a, fx.Node):
-        return None
+        return isinstance(a.meta.get("val"), _NUMBERS)
     return id(a) if isinstance(a, torch.Tensor) else (type(a), repr(a))
 
 
@@ -141,8 +171,8 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
 
 def _common(n: fx.Node) -> tuple[Hashable, ...]:
     """The tensor without dimensions that is the second operand, if there is one: calls with the same one take it once."""
-    second = n.args[1] if len(n.args) > 1 else None
-    if isinstance(second, fx.Node) and second.meta["val"].dim() == 0 and n.meta["val"].dim():
+    second: Any = n.args[1] if len(n.args) > 1 else None
+    if static(second) and second.meta["val"].dim() == 0 and n.meta["val"].dim():
         return (second,)
     return ()
 
@@ -170,23 +200,25 @@ def _memory(n: fx.Node) -> frozenset[fx.Node]:
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
-    func: Any = calls[0].target
-    once = bool(_common(calls[0])) or isinstance(calls[0].args[1] if len(calls[0].args) > 1 else None, torch.Tensor)
-    found = form(func, once) or form(func, False)
+    first = calls[0]
+    once = bool(_common(first)) or isinstance(first.args[1] if len(first.args) > 1 else None, torch.Tensor)
+    found = (form(first.target, _ways(first, True)) if once else None) or form(first.target, _ways(first))
     if found is None:
         return
-    target, lists = found
-    names = [a.name for a in func._schema.arguments]
+    target, ways = found
     arguments: list[Any] = []
-    for i, several in enumerate(lists):
-        each = [n.args[i] if i < len(n.args) else n.kwargs.get(names[i], func._schema.arguments[i].default_value) for n in calls]
-        arguments.append(each if several else each[0])
+    for i, way in enumerate(ways):
+        each = [_argument(n, i) for n in calls]
+        arguments.append(each[0] if way == ONE else each)
     taken = target._schema.arguments
-    args = tuple(a for a, t in zip(arguments, taken, strict=True) if not t.kwarg_only)
-    kwargs = {t.name: a for a, t in zip(arguments, taken, strict=True) if t.kwarg_only}
+    alpha = arguments[len(taken) :]
+    if any(a != 1 for a in alpha):
+        return
+    args = tuple(a for a, t in zip(arguments, taken, strict=False) if not t.kwarg_only)
+    kwargs = {t.name: a for a, t in zip(arguments, taken, strict=False) if t.kwarg_only}
     with graph.inserting_after(last):
         merged = graph.call_function(target, args, kwargs)
-    merged.meta = {**calls[0].meta, "val": [n.meta["val"] for n in calls]}
+    merged.meta = {**first.meta, "val": [n.meta["val"] for n in calls]}
     for i, n in enumerate(calls):
         if target._schema.is_mutable:
             result: Any = n.args[0]
@@ -200,21 +232,20 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
 
 
 @cache
-def form(func: Any, once: bool) -> Form | None:
-    """The form of the pointwise op ``func`` for lists of tensors. ``once``: its second operand is one tensor for all. None if there is
-    none."""
-    if type(func) is not torch._ops.OpOverload or not (in_place(func) or with_out(func) or _is_in_place(func)) or func in SETS:
+def form(func: Any, ways: tuple[str, ...]) -> Form | None:
+    """The form of the pointwise op ``func`` that takes its arguments in these ways. None if there is none. Of a sum there may be one
+    without ``alpha``, which then is one."""
+    if type(func) is not torch._ops.OpOverload or func in SETS or not (in_place(func) or with_out(func) or _is_in_place(func)):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}", None)
-    wanted = [str(a.type) for a in func._schema.arguments]
-    lists = tuple(kind == "Tensor" and not (once and i == 1) for i, kind in enumerate(wanted))
-    if "Tensor" not in wanted[:1] or (once and wanted[1:2] != ["Tensor"]):
+    if packet is None or ways[:1] != (LIST,):
         return None
-    kinds = ["List[Tensor]" if several else kind for several, kind in zip(lists, wanted, strict=True)]
-    for name in packet.overloads() if packet is not None else ():
+    kinds = [way.format(a.type) for way, a in zip(ways, func._schema.arguments, strict=True)]
+    for name in packet.overloads():
         found: torch._ops.OpOverload = getattr(packet, name)
-        if [str(a.type) for a in found._schema.arguments] == kinds:
-            return found, lists
+        taken = [str(a.type) for a in found._schema.arguments]
+        if taken == kinds or (taken == kinds[:-1] and func._schema.arguments[-1].name == "alpha"):
+            return found, ways
     return None
 
 

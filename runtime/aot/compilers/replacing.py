@@ -33,6 +33,13 @@ def returned(n: fx.Node) -> bool:
     return any(user.op == "output" for v in shown(n) for user in v.users)
 
 
+def results_in(n: fx.Node) -> list[fx.Node]:
+    """The results of the graph that may share memory with ``n``, one by one."""
+    views = set(shown(n))
+    results: Any = n.graph.output_node().args[0]
+    return [r for r in results if r in views] if isinstance(results, (list, tuple)) else list(views)
+
+
 def replace(n: fx.Node, by: Any, same_memory: bool = False) -> None:
     """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes results of the graph of ``n`` takes it
     only where no other result is ``by``, an argument or memory of one of these.

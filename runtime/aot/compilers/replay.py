@@ -19,6 +19,7 @@ from .placing import DESTINATIONS
 from .witness import Witness, example
 
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+_READ = torch.ops.aten._local_scalar_dense.default  # what `item` calls once it has asked that there is one element
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
@@ -119,6 +120,8 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     func = n.target
     if type(func) is not torch._ops.OpOverload:
         return func, n.args  # type: ignore[return-value]
+    if func is _READ:
+        return torch._C.TensorBase.item, n.args
     value = n.meta.get("val") if func._schema.returns else None
     if func.namespace == "aten" and (isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns):
         shortened = tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in n.args)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..capture.aliasing import functional_pointwise
+from ..capture.aliasing import fresh, functional_pointwise
 from .overloads import aten, calls_of, static
-from .replacing import replace, returned
+from .replacing import replace, results_in, returned
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 _VIEW = aten.view.default
@@ -66,6 +66,8 @@ def _shorten(n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: 
     root = roots[n] = roots.get(source, source)
     geometry = _geometry(n, root)
     if geometry == _geometry(root, root):
+        if fresh(root) and results_in(root) == [n]:  # then the result may be the value itself
+            n.replace_all_uses_with(root)
         replace(n, root, same_memory=True)
         return
     first = known.setdefault((root, geometry), n)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from runtime import aot
-from runtime.aot.compilers.batching import form
+from runtime import aot, jit
+from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, form
 
 from .random_graphs import bits
 from .rewritten_graphs import calls
@@ -35,12 +35,13 @@ def test_a_batch_has_the_bits_of_the_single_calls(func: Any, dtype: torch.dtype)
     """On this torch: sizes around the vectors of a processor, with zeros of both signs, infinities and a NaN."""
     special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], dtype=dtype)
     lists = [[torch.cat([special, torch.randn(n, dtype=dtype)]).roll(k) for n in (0, 1, 3, 11, 250)] for k in range(3)]
-    found = form(func, False)
+    ways = tuple(LIST if str(a.type) == "Tensor" else ONE for a in func._schema.arguments)
+    found = form(func, ways)
     assert found is not None
-    target, several = found
+    target, _ = found
     given: list[Any] = []
     for i, a in enumerate(func._schema.arguments):
-        given.append(lists[i] if several[i] else 0.3 if a.name in ("weight", "exponent", "min", "max") else 1)
+        given.append(lists[i] if ways[i] == LIST else 0.3 if a.name in ("weight", "exponent", "min", "max") else 1)
     arguments = target._schema.arguments
     named = {a.name: x for a, x in zip(arguments, given, strict=True) if a.kwarg_only}
     batch = target(*given[: len(given) - len(named)], **named)
@@ -52,9 +53,35 @@ def test_a_batch_has_the_bits_of_the_single_calls(func: Any, dtype: torch.dtype)
 
 @pytest.mark.parametrize("func", [aten.add.Tensor, aten.mul.Tensor, aten.div.Tensor])
 def test_a_batch_with_one_number_has_the_bits_of_the_single_calls(func: Any) -> None:
-    target, _ = form(func, True)  # type: ignore[misc]
+    target, _ = form(func, (LIST, ONE, ONE)[: len(func._schema.arguments)])  # type: ignore[misc]
     number, lists = torch.tensor(0.1), [torch.randn(n) for n in (1, 7, 100)]
     assert all(torch.equal(bits(a), bits(func(x, number))) for a, x in zip(target(lists, number), lists, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("func", [aten.div_.Tensor, aten.mul_.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.addcdiv_.default], ids=str)
+def test_a_batch_with_a_number_for_each_has_the_bits_of_the_single_calls(func: Any, dtype: torch.dtype) -> None:
+    numbers, n = [0.1, 1 / 3, -0.0], len([a for a in func._schema.arguments if str(a.type) == "Tensor"])
+    ways = (LIST, NUMBERS) if n == 2 else (LIST, LIST, LIST, NUMBERS)
+    found = form(func, (*ways, ONE)[: len(func._schema.arguments)])
+    assert found is not None
+    lists = [[torch.randn(k, dtype=dtype) for k in (3, 8, 100)] for _ in range(ways.count(LIST))]
+    expected = []
+    for i, number in enumerate(numbers):
+        given = [t[i].clone() for t in lists]
+        expected.append(func(*given, number) if n == 2 else func(*given, value=number))
+    results = found[0](*lists, numbers) or lists[0]
+    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(results, expected, strict=True))
+
+
+def test_numbers_that_a_program_reads_are_taken_together() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, t: torch.Tensor) -> Any:
+        return x / (1 - 0.9 ** s.item()), y / (1 - 0.9 ** t.item())
+
+    compiled = jit(f)
+    for s, t in ((1.0, 2.0), (3.0, 5.0)):
+        given = X, Y, torch.tensor(s), torch.tensor(t)
+        assert all(torch.equal(a, b) for a, b in zip(compiled(*given), f(*given), strict=True))
 
 
 def _adam(p: Any, q: Any, m: Any, n: Any, v: Any, w: Any, g: Any, h: Any, step: Any) -> None:
