@@ -31,8 +31,8 @@ _BYTES = 1 << 20  # of the results of one batch, which live at the same time
 
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
-LIST, ONE, NUMBERS = "List[{}]", "{}", "List[number]"
-"""How a ``_foreach`` op takes an argument: one for each call, one for all calls, a number for each call."""
+LIST, ONE, NUMBER, NUMBERS = "List[{}]", "{}", "number", "List[number]"
+"""How a ``_foreach`` op takes an argument: one for each call, one for all calls, one number, a number for each call."""
 
 Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
 """An overload of a ``_foreach`` op, and how it takes each argument."""
@@ -102,6 +102,8 @@ def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
         given: Any = _argument(n, i)
         if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), _NUMBERS):
             ways.append(NUMBERS)
+        elif str(a.type) == "Tensor" and type(given) in (int, float):
+            ways.append(NUMBER)
         else:
             ways.append(LIST if str(a.type) == "Tensor" and not (once and i == 1) else ONE)
     return tuple(ways)
@@ -209,7 +211,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
     arguments: list[Any] = []
     for i, way in enumerate(ways):
         each = [_argument(n, i) for n in calls]
-        arguments.append(each[0] if way == ONE else each)
+        arguments.append(each[0] if way in (ONE, NUMBER) else each)
     taken = target._schema.arguments
     alpha = arguments[len(taken) :]
     if any(a != 1 for a in alpha):

@@ -61,11 +61,13 @@ def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     results: Any = graph.output_node().args[0]
     order = {n: i for i, n in enumerate(graph.nodes)}
+    refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)  # until here a call may be for another program
     found: list[tuple[Destination, list[fx.Node]]] = []
     for d in wanted:
         new, target = results[d.result], inputs[d.argument]
         if isinstance(new, fx.Node) and results.count(new) == 1 and _placeable(target):
-            found.append((d, _calls_into(target, new, graph.output_node(), order)[: d.counted]))
+            calls = _calls_into(target, new, graph.output_node(), order)
+            found.append((d, [n for n in calls if order[n] > refusal][: d.counted]))
     for d, calls in found:  # after all have been found: a call that writes is taken for a view of what it reads
         for n in calls:
             _write(n, inputs[d.argument], calls)

@@ -117,6 +117,13 @@ def test_other_numbers_and_dtypes_are_other_batches() -> None:
     assert "_foreach_sin" not in calls(lambda x, y: (x.sin(), y.sin()), X.half(), Y.half())
 
 
+def test_numbers_that_stay_numbers_are_batched() -> None:
+    large = (1 << 24) + 1  # no number of float32
+    calls(lambda x, y: (x + large, y + large), X, Y)
+    calls(lambda x, y: (torch.add(x, y, alpha=3), torch.add(y, x, alpha=3)), X, Y)
+    calls(lambda x, y: (torch.add(x, large, alpha=2), torch.add(y, large, alpha=2)), X, Y)
+
+
 def test_operands_of_several_sizes_are_expanded_as_by_single_calls() -> None:
     assert "_foreach_mul" in calls(lambda x, y, z: (x * z, y * z[0], y[0] * z), X, Y, torch.randn(4, 3))
 

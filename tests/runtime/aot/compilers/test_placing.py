@@ -13,6 +13,7 @@ import runtime
 from runtime import aot
 from runtime.aot.compilers.boxed import nop
 from runtime.aot.compilers.placing import DESTINATIONS, Destination, place
+from runtime.func.traced_numbers import on_side
 
 from . import random_graphs
 
@@ -149,6 +150,18 @@ def test_a_new_value_that_is_another_result_too_is_copied(shown: bool) -> None:
 )
 def test_what_a_new_value_is_computed_from_has_a_buffer_where(f: Any, calls: list[str]) -> None:
     assert _calls(f, X, Y, counted=9) == calls
+
+
+def test_nothing_is_written_before_a_call_that_may_refuse_the_program() -> None:
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    new = [graph.call_function(aten.mul.Tensor, (x, 2.0))]
+    graph.call_function(on_side, (True, True))
+    new.append(graph.call_function(aten.mul.Tensor, (y, 2.0)))
+    for n in (x, y, *new):
+        n.meta["val"] = X.to("meta")
+    graph.output(new)
+    assert place(graph, [Destination(0, 0, 1), Destination(1, 1, 1)]) == {1: 0}
 
 
 def test_a_written_argument_with_gaps_is_copied() -> None:
