@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ class Read:
         else:
             now = f"{constant(_found)}({constant(self.owner)}, {self.name!r})"
         value = constant(self.value)
+        if self.name is WHOLE and type(self.value) is list and not any(isinstance(x, (*_SIMPLE, tuple, list, dict)) for x in self.value):
+            return f"len({now}) == {len(self.value)} and all(map({constant(operator.is_)}, {now}, {value}))"
         compared = self.name is WHOLE or isinstance(self.value, (*_SIMPLE, tuple))
         return f"({now} is {value} or {constant(same)}({now}, {value}))" if compared else f"{now} is {value}"
 

@@ -65,7 +65,8 @@ def test_a_guard_takes_what_has_the_same_kind(recording: bool, dynamic: bool) ->
             assert take is not None
             taken = take([b])
             if taken is None:
-                assert first != second and (made.kinds != entered.kinds or type(a) is not type(b)), (first, second)
+                flags = [isinstance(x, torch.Tensor) and x.requires_grad for x in (a, b)]  # of which a guard always asks
+                assert first != second and (made.kinds != entered.kinds or type(a) is not type(b) or flags[0] != flags[1]), (first, second)
                 continue
             assert made.kinds == entered.kinds, (first, second)
             for mine, theirs in ((taken.leaves, entered.leaves), (taken.plain, entered.plain), (taken.targets, entered.targets)):
