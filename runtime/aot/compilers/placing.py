@@ -39,9 +39,8 @@ class Destination:
 
 def destinations(joint: Joint) -> tuple[Destination, ...]:
     """The written inputs of a program without a backward that may be written while its graph runs: plain tensors which share memory with
-    no other argument, keep their geometry and count the write. None if the graph may turn out to be for the other side of a branch: then it
-    must have changed nothing."""
-    if joint.layouts is not None or any(n.target is on_side for n in joint.module.graph.nodes):
+    no other argument, keep their geometry and count the write."""
+    if joint.layouts is not None:
         return ()
     shared = {i for group in joint.groups for i in group.members}
     found = []
