@@ -63,6 +63,7 @@ def main() -> int:
     kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
     if kept is not None:
         kept["compiled"] = partitions.tables(console, options.only)
+        kept["steps"] = steps.tables(console, options.only)
     if options.json:
         report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept})
     return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
+import torch._dynamo
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks import memory
 from benchmarks.cells import Cell
-from benchmarks.memory import peak_during
 from benchmarks.models import models
 from runtime import jit
 
@@ -43,8 +46,9 @@ def programs() -> dict[str, tuple[Callable[[], nn.Module], Tensor]]:
     return found | {m.name: (m.make, m.x) for m in models() if m.name in _GOALS}
 
 
-def training_step(make: Callable[[], nn.Module], x: Tensor, jitted: bool) -> Step:
-    """One step of Adam. The loss is the mean square of the module's result, for logits of tokens the entropy of the next ones."""
+def training_step(make: Callable[[], nn.Module], x: Tensor, wrap: Callable[..., Any]) -> Step:
+    """One step of Adam, by ``wrap`` of it. The loss is the mean square of the module's result, for logits of tokens the entropy of the next
+    ones."""
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -57,17 +61,26 @@ def training_step(make: Callable[[], nn.Module], x: Tensor, jitted: bool) -> Ste
         optimizer.step()
         return loss.detach()
 
-    run = jit(step) if jitted else step
+    run = wrap(step)
     return lambda: run(x)
 
 
 def _both(make: Callable[[], nn.Module], x: Tensor) -> tuple[Step, Step]:
-    return training_step(make, x, True), training_step(make, x, False)
+    return training_step(make, x, jit), training_step(make, x, lambda step: step)
+
+
+def _by_inductor(make: Callable[[], nn.Module], x: Tensor) -> tuple[Step, Step]:
+    torch._dynamo.reset()
+    return training_step(make, x, partial(jit, compiler="inductor")), training_step(make, x, torch.compile)
 
 
 def cells() -> Iterator[Cell]:
+    """``torch.compile`` cannot take a step as a whole: it compiles the forward pass, the backward pass, and the optimizer's step by itself
+    where that is asked for. Its Python between them is part of what is measured."""
     for name, (make, x) in programs().items():
         yield Cell("steps", "", name, "Adam", "torch eager", partial(_both, make, x), _GOALS[name])
+    for name, (make, x) in programs().items():
+        yield Cell("steps", "", name, "Adam, by Inductor", "torch.compile", partial(_by_inductor, make, x), 1.0)
 
 
 def peaks(only: str = "") -> dict[str, tuple[int, int]]:
@@ -79,6 +92,16 @@ def peaks(only: str = "") -> dict[str, tuple[int, int]]:
             for step in _both(make, x):
                 for _ in range(3):  # the first steps make the state of the optimizer
                     step()
-                both.append(peak_during(step))
+                both.append(memory.peak_during(step))
             found[name] = both[0], both[1]
+    return found
+
+
+def tables(console: Console, only: str) -> dict[str, tuple[int, int]]:
+    """Print the peaks, and return them."""
+    found = peaks(only)
+    table = memory.empty_table("peak bytes of a jitted step", "model", "runtime", "torch eager", "ratio (goal: at most 1.02)", numbers=True)
+    for name, (ours, torchs) in found.items():
+        table.add_row(name, f"{ours:,}", f"{torchs:,}", f"{ours / torchs:.3f}")
+    console.print(table)
     return found

@@ -18,6 +18,7 @@ from ...func.tracing import module_of, trace_flat
 from ..control_flow.registered import transformable
 from ..partition.recompute import call_of
 from .boxed import Boxed, examples
+from .number_tensors import NumberTensors, numbers_of
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
@@ -70,14 +71,27 @@ def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int]) -
         # the strides of all results are those of the trace: views are taken of them, and the backward expects what the forward saves
         output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
         run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, [inputs[i] for i in given])
-    return run
+    numbers = numbers_of(module)
+    return run if not numbers else _with_numbers(run, numbers)
+
+
+def _with_numbers(run: Callable[[list[Any]], Any], numbers: Sequence[int]) -> Callable[[list[Any]], Any]:
+    """``run``, whose results ``numbers`` are numbers for the program."""
+
+    def returned(args: list[Any]) -> Any:
+        results = list(run(args))
+        for i in numbers:
+            results[i] = results[i].item()
+        return results
+
+    return returned
 
 
 def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its arguments."""
     table: Any = importlib.import_module("torch._inductor.decomposition").select_decomp_table()
 
-    program = fx.Interpreter(transformable(module))
+    program = NumberTensors(transformable(module))
 
     def run(_: Any, *given: Any) -> Sequence[Any]:
         results: Sequence[Any] = program.run(*given)
