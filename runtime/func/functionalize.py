@@ -250,7 +250,8 @@ class FunctionalLevel(Level):
             with self.mode:
                 return func.decompose(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it
-            return self.valued(func(*args))
+            own = isinstance(args[0], FunctionalValue) and args[0]._level is self
+            return args[0] if own else self.valued(func(*args))
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
         if func in _UNSAFE:

@@ -30,6 +30,7 @@ from ..seam.surgery import refit
 from .abstract_kernels import run_abstractly
 from .abstract_values import AbstractValues
 from .call_facts import CallFacts, facts_of
+from .known_sizes import size_depends_on_values
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
 from .random_states import RandomStates
@@ -236,7 +237,7 @@ class Trace(Level):
             return QUESTIONS[name](self.lowered(args[0]))
         if func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
             return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone(), literal=True),), kwargs)
-        if self.fixed_sizes and _size_depends_on_values(func, args):
+        if self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
         if func in _STORED and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
@@ -480,15 +481,6 @@ _UNSPELLABLE: dict[Any, Callable[..., Any]] = {
 
 def _literal(a: Any) -> Any:
     return a._literal if isinstance(a, TracedValue) else a
-
-
-def _size_depends_on_values(func: Any, args: Any) -> bool:
-    """Whether how many elements a call returns depends on the elements of an argument. An index does so only by a mask."""
-    if torch.Tag.dynamic_output_shape not in func.tags or func is aten._ctc_loss.default:  # whose lengths are numbers
-        return False
-    if func is aten.index.Tensor:
-        return any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-    return True
 
 
 def _argument(func: Any, i: int, args: Any, kwargs: Any) -> Any:

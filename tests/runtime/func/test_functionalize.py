@@ -337,6 +337,11 @@ def test_what_cannot_be_done_without_a_write_is_refused(f: Any, message: str) ->
         functionalize(f)(torch.ones(3, 4))
 
 
+def test_an_argument_is_fresh_already() -> None:
+    x = torch.ones(3)
+    torch.testing.assert_close(functionalize(lambda x: aten.lift_fresh.default(x) * 2)(x), x * 2)
+
+
 @pytest.mark.parametrize("remove", ["", "views", None])
 def test_what_to_remove_must_be_known(remove: Any) -> None:
     with pytest.raises(RuntimeError, match=f"received invalid argument for remove={remove}"):
