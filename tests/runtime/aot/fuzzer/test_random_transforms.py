@@ -1,5 +1,5 @@
-"""Nested transforms of random programs, as graphs or jitted at random places, give what the same transforms of torch give, on other
-values and other sizes."""
+"""Nested transforms of random programs, as graphs or jitted at random places and called in many ways, give what the same transforms of
+torch give, on other values and other sizes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .observations import same
 from .programs import ERRORS
 from .statements import KINDS, LOCAL, PURE
 from .surroundings import values
+from .ways import WAYS, Step
 
 NUMBER, FIRST = int(os.environ.get("PROGRAMS", "200")) // 2, int(os.environ.get("SEED", "0"))
 Program = Callable[[Any, Any], Any]
@@ -52,7 +53,8 @@ class Random:
         self.transforms = [rnd.choice(list(TRANSFORMS)) for _ in range(rnd.randint(1, 3))]
         self.symbolic = rnd.random() < 0.5
         places = random.Random(~seed)
-        self.jitted = [places.random() < 0.5 for _ in self.transforms]  # around which of them there is a jit, besides the last
+        self.jitted = [places.choice((0, 0, 0, 1, 1, 2)) for _ in self.transforms]  # how many times jit is inside of each
+        self.way = places.choice(WAYS)
         self.dynamic = places.choice([None, None, True, False])
         self.lines = self._lines(rnd)
         self.result = rnd.choice([line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"])
@@ -78,7 +80,7 @@ class Random:
 
     def __str__(self) -> str:
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return ({self.result}) + 0 * x.sum()"])
-        around = f"{self.transforms}, innermost first; jitted {self.jitted}, dynamic={self.dynamic}"
+        around = f"{self.transforms}, innermost first; jits {self.jitted}, {self.way.__name__}, dynamic={self.dynamic}"
         return f"# {'symbolic' if self.symbolic else 'real'}, {around}\ndef f(x, y):\n{body}"
 
     def transformed(self, api: Any, jits: bool = False) -> Program:
@@ -86,49 +88,72 @@ class Random:
         exec(str(self), scope)
         f: Program = scope["f"]
         for name, jitted in zip(self.transforms, self.jitted, strict=True):
-            f = TRANSFORMS[name](api, jit(f, dynamic=self.dynamic) if jits and jitted else f)
-        return jit(f, dynamic=self.dynamic) if jits else f
+            for _ in range(jitted if jits else 0):
+                f = jit(f, dynamic=self.dynamic)
+            f = TRANSFORMS[name](api, f)
+        return f
 
-    def arguments(self, call: int) -> tuple[Any, Any]:
+    def stepped(self, api: Any, jits: bool = False) -> Step:
+        """The program called in its way, as a function of the number of a call and the arguments."""
+        return self.way(self.transformed(api, jits), (lambda f: jit(f, dynamic=self.dynamic)) if jits else lambda f: f)
+
+    def arguments(self, call: int, sizes: bool = False) -> tuple[Any, Any]:
         # The number of results of an unbind is a part of the graph. So is a size of 1, which a slice of a smaller matrix would have.
         fixed = any(word in line for line in self.lines for word in ("unbind", "split", "chunk"))
-        shape = (6, 3) if self.symbolic and call and not fixed else (4, 3)
+        shape = ((4, 3), (6, 3), (5, 3))[call] if (self.symbolic or sizes) and not fixed else (4, 3)
         return values(2 * call, shape, torch.float32), values(2 * call + 1, shape, torch.float32)
 
 
-def by_graph(program: Random) -> list[Any]:
+class Senseless(Exception):
+    """Torch has no result for the program."""
+
+
+Run = Callable[["Random"], tuple[list[Any], list[Any]]]
+
+
+def by_graph(program: Random) -> tuple[list[Any], list[Any]]:
+    """What torch and a graph give for other arguments than those of the capture."""
+    plain = program.transformed(torch.func)
+    try:
+        _, expected = (plain(*program.arguments(call)) for call in (0, 1))
+    except ERRORS as error:
+        raise Senseless from error
     graph = make_fx(program.transformed(ours), tracing_mode="symbolic" if program.symbolic else "real")(*program.arguments(0))
-    return [graph(*program.arguments(1))]
+    return [expected], [graph(*program.arguments(1))]
 
 
-def by_jit(program: Random) -> list[Any]:
-    """The results for the first arguments, for others, and for the first ones again."""
-    jitted = program.transformed(ours, jits=True)
-    return [jitted(*program.arguments(call)) for call in (0, 1, 0)][1:]
+CALLS = (0, 1, 0, 2, 1)
 
 
-def outcome(seed: int, run: Callable[[Random], list[Any]]) -> tuple[str, str]:
+def by_jit(program: Random) -> tuple[list[Any], list[Any]]:
+    """What torch gives without jit, and the runtime with it, for some arguments, others, the first again, and more."""
+    plain = program.stepped(torch.func)
+    try:
+        expected = [plain(call, *program.arguments(call, True)) for call in CALLS]
+    except ERRORS as error:
+        raise Senseless from error
+    jitted = program.stepped(ours, jits=True)
+    return expected, [jitted(call, *program.arguments(call, True)) for call in CALLS]
+
+
+def outcome(seed: int, run: Run) -> tuple[str, str]:
     """What becomes of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Random(seed)
         try:
-            plain = program.transformed(torch.func)
-            first, second = (plain(*program.arguments(call)) for call in (0, 1))
-        except ERRORS:
+            expected, found = run(program)
+        except Senseless:
             return "nothing", ""
-        try:
-            found = run(program)
         except Exception as error:
             what = "refused" if any(text in str(error) for text in REFUSED) else "error"
             return what, f"{program}\n--> {type(error).__name__}: {error}"
-    expected = [second, first][: len(found)]
     close = all(same(a, b, 1e-3) for a, b in zip(expected, found, strict=True))
     return ("same", "") if close else ("different", f"{program}\n--> {expected}\nbut {found}")
 
 
 @pytest.mark.parametrize("run", [by_graph, by_jit])
-def test_transforms_do_what_they_do_in_torch(run: Callable[[Random], list[Any]]) -> None:
+def test_transforms_do_what_they_do_in_torch(run: Run) -> None:
     found = {seed: outcome(seed, run) for seed in range(FIRST, FIRST + NUMBER)}
     counts = Counter(what for what, _ in found.values())
     print(counts)
@@ -139,6 +164,7 @@ def test_transforms_do_what_they_do_in_torch(run: Callable[[Random], list[Any]])
 
 def test_a_difference_would_be_seen() -> None:
     program = Random(next(seed for seed in range(100) if outcome(seed, by_graph)[0] == "same"))
-    (expected,) = by_graph(program)
+    ((expected,), _) = by_graph(program)
     assert same(expected, expected, 1e-3) and not same(expected, expected + 1, 1e-3)
     assert len({any(program.jitted) for program in map(Random, range(20))}) == 2
+    assert {program.way for program in map(Random, range(200))} == set(WAYS)
