@@ -19,8 +19,9 @@ from gen.catalog import Catalog
 from gen.errors import MatrixError, nearest, one_of
 from gen.globs import Names, is_glob
 from gen.ops import Dtypes, Op
-from gen.spec import AXES, TIERS, Check, Known, Limit, Reduce, Tier, ToleranceEntry, Where
+from gen.spec import AXES, TIERS, Check, Known, Limit, Part, Reduce, Tier, ToleranceEntry, Where
 from gen.validate import Loaded, shown
+from gen.words import PLAIN, said
 
 KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
 DEFAULT_TIERS = {"smoke": Tier(reduce=Reduce(t=1)), "default": Tier(reduce=Reduce(t=2)), "full": Tier()}
@@ -37,11 +38,11 @@ class Column:
     @property
     def word(self) -> str:
         """The column in a generated module: `dtype[:value…]`."""
-        return ":".join((self.dtype, *self.values))
+        return ":".join((self.dtype, *said(self.values)))
 
     def case(self, op: str) -> str:
         """The id of the case."""
-        return "-".join((op, self.dtype, *self.values))
+        return "-".join((op, self.dtype, *said(self.values)))
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class TierCells:
     """The cells of a tier, which include those of the smaller tiers. `universe` has the cells that its reduction had to cover."""
 
     spec: Tier
+    parts: list[Choice]
     universe: list[int]
     chosen: list[int]
     coverage: reduce.Coverage
@@ -69,6 +71,20 @@ class TierCells:
     def cells(self) -> int:
         """How many cases a run of the tier has."""
         return sum(mask.bit_count() for mask in self.chosen)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tier, or a part of one, with its columns and ops as bits, and its limits with their columns. `path` is its place in the matrix."""
+
+    spec: Part
+    path: ops_.Path
+    columns: int
+    ops: int
+    limits: list[tuple[Limit, int]]
+
+    def has(self, op: int, column: int) -> bool:
+        return bool(self.ops >> op & 1 and self.columns >> column & 1)
 
 
 @dataclass
@@ -106,7 +122,7 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
     dtypes = Dtypes(loaded)
     found = ops_.resolve(loaded, catalog, dtypes)
     columns, spans = _columns(loaded, dtypes)
-    maker = _Maker(loaded, found, columns, spans, today or date.today())
+    maker = _Maker(loaded, dtypes, found, columns, spans, today or date.today())
     possible = maker.possible()
     entries = maker.entries(possible)
     tiers = maker.tier_specs()
@@ -149,20 +165,23 @@ def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
 class _Maker:
     """Makes cells, entries and tiers from the sets behind each name, which are made once."""
 
-    def __init__(self, loaded: Loaded, found: Sequence[Op], columns: list[Column], spans: dict[str, tuple[int, int]], today: date) -> None:
+    def __init__(
+        self, loaded: Loaded, dtypes: Dtypes, found: Sequence[Op], columns: list[Column], spans: dict[str, tuple[int, int]], today: date
+    ) -> None:
         self._loaded, self._ops, self._columns, self._spans, self._today = loaded, found, columns, spans, today
+        self._all_dtypes = dtypes
         matrix = loaded.matrix
-        families, dtypes, axes = dict.fromkeys(matrix.families, 0), Counter[str](), {axis: Counter[str]() for axis in AXES}
+        families, by_dtype, axes = dict.fromkeys(matrix.families, 0), Counter[str](), {axis: Counter[str]() for axis in AXES}
         for index, op in enumerate(found):
             families[op.family] |= 1 << index
         for index, column in enumerate(columns):
-            dtypes[column.dtype] |= 1 << index
+            by_dtype[column.dtype] |= 1 << index
             for axis, value in zip(matrix.checks[column.check].over, column.values, strict=True):
                 axes[axis][value] |= 1 << index
         self._op_names = Names({op.name: 1 << index for index, op in enumerate(found)}, "op")
         self._families = Names(families, "family")
         self._checks = Names({name: ((1 << count) - 1) << start for name, (start, count) in spans.items()}, "check")
-        self._dtypes = Names(dtypes, "dtype")
+        self._dtypes = Names(by_dtype, "dtype")
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
     def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
@@ -239,6 +258,9 @@ class _Maker:
 
     def _ops_of_checks(self) -> dict[str, int]:
         """For each check that names ops or families, its ops."""
+        for axis, spread in self._loaded.matrix.over.items():
+            for key in ("checks", "not_checks"):
+                self._select(self._checks, getattr(spread, key), ("over", axis, key))
         found = {}
         for name, check in self._loaded.matrix.checks.items():
             path = ("checks", name)
@@ -327,50 +349,70 @@ class _Maker:
 
     # --- which tier takes them ----------------------------------------------------------------------------------------------------
 
-    def tier_specs(self) -> dict[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]:
-        """For each tier its spec, its columns, its ops, and its limits with their columns."""
+    def tier_specs(self) -> dict[str, tuple[Tier, list[Choice]]]:
+        """For each tier its spec, and what it chooses from: itself, and the parts under ``also``."""
         found = {}
         for name in TIERS:
             tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
             path = ("tiers", name)
-            columns = self._select(self._checks, tier.checks, (*path, "checks"))
-            ops = self._select(self._op_names, tier.ops, (*path, "ops"))
-            ops &= self._select(self._families, tier.families, (*path, "families"))
-            limits = []
-            for index, limit in enumerate(tier.limit):
-                limits.append((limit, self._select(self._checks, limit.checks, (*path, "limit", index, "checks"))))
-            found[name] = (tier, columns, ops, limits)
+            parts = [self._choice(tier, path)]
+            parts += [self._choice(part, (*path, "also", index)) for index, part in enumerate(tier.also)]
+            found[name] = (tier, parts)
         return found
 
+    def _choice(self, part: Part, path: ops_.Path) -> Choice:
+        columns = self._select(self._checks, part.checks, (*path, "checks"))
+        if part.dtypes is not None:
+            columns &= self._dtypes.match_any(self._all_dtypes.resolve(part.dtypes, (*path, "dtypes")))
+        for axis, globs in part.axes.items():
+            columns &= self._select(self._axes[axis], globs, (*path, "axes", axis))
+        for axis, globs in part.not_axes.items():
+            columns &= ~self._select(self._axes[axis], globs, (*path, "not_axes", axis))
+        ops = self._select(self._op_names, part.ops, (*path, "ops"))
+        ops &= self._select(self._families, part.families, (*path, "families"))
+        limits = []
+        for index, limit in enumerate(part.limit):
+            limits.append((limit, columns & self._select(self._checks, limit.checks, (*path, "limit", index, "checks"))))
+        return Choice(part, path, columns, ops, limits)
 
-def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, int, int, list[tuple[Limit, int]]]]) -> None:
+
+def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> None:
     """Choose the cells of each tier. Smaller tiers come first, since the larger ones contain their cells."""
-    rows = [op.name for op in plan.ops]
     columns = [factors(plan, position) for position in range(len(plan.columns))]
-    given = [0] * len(rows)
-    for name, (tier, in_columns, in_ops, limits) in specs.items():
-        universe = [mask & in_columns if in_ops >> index & 1 else 0 for index, mask in enumerate(plan.valid)]
-        wanted = tier.reduce
-        if wanted.t is not None:
-            chosen = reduce.cover(rows, universe, columns, wanted.t, given)
-        elif wanted.sample is not None:
-            chosen = _joined(given, reduce.sample(rows, universe, columns, wanted.sample, wanted.seed))
-        else:
-            chosen = _joined(given, universe)
-        for limit, limited in limits:
-            free = [mask & limited & ~kept for mask, kept in zip(chosen, given, strict=True)]
-            room = max(0, limit.cells - sum((mask & limited).bit_count() for mask in given))
-            drawn = reduce.sample(rows, free, columns, room, limit.seed)
-            chosen = [mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)]
-        plan.tiers[name] = TierCells(tier, universe, chosen, reduce.coverage(universe, chosen, columns, wanted.t or 2))
-        given = chosen
+    chosen = [0] * len(plan.ops)
+    for name, (tier, parts) in specs.items():
+        whole = [0] * len(plan.ops)
+        for part in parts:
+            universe = [mask & part.columns if part.ops >> index & 1 else 0 for index, mask in enumerate(plan.valid)]
+            chosen = _reduced(plan, part, universe, columns, chosen)
+            whole = _joined(whole, universe)
+        plan.tiers[name] = TierCells(tier, parts, whole, chosen, reduce.coverage(whole, chosen, columns, tier.reduce.t or 2))
+
+
+def _reduced(plan: Plan, part: Choice, universe: list[int], columns: Sequence[reduce.Column], given: list[int]) -> list[int]:
+    """The `given` cells, and those that the part chooses from `universe`."""
+    rows = [op.name for op in plan.ops]
+    wanted = part.spec.reduce
+    if wanted.t is not None:
+        chosen = reduce.cover(rows, universe, columns, wanted.t, given)
+    elif wanted.sample is not None:
+        chosen = _joined(given, reduce.sample(rows, universe, columns, wanted.sample, wanted.seed))
+    else:
+        chosen = _joined(given, universe)
+    for limit, limited in part.limits:
+        free = [mask & limited & ~kept for mask, kept in zip(chosen, given, strict=True)]
+        room = max(0, limit.cells - sum((mask & limited).bit_count() for mask in given))
+        drawn = reduce.sample(rows, free, columns, room, limit.seed)
+        chosen = [mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)]
+    return chosen
 
 
 def factors(plan: Plan, position: int) -> reduce.Column:
     """The values of a column that a reduction distinguishes."""
     column = plan.columns[position]
     over = plan.loaded.matrix.checks[column.check].over
-    return (f"check={column.check}", f"dtype={column.dtype}", *(f"{axis}={value}" for axis, value in zip(over, column.values, strict=True)))
+    values = [f"{axis}={value}" for axis, value in zip(over, column.values, strict=True) if value != PLAIN]
+    return (f"check={column.check}", f"dtype={column.dtype}", *values)
 
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from gen.globs import Names
 from gen.plan import add_matrix_arguments, load_plan, node_id
 from gen.reduce import bits
 from gen.spec import DTYPES, Known, ToleranceEntry, Xfail
+from gen.words import complete, said
 
 _NODE = re.compile(r"(?:.*::)?test_(?P<check>\w+)\[(?P<id>[^\]]+)\]")
 
@@ -96,8 +97,9 @@ def _column(plan: Plan, check: str, case: str) -> Column:
     over = checks[check].over
     if not words or words[0] not in DTYPES:
         raise _unknown(f'"{case}" names no dtype', list(DTYPES), words[0] if words else "")
+    words = [*words[:1], *complete(words[1:], list(over))]
     if len(words) != len(over) + 1:
-        example = "-".join((case.split("-")[0], words[0], *(values[0] for values in over.values())))
+        example = "-".join((case.split("-")[0], words[0], *said(tuple(values[0] for values in over.values()))))
         raise _unknown(f'"{case}" has {len(words) - 1} axis values; the check {check} has {len(over)}', [f"an id such as {example}"], "")
     for word, (axis, values) in zip(words[1:], over.items(), strict=True):
         if word not in values:
@@ -150,19 +152,19 @@ def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
 
 def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
     tier = plan.tiers[name]
-    spec_at = _at(plan, ("tiers", name))
     if tier.chosen[op] >> position & 1:
         smaller = plan.tier_of(op, position)
         return "runs it" if smaller == name else f"runs it, as {smaller} does"
-    if not tier.universe[op] >> position & 1:
-        return f"is not for this op or check ({spec_at})"
-    for index, limit in enumerate(tier.spec.limit):
-        names = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
-        if any(plan.columns[position].check in names.named(glob) for glob in limit.checks):
-            where = _at(plan, ("tiers", name, "limit", index))
+    part = next((part for part in tier.parts if part.has(op, position)), None)
+    if part is None:
+        return f"is not for this op or check ({_at(plan, ('tiers', name))})"
+    spec_at = _at(plan, part.path)
+    for index, (limit, columns) in enumerate(part.limits):
+        if columns >> position & 1:
+            where = _at(plan, (*part.path, "limit", index))
             return f"may leave it out: {', '.join(limit.checks)} are limited to {limit.cells} cells, drawn by seed {limit.seed} ({where})"
-    if tier.spec.reduce.sample is not None:
-        return f"was not drawn: a sample of {tier.spec.reduce.sample} cells by seed {tier.spec.reduce.seed} ({spec_at})"
+    if part.spec.reduce.sample is not None:
+        return f"was not drawn: a sample of {part.spec.reduce.sample} cells by seed {part.spec.reduce.seed} ({spec_at})"
     return f"dropped it by reduction ({spec_at}): {_covered_by(plan, name, op, position)}"
 
 

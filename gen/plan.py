@@ -33,7 +33,7 @@ def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "reduce": tier.spec.reduce.model_dump(exclude_none=True),
-            "limits": [limit.model_dump() for limit in tier.spec.limit],
+            "limits": [limit.model_dump() for part in (tier.spec, *tier.spec.also) for limit in part.limit],
             "cases": tier.cells,
             **asdict(tier.coverage),
             "complete": tier.coverage.complete,

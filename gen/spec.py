@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -29,8 +29,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gen import pipeline
 from gen.errors import nearest, one_of
+from gen.words import PLAIN, RUN
 
-SECTIONS_OF_CASES = ("include", "dtypes", "checks", "families", "exclude")
+SECTIONS_OF_CASES = ("include", "dtypes", "checks", "over", "families", "exclude")
 TIERS = ("smoke", "default", "full")
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 COMPLEX = ("complex32", "complex64", "complex128")
@@ -46,6 +47,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "partition": ("default", "min_cut"),
     "loss_reduction": ("sum", "mean"),
     "input_grad": ("with_input_grad", "without_input_grad"),
+    RUN: (PLAIN, "jitted"),
 }
 REFERENCES = ("loop", "upstream", "numeric", "eager", "float64", "reference", "raises")
 FACTS = (
@@ -315,12 +317,7 @@ class Check(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Check:
-        for axis, values in self.over.items():
-            for value in values:
-                if value not in AXES[axis]:
-                    raise fault(f'unknown value "{value}" of axis {axis}', one_of(AXES[axis]), nearest(value, AXES[axis]))
-            if len(set(values)) < len(values):
-                raise fault(f"axis {axis} has a value twice", "each value once")
+        _check_axes(self.over)
         if "argument_inplace" in self.over.get("form", [self.form]) and not pipeline.WRITABLE.intersection(self._innermost()):
             raise fault(
                 f'pipeline "{self.pipeline}" with form argument_inplace', f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost"
@@ -329,6 +326,31 @@ class Check(Strict):
 
     def _innermost(self) -> tuple[str, ...]:
         return pipeline.parse(self.pipeline).stages[-1:]
+
+
+class Spread(Strict):
+    """An axis that many checks have."""
+
+    values: Words
+    checks: Globs = ["*"]
+    not_checks: Globs = []
+
+
+def _check_axes(over: Mapping[str, list[str]]) -> None:
+    for axis, values in over.items():
+        for value in values:
+            if value not in AXES[axis]:
+                raise fault(f'unknown value "{value}" of axis {axis}', one_of(AXES[axis]), nearest(value, AXES[axis]))
+        if len(set(values)) < len(values):
+            raise fault(f"axis {axis} has a value twice", "each value once")
+
+
+def _spread_axes(over: dict[str, Spread]) -> dict[str, Spread]:
+    _check_axes({axis: spread.values for axis, spread in over.items()})
+    return over
+
+
+AxisName = Annotated[str, _OneOf(AXES, "axis")]
 
 
 class Where(Strict):
@@ -393,14 +415,23 @@ class Limit(Strict):
     seed: int = 0
 
 
-class Tier(Strict):
-    """The cells that a run takes. A tier contains the cells of the smaller tiers."""
+class Part(Strict):
+    """Cells of some checks, ops, dtypes and axis values, with their own reduction."""
 
     reduce: Annotated[Reduce, BeforeValidator(_reduce, json_schema_input_type=Literal["smoke", "pairwise", "full"] | Reduce)] = Reduce()
     checks: Globs = ["*"]
     ops: Globs = ["*"]
     families: Globs = ["*"]
+    dtypes: Words | None = None
+    axes: Annotated[dict[AxisName, Globs], Field(description="only columns with these values")] = {}
+    not_axes: Annotated[dict[AxisName, Globs], Field(description="no columns with these values")] = {}
     limit: list[Limit] = []
+
+
+class Tier(Part):
+    """The cells that a run takes. A tier contains the cells of the smaller tiers, and of the parts that are named under `also`."""
+
+    also: list[Part] = []
 
 
 class Targets(Strict):
@@ -426,6 +457,7 @@ class Matrix(Strict):
     dtypes: dict[Word, Words] = {}
     devices: dict[Word, Device] = {}
     checks: dict[Identifier, Check] = {}
+    over: Annotated[dict[AxisName, Spread], AfterValidator(_spread_axes), Field(description="axes that many checks have")] = {}
     families: dict[Identifier, Family]
     exclude: list[Exclude] = []
     skip: list[Known] = []

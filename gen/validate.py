@@ -17,7 +17,9 @@ from pydantic_core import ErrorDetails
 
 from gen import source
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.globs import Names
 from gen.spec import SECTIONS_OF_CASES, Matrix
+from gen.words import RUN
 
 Loc = tuple[str | int, ...]
 
@@ -52,7 +54,7 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
     cut: set[str] = set()
     for _ in range(8):  # each round cuts out the mistakes of the round before
         try:
-            return Loaded(Matrix.model_validate(read.data), read, problems, cut)
+            return Loaded(_spread(Matrix.model_validate(read.data)), read, problems, cut)
         except ValidationError as error:
             details = error.errors(include_url=False)
         problems += [_problem(detail, read) for detail in details]
@@ -60,6 +62,18 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
         cut.update(_name(path, read.data) for path in paths)
         read = read.without(paths, MINIMUM)
     raise MatrixError(problems)
+
+
+def _spread(matrix: Matrix) -> Matrix:
+    """`matrix` with the axes of its section ``over`` on the checks that have no such axis of their own. `run` comes last."""
+    names = Names(dict.fromkeys(matrix.checks, 0), "check")
+    checks = dict(matrix.checks)
+    for axis, spread in sorted(matrix.over.items(), key=lambda item: item[0] == RUN):
+        left_out = {name for glob in spread.not_checks for name in names.named(glob)}
+        for name in dict.fromkeys(name for glob in spread.checks for name in names.named(glob)):
+            if name not in left_out and axis not in checks[name].over:
+                checks[name] = checks[name].model_copy(update={"over": {**checks[name].over, axis: spread.values}})
+    return matrix.model_copy(update={"checks": checks})
 
 
 def shown(path: Sequence[str | int]) -> str:

@@ -30,7 +30,7 @@ class Planted:
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
-        self.name, self.lacks = inner.name, inner.lacks
+        self.name, self.lacks = inner.name, inner.lacks | {"jit"}  # a jitted cell has the stages of its plain form
         self.differed = False
         self.broken: Exception | None = None  # an error of the corruption itself, which is no fault of the target
         self._depth = 0

@@ -17,6 +17,7 @@ from gen.audit.workers import Job, Workers
 from gen.checks.tables import Cell
 from gen.pipeline import CAPTURES
 from gen.targets.faults import KINDS, REFUSED
+from gen.words import RUN
 
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
 
@@ -38,11 +39,11 @@ class Reach:
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
     """The keys of the cells to run first: those that show most rules at least cost.
 
-    They are in the tiers below full. Whole programs are left out, as they run the same rules as their parts. Of each op under each
-    check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
+    They are in the tiers below full. Whole programs and jitted ones are left out, as they run the same rules as their parts. Of each op
+    under each check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
     found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
-        if cell.tier == "full" or check.stages & CAPTURES:
+        if cell.tier == "full" or check.stages & CAPTURES or (RUN, "jitted") in cell.axes:
             continue
         width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
         kind = "complex" if cell.dtype.startswith("complex") else "real" if width < len(WIDEST) else "other"

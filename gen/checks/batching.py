@@ -114,15 +114,18 @@ def _has_nan(x: Tensor) -> bool:
 Choice = Callable[[Sequence[Tensor]], list[InDims]]
 
 
-def choices(stages: Sequence[str], first: bool, turn: int, written: Collection[int]) -> list[Choice]:
+def choices(stages: Sequence[str], first: bool, turn: int, written: Collection[int], fewest: bool = False) -> list[Choice]:
     """The patterns of a sample: each item maps the inputs of a vmap stage to the patterns to try there.
 
-    `written`: places of the inputs that the op writes to. They must be batched if another input is.
+    `written`: places of the inputs that the op writes to. They must be batched if another input is. `fewest`: one pattern, for programs
+    that cost more than a call.
     """
 
     def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
         return [dims for dims in patterns(inputs, k) if all(dims[place] is not None for place in written)]
 
+    if fewest:
+        return [partial(_one, allowed, turn)]
     if stages.count("vmap") == 1:
         return [lambda inputs: allowed(inputs, turn) if first else _some(allowed(inputs, turn), turn, 2)]
     return [partial(_one, allowed, turn + combination) for combination in range(3 if first else 1)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -27,7 +27,7 @@ from gen.checks.samples import STORE, Op, Sample, candidates, choose, from_call,
 from gen.checks.seeds import stable_seed
 from gen.checks.tables import Cell, Family
 from gen.pipeline import CAPTURES, Pipeline, parse
-from gen.targets.protocol import Target, Values
+from gen.targets.protocol import Jitting, Target, Values
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import ErrorInput, OpInfo
@@ -88,8 +88,10 @@ class Case:
 
     @property
     def seed(self) -> int:
-        """The seed of the choices that a case makes, from its id. Samples are seeded by op and dtype, so that cases share them."""
-        return stable_seed(self.family.name, self.check, self.cell.id)
+        """The seed of the choices that a case makes, from its id. Samples are seeded by op and dtype, so that cases share them.
+        A jitted case makes the choices of its plain form.
+        """
+        return stable_seed(self.family.name, self.check, self.cell.id.removesuffix("-jitted"))
 
     @property
     def vanishes(self) -> bool:
@@ -121,14 +123,22 @@ class Case:
         words = (against,) if isinstance(against, str) else tuple(against)
         failures: list[SampleFailure] = []
         if words == ("raises",) and axes["form"] == "functional":
-            self._assert_errors(failures)
+            self._assert_errors(axes, failures)
         else:
             with opinfo.drawing_from_outside() if CAPTURES.intersection(parsed.stages) else nullcontext():
                 self._assert_samples(parsed, axes, words, failures)
         self.finish(failures)
 
+    @property
+    def _few(self) -> bool:
+        """Whether the case runs fewer and smaller samples, because a capture costs more than a call. A case with an expected failure runs
+        those that its plain form runs: the failure may be in any of them.
+        """
+        return self.axes.get("run") == "jitted" and not any(entry.kind == "xfail" for entry in self.entries.values())
+
     def _require(self, pipeline: Pipeline) -> None:
-        lacking = [stage for stage in pipeline.stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
+        stages = (*pipeline.stages, *(("jit",) if self.axes.get("run") == "jitted" else ()))
+        lacking = [stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
         if lacking:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
 
@@ -161,9 +171,12 @@ class Case:
         device = "cpu" if self.device == "meta" else self.device  # samples of meta are made on the CPU
         pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
         count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
+        reserve = count + _RESERVE
+        if self._few:
+            count, largest = min(count, _JITTED[0]), min(largest, _JITTED[1])
         chosen = choose(pool, None if self.all_samples else count, largest=largest)
         held = set(map(id, chosen))
-        more = [] if self.all_samples else choose(pool, count + _RESERVE, largest=largest)
+        more = [] if self.all_samples else choose(pool, reserve, largest=largest)
         return chosen, [sample for sample in more if id(sample) not in held]
 
     def _assert_sample(
@@ -184,7 +197,7 @@ class Case:
             illformed.assert_refused(self.target, sample, axes["form"], tally)
             return
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
-        for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons):
+        for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few):
             if axes["form"] == "data_write":
                 inputs = forms.laid_out(program.inputs, "contiguous")
                 _assert_raises(partial(run_target, self.target, program, inputs, stages, sample), RuntimeError, forms.DATA_WRITE)
@@ -221,10 +234,10 @@ class Case:
 
     # --- error inputs -------------------------------------------------------------------------------------------------------------
 
-    def _assert_errors(self, failures: list[SampleFailure]) -> None:
+    def _assert_errors(self, axes: Mapping[str, str], failures: list[SampleFailure]) -> None:
         if self.device == "meta":
             raise Lacking("kernels of the meta device check their inputs in other words, and values not at all")
-        wrong = list(self._error_inputs())
+        wrong = list(self._error_inputs(axes.get("run") == "jitted"))
         if not wrong:
             raise Vacuous("the op has no error inputs")
         for index, (description, call, kind, match) in enumerate(wrong):
@@ -236,26 +249,26 @@ class Case:
                 failures.append(SampleFailure(index, description, error))
             self.compared += 1
 
-    def _error_inputs(self) -> Iterator[tuple[str, Callable[[], Any], type[Exception], str]]:
+    def _error_inputs(self, jitted: bool) -> Iterator[tuple[str, Callable[[], Any], type[Exception], str]]:
         """``(description, call, exception, pattern)``: from the row's `errors`, else from OpInfo."""
         dtype = getattr(torch, self.dtype)
         op = make_op(self.op, self.row)
         if self.row.get("errors"):
             for sample, error in zip(_row_errors(op, self.row, dtype, self.device), self.row["errors"], strict=True):
                 kind = error["raises"] if isinstance(error["raises"], type) else _exception(error["raises"])
-                yield sample.description, self._calling(sample), kind, error.get("match", "")
+                yield sample.description, self._calling(sample, jitted), kind, error.get("match", "")
         elif op.info is not None:
             for sample, given in _opinfo_errors(op, op.info, self.device):
-                yield sample.description, self._calling(sample), given.error_type, given.error_regex
+                yield sample.description, self._calling(sample, jitted), given.error_type, given.error_regex
 
-    def _calling(self, sample: Sample) -> Callable[[], Any]:
+    def _calling(self, sample: Sample, jitted: bool) -> Callable[[], Any]:
         def f(*tensors: Any) -> Values:
             raw = sample.raw(sample.op.call, tensors)
             if raw is NotImplemented:
                 raise TypeError(f"{sample.op.name} returned NotImplemented, of which Python makes a TypeError")
             return sample.outputs(raw)
 
-        return lambda: self.target.forward(f)(*sample.inputs)
+        return lambda: self.target.forward(cast(Jitting, self.target).jit(f) if jitted else f)(*sample.inputs)
 
 
 def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
@@ -301,6 +314,7 @@ def _place(program: str, label: str) -> str:
 
 
 _RESERVE = 12  # samples for a case whose first ones compare nothing, or only zeros
+_JITTED = 2, 1_000
 _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
 
 

@@ -6,24 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gen.checks import batching, forms, programs
+from gen.checks.jitting import jitted
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, extend
 from gen.checks.samples import Sample
 from gen.pipeline import COMPILED, WHOLE
 
+CAPTURED = frozenset(("trace", "aot.export", "aot.saved"))  # a graph, which is jitted itself
+SLOW = frozenset(("jacrev", "jacfwd", "hessian", COMPILED, *WHOLE))  # a larger size costs much, or is a matter of the stage
+
 
 def instances(
-    sample: Sample, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None]
+    sample: Sample, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None], fewest: bool = False
 ) -> Iterator[tuple[Program, str]]:
     """Programs of the pipeline `stages`, innermost first, over one sample. Each comes with a label that distinguishes it.
 
-    Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows none.
+    Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows none. `fewest`: one pattern.
     """
     found = False
+    jits = axes.get("run") == "jitted"
+    captures = not CAPTURED.isdisjoint(stages)
+    usual = axes["form"] == "functional" and axes["layout"] == "contiguous" and axes["values"] == "ordinary"
+    sizes = first and usual and len(stages) <= 1 and SLOW.isdisjoint(stages)  # a program for any size costs ten times a call
     for root, label in _roots(sample, axes):
-        for program in _grown(sample, root, stages, axes, first, turn, reasons):
+        for program in _grown(sample, root, stages, axes, first, turn, reasons, fewest):
+            yield jitted(program, axes["values"] == "ordinary", sizes and not found) if jits and not captures else program, label
             found = True
-            yield program, label
     if not found:
         raise Unsuitable(next(reversed(reasons), "no instance"))
 
@@ -43,7 +51,14 @@ def _roots(sample: Sample, axes: Mapping[str, str]) -> list[tuple[Program, str]]
 
 
 def _grown(
-    sample: Sample, root: Program, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None]
+    sample: Sample,
+    root: Program,
+    stages: Sequence[str],
+    axes: Mapping[str, str],
+    first: bool,
+    turn: int,
+    reasons: dict[str, None],
+    fewest: bool,
 ) -> Iterator[Program]:
     if stages and stages[0] == COMPILED:
         root, stages = _compiled(sample, root, axes), stages[1:]
@@ -54,13 +69,13 @@ def _grown(
         yield programs.whole(outer[0], program, axes) if outer else program
         return
     written = [0] if axes["form"] in ("inplace", "view_inplace") else [place for place, flag in enumerate(sample.facts.mutated) if flag]
-    for choice in batching.choices(nesting, first, turn, written):
+    for choice in batching.choices(nesting, first, turn, written, fewest):
         for program in _branches(sample, root, nesting, choice, reasons):
             yield programs.whole(outer[0], program, axes) if outer else program
 
 
 def _compiled(sample: Sample, root: Program, axes: Mapping[str, str]) -> Program:
-    key = ("compiled", id(root), axes.get("shapes"), axes.get("partition"), axes["layout"])
+    key = ("compiled", id(root), axes.get("shapes"), axes.get("partition"), axes["layout"], axes.get("run"))
     if key not in sample.memory:
         sample.memory[key] = programs.compiled(root, axes)
     made: Program = sample.memory[key]

@@ -30,7 +30,8 @@ CORNER = 8  # elements of each tensor in such a corner
 class Program:
     """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and `seed` identify it.
 
-    `written` are the places of the inputs to which the function writes. A stage must know of them: see :func:`on_copies`.
+    `written` are the places of the inputs to which the function writes. A stage must know of them: see :func:`on_copies`. `calls`: how
+    often the function calls another one, each time on its share of the inputs.
     """
 
     over: Callable[[Target], Flat]
@@ -39,6 +40,7 @@ class Program:
     seed: int
     label: str = "f"
     written: tuple[int, ...] = ()
+    calls: int = 1
     _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(default_factory=dict)
 
     @cached_property

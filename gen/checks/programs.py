@@ -8,8 +8,9 @@ Then each run gets copies of them, and the copies are further results.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,26 +20,27 @@ from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, extend, on_copies, restricted
 from gen.checks.seeds import seeded
 from gen.reference import Loop
-from gen.targets.protocol import Flat, Target, Values
+from gen.targets.protocol import Flat, Jitting, Target, Values
 
 Tensor = torch.Tensor
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``."""
+    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``; a captured graph
+    with ``run: jitted`` is jitted itself."""
     if stage == "per_sample":
         return _per_sample(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
     if stage == "aot.joint":
-        return _joint(program, axes.get("partition", "default"), dynamic)
-    return _captured(stage, program, dynamic, axes.get("layout", "contiguous"))
+        return _joint(program, axes, dynamic)
+    return _captured(stage, program, dynamic, axes.get("layout", "contiguous"), axes.get("run") == "jitted")
 
 
 def compiled(program: Program, axes: Mapping[str, str]) -> Program:
     """`program` as a compiled function. `axes` may have ``layout``, ``shapes`` and ``partition``.
 
     Each call is preceded by one on other values, and of another size if shapes are dynamic. So the call that is compared may not compile,
-    and constants of the graph show.
+    and constants of the graph show. A jitted program is called on other values as a whole instead.
     """
     dynamic, layout = axes.get("shapes") == "dynamic", axes.get("layout", "contiguous")
     apart = _apart(program)
@@ -49,9 +51,11 @@ def compiled(program: Program, axes: Mapping[str, str]) -> Program:
         f = on_copies(f, program.written)
 
         def g(*values: Any) -> Values:
-            if target.name not in ("loop", "numeric"):
+            if target.name not in ("loop", "numeric") and axes.get("run") != "jitted":
                 others = values if variation is None else tuple(vary(x, 1, variation) for x in values)
                 f(*laid_out(others if size is None else tuple(_doubled(x, size) for x in values), layout))
+            if axes.get("run") == "jitted":  # no program that is captured may set the state of a generator
+                return f(*values)
             with seeded(program.seed):  # the first call may have drawn too
                 return f(*values)
 
@@ -65,7 +69,7 @@ def _apart(program: Program) -> Program:
     return replace(program, over=lambda target: on_copies(program.over(target), program.written), written=(), _results={})
 
 
-def _captured(stage: str, program: Program, dynamic: bool, layout: str) -> Program:
+def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: bool) -> Program:
     capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
     apart = _apart(program)
     groups = [other_values(apart), *other_sizes(apart, dynamic, least=4)]  # half of 2 or 3 is 1, which is a constant of a graph
@@ -77,7 +81,7 @@ def _captured(stage: str, program: Program, dynamic: bool, layout: str) -> Progr
             replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
             if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
                 raise Mismatch("the traced function has no attribute `graph`")
-            run = on_copies(replay, program.written)
+            run = on_copies(cast(Jitting, target).jit(replay) if jitted else replay, program.written)
             found: list[Any] = []
             for k in range(len(groups)):
                 given = values[k * count : (k + 1) * count]
@@ -103,7 +107,7 @@ def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
     return guards is None or bool(shape_env.evaluate_guards_expression(guards, values))
 
 
-def _joint(program: Program, partition: str, dynamic: bool) -> Program:
+def _joint(program: Program, axes: Mapping[str, str], dynamic: bool) -> Program:
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     _ = program.active_inputs  # raises if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, dynamic)]
@@ -118,11 +122,14 @@ def _joint(program: Program, partition: str, dynamic: bool) -> Program:
         def g(*values: Any) -> Values:
             examples = recorded(_beside(values, program.inputs))
             replay = target.joint(
-                lambda *xs: restricted(inner, xs, range(count), kept)(*xs), examples, partition=partition, dynamic=dynamic
+                lambda *xs: restricted(inner, xs, range(count), kept)(*xs),
+                examples,
+                partition=axes.get("partition", "default"),
+                dynamic=dynamic,
             )
             found: list[Any] = []
             for start in range(0, len(values), count + len(kept)):
-                with seeded(program.seed):
+                with nullcontext() if axes.get("run") == "jitted" else seeded(program.seed):
                     outputs, gradients = replay(recorded(values[start : start + count]), values[start + count : start + count + len(kept)])
                 found += [*outputs, *gradients]
             return tuple(found)
@@ -158,6 +165,15 @@ def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[T
     """Inputs in which every dimension of one size n >= `least` has become 2n: one set, or none. The number of results does not change."""
     size = _doubling(program, least) if dynamic else None
     return [] if size is None else [tuple(_doubled(x, size) for x in program.inputs)]
+
+
+def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    """`inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
+    pairs = ((n, m) for x, y in zip(program.inputs, inputs, strict=True) for n, m in zip(x.shape, y.shape, strict=True))
+    size = next(m for n, m in pairs if n != m)
+    larger = tuple(_doubled(x, size) for x in inputs)
+    outputs = _accepted(program, larger)
+    return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
 
 
 def _doubling(program: Program, least: int = 2) -> int | None:

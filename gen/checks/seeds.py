@@ -40,6 +40,20 @@ def seeded(*parts: object) -> Iterator[None]:
         torch.set_rng_state(kept)
 
 
+class Replay:
+    """The state of torch's global generators now. :meth:`rewind` sets it again, so that each of several calls draws the same."""
+
+    def __init__(self) -> None:
+        self._state = torch.get_rng_state()
+        self._module = torch.get_device_module() if _has_accelerator() else None
+        self._other = None if self._module is None else self._module.get_rng_state()
+
+    def rewind(self) -> None:
+        torch.set_rng_state(self._state)
+        if self._module is not None:
+            self._module.set_rng_state(self._other)
+
+
 @contextmanager
 def seeded_with_numpy(*parts: object) -> Iterator[None]:
     """As :func:`seeded`, and seed NumPy's global generator too. Some of OpInfo's samples draw from it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gen.checks.entries import Known, TableError, known
+from gen.words import complete, said
 
 __all__ = ["DTYPES", "TIERS", "Cell", "Cells", "Family", "Known", "Row", "TableError", "cases", "cells_of", "family", "known", "op"]
 
@@ -41,7 +42,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        return "-".join((self.op, self.dtype, *(value for _, value in self.axes)))
+        return "-".join((self.op, self.dtype, *said(tuple(value for _, value in self.axes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class Cells:
         for row in self.rows:
             for word, own in sorted(row.words):
                 if TIERS.index(own) <= highest:
-                    dtype, *values = word.split(":")
+                    dtype, *spoken = word.split(":")
+                    values = complete(spoken, names)
                     entries = tuple(dict.fromkeys(name for name, where in row.known if set(where) <= {dtype, *values}))
                     yield Cell(row.name, dtype, tuple(zip(names, values, strict=True)), own, entries)
 
@@ -137,14 +139,14 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
 
 def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
     for word, _ in row.words:
-        values = word.split(":")[1:]
+        values = complete(word.split(":")[1:], [name for name, _ in axes])
         if len(values) != len(axes):
             wanted = "".join(f":{name}" for name, _ in axes) or " alone"
             raise TableError(f"op({row.name!r}): {word!r} has {len(values)} axis values; this check takes dtype{wanted}")
         for value, (name, allowed) in zip(values, axes, strict=True):
             if value not in allowed:
                 raise TableError(f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} ({', '.join(allowed)})")
-    words = [set(word.split(":")) for word, _ in row.words]
+    words = [{word.split(":")[0], *complete(word.split(":")[1:], [name for name, _ in axes])} for word, _ in row.words]
     for entry, where in row.known:
         if not any(set(where) <= word for word in words):
             raise TableError(f"op({row.name!r}): known entry {entry}@{':'.join(where)} matches no word of the line")

@@ -29,6 +29,9 @@ class Loop:
     def __init__(self) -> None:
         self._depth = 0  # how many derivatives are running; inside one, results must stay differentiable
 
+    def jit(self, f: Flat) -> Flat:
+        return f
+
     # --- derivatives ------------------------------------------------------------------------------------------------------------
 
     def forward(self, f: Flat) -> Flat:

@@ -37,7 +37,7 @@ class Numeric(Loop):
     def __init__(self, project: bool = False, seed: int = 0) -> None:
         super().__init__()
         self._project = project
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
         self._directions: dict[int, list[Tensor]] = {}
         self._busy = False
 
@@ -89,13 +89,14 @@ class Numeric(Loop):
         return tuple(projected)
 
     def _choose_directions(self, primals: Sequence[Tensor]) -> None:
-        """Draw directions for large inputs. Raises ValueError if inputs are large and results cannot be projected."""
+        """Draw directions for large inputs, the same at each call. Raise ValueError if inputs are large and results cannot be projected."""
         self._directions.clear()
+        generator = torch.Generator().manual_seed(self._seed)
         if not self._project and sum(map(_coordinates, primals)) > LIMIT:
             raise ValueError(f"more than {LIMIT} coordinates: too large for differences in every coordinate")
         for k, primal in enumerate(primals):
             if self._project and _coordinates(primal) > FEW:
-                drawn = [torch.randn(primal.shape, dtype=primal.dtype, generator=self._generator) for _ in range(DIRECTIONS)]
+                drawn = [torch.randn(primal.shape, dtype=primal.dtype, generator=generator) for _ in range(DIRECTIONS)]
                 self._directions[k] = [(u / u.norm()).to(primal.device) for u in drawn]
 
     def _basis(self, k: int, primal: Tensor) -> Iterator[Tensor]:

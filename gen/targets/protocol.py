@@ -118,3 +118,11 @@ class Target(Protocol):
         `batch` then requires grad, and the gradient of its samples, of its shape, comes last.
         """
         ...
+
+
+class Jitting(Target, Protocol):
+    """A target that offers `jit` too, which ``run: jitted`` asks for. Any other target lists it in ``lacks``."""
+
+    def jit(self, f: Flat) -> Flat:
+        """``g(*args)``: `f`, captured at its first call and replayed by the next ones. `f` may contain every other stage."""
+        ...

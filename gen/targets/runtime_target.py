@@ -14,7 +14,7 @@ from gen.targets import runtime_rules, runtime_watch
 from gen.targets.exported import reloaded
 from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss, of_samples
-from runtime import aot, expanded_weights, func
+from runtime import aot, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
 
 Tensor = torch.Tensor
@@ -40,13 +40,13 @@ class RuntimeTarget:
         return func.vjp(f, *primals)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
-        nested = any(isinstance(p, runtime.Tensor) for p in primals)
-        xs = primals if nested else tuple(runtime.wrap(p.detach(), True) for p in primals)
+        nested = any(p.requires_grad for p in primals)
+        xs = primals if nested else tuple(_leaf(p, True) for p in primals)
         outputs = f(*xs)
 
         def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
             found = _gradients(outputs, xs, cotangents, create_graph=nested)
-            return found if nested else tuple(runtime.unwrap(x) for x in found)
+            return found if nested else _plain(found, primals)
 
         return outputs, pullback
 
@@ -92,11 +92,10 @@ class RuntimeTarget:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-            inputs = [runtime.wrap(v.detach(), v.requires_grad) for v in values]
+            inputs = [_leaf(v, v.requires_grad) for v in values]
             outputs = compiled(*inputs)
             wanted = [x for x in inputs if x.requires_grad]
-            plain = tuple(runtime.unwrap(o) for o in outputs)
-            return plain, tuple(runtime.unwrap(x) for x in _gradients(outputs, wanted, cotangents))
+            return _plain(outputs, values), _plain(_gradients(outputs, wanted, cotangents), values)
 
         return g
 
@@ -105,6 +104,9 @@ class RuntimeTarget:
 
     def saved(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
         return reloaded(aot.export(f, tuple(args), dynamic=dynamic))
+
+    def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return jit(f)
 
     def per_sample(
         self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
@@ -129,6 +131,16 @@ class RuntimeTarget:
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
         return runtime_rules.planted(rule, kind)
+
+
+def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
+    """`x` as a leaf of the session. While a program is captured, `x` is of the session already."""
+    return x.detach().requires_grad_(requires_grad) if isinstance(x, runtime.Tensor) else runtime.wrap(x.detach(), requires_grad)
+
+
+def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+    """`found` as plain tensors, if those that were `given` are."""
+    return tuple(found) if any(isinstance(x, runtime.Tensor) for x in given) else tuple(runtime.unwrap(x) for x in found)
 
 
 def _gradients(outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False) -> tuple[Any, ...]:

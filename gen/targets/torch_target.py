@@ -56,7 +56,7 @@ class TorchTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "torch"
-    lacks: frozenset[str] = frozenset()
+    lacks = frozenset(("jit",))  # torch.compile is another thing: it takes functions apart, and may run parts of them eagerly
     loops = _loops
 
     def __init__(self) -> None:

@@ -117,6 +117,63 @@ def test_every_reduction_stays_within_the_valid_cells(expanded: Expand, reductio
         assert len(found) == 9
 
 
+SPREAD = """\
+    version: 1
+    checks:
+      vjp: {claim: It holds., pipeline: vjp, against: upstream, dtypes: [float32, float64]}
+      joint: {claim: It holds., pipeline: aot.joint, against: eager, dtypes: float64, over: {shapes: [static, dynamic]}}
+      own: {claim: It holds., pipeline: vjp, against: upstream, dtypes: float64, over: {run: [jitted]}}
+      gradcheck: {claim: It holds., pipeline: vjp, against: numeric, dtypes: float64}
+    over: {run: {values: [plain, jitted], not_checks: [gradcheck]}}
+    families: {some: {ops: [torch.sin]}}
+    """
+
+
+def test_an_axis_of_many_checks_comes_last_and_its_plain_value_is_left_out(expanded: Expand) -> None:
+    assert cells(expanded(SPREAD)) == {
+        *(f"vjp[torch.sin-{dtype}{form}]" for dtype in ("float32", "float64") for form in ("", "-jitted")),
+        *(f"joint[torch.sin-float64-{shapes}{form}]" for shapes in ("static", "dynamic") for form in ("", "-jitted")),
+        "own[torch.sin-float64-jitted]",
+        "gradcheck[torch.sin-float64]",
+    }
+
+
+def jitted(chosen: set[str]) -> set[str]:
+    return {cell for cell in chosen if cell.endswith("-jitted]")}
+
+
+TIERS = (
+    "tiers: {{smoke: {{reduce: smoke, not_axes: {{run: jitted}}}}, "
+    "{name}: {{reduce: {reduce}, not_axes: {{run: jitted}}, also: [{part}]}}}}"
+)
+
+
+def with_part(name: str, part: str, reduce: str = "full") -> str:
+    return SPREAD + TIERS.format(name=name, part=part, reduce=reduce) + "\n    "
+
+
+def test_a_part_of_a_tier_chooses_by_its_own_reduction(expanded: Expand) -> None:
+    plan = expanded(with_part("default", "{axes: {run: jitted}, reduce: {t: 1}, checks: [vjp, joint], dtypes: float64}"))
+    chosen = cells(plan, plan.tiers["default"].chosen)
+    assert chosen - jitted(chosen) == cells(plan) - jitted(cells(plan))
+    assert "vjp[torch.sin-float64-jitted]" in chosen
+    assert not any("float32" in cell or "own" in cell for cell in jitted(chosen))
+
+
+def test_a_limit_of_a_part_counts_the_cells_of_the_part(expanded: Expand) -> None:
+    plan = expanded(with_part("default", "{axes: {run: jitted}, reduce: full, limit: [{checks: joint, cells: 1}]}"))
+    joint = {cell for cell in cells(plan, plan.tiers["default"].chosen) if cell.startswith("joint")}
+    assert joint - jitted(joint) == {"joint[torch.sin-float64-static]", "joint[torch.sin-float64-dynamic]"}
+    assert len(jitted(joint)) == 1
+
+
+def test_the_plain_form_is_no_value_to_cover(expanded: Expand) -> None:
+    spread = expanded(with_part("default", "{axes: {run: jitted}, checks: vjp}", "pairwise"))
+    without = expanded(SPREAD.replace("values: [plain, jitted], not_checks: [gradcheck]", "values: [plain]"))
+    chosen = cells(spread, spread.tiers["default"].chosen)
+    assert chosen - jitted(chosen) == {cell for cell in cells(without, without.tiers["default"].chosen) if "jitted" not in cell}
+
+
 def test_an_entry_is_named_after_its_reason_and_keeps_its_name(plan: Plan) -> None:
     assert [entry.name for entry in plan.entries if entry.kind in ("xfail", "vanishes")] == [
         "eigenvectors_no_gauge_invariant_derivative",

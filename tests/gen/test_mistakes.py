@@ -91,6 +91,21 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
             id="xfail that matches nothing",
         ),
         pytest.param(
+            BASE + "over: {run: {values: [plain, jited]}}\n",
+            r'9:7: over: unknown value "jited" of axis run; .*did you mean "jitted"\?',
+            id="axis value of over",
+        ),
+        pytest.param(
+            BASE + "over: {run: {values: [plain, jitted], not_checks: [vpj]}}\n",
+            r'9:\d+: over.run.not_checks\[0\]: check "vpj" is unknown; .*did you mean "vjp"\?',
+            id="check of over",
+        ),
+        pytest.param(
+            BASE + "tiers: {full: {also: [{axes: {shapes: dynmic}}]}}\n",
+            r'9:\d+: tiers.full.also\[0\].axes.shapes\[0\]: value of axis shapes "dynmic" is unknown; .*did you mean "dynamic"\?',
+            id="axis value of a part",
+        ),
+        pytest.param(
             BASE + "xfail:\n  - {op: torch.sin, raises: E, match: m, reason: r, until: 2020-01-01}\n",
             r"10:60: xfail\[0\].until: expired on 2020-01-01: r; expected the cause to be gone",
             id="expired until",

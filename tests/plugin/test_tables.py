@@ -35,6 +35,16 @@ def test_axis_values_stand_in_the_id_in_the_order_of_the_axes() -> None:
     assert [cell.id for cell in rows.at("smoke")] == ["f-float64-static-min_cut"]
 
 
+def test_the_plain_form_of_a_cell_is_left_out_of_words_and_ids() -> None:
+    rows = table(
+        op("f", full="float64:static float64:static:jitted", known="a@jitted b@plain"),
+        axes={"shapes": ["static", "dynamic"], "run": ["plain", "jitted"]},
+    )
+    plain, jitted = rows.at("full")
+    assert (plain.id, plain.axes, plain.known) == ("f-float64-static", (("shapes", "static"), ("run", "plain")), ("b",))
+    assert (jitted.id, jitted.axes, jitted.known) == ("f-float64-static-jitted", (("shapes", "static"), ("run", "jitted")), ("a",))
+
+
 def test_a_known_entry_applies_where_every_word_of_its_narrowing_holds() -> None:
     rows = table(op("f", full="float32:x float64:x float64:y", known="a b@float64 c@y b@float32:x"), axes={"q": ["x", "y"]})
     assert {cell.id: cell.known for cell in rows.at("full")} == {

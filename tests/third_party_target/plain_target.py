@@ -16,9 +16,10 @@ class PlainTarget:
     """Offers `forward`, `vjp`, `backward` and `grad`. What it lacks it names, and need not define."""
 
     name = "plain"
-    lacks = frozenset(
-        ("jvp", "vmap", "jacrev", "jacfwd", "hessian", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample")
-    )
+    lacks = frozenset(("jvp", "vmap", "jacrev", "jacfwd", "hessian", "functionalize", "trace", "joint", "compiled", "export", "saved")) | {
+        "jit",
+        "per_sample",
+    }
 
     def forward(self, f: Flat) -> Flat:
         return f
