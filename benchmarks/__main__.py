@@ -12,18 +12,18 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, jitted, memory, partitions, report, steps, transforms
+from benchmarks import calls, compiled, engine, jitted, memory, partitions, peers, report, steps, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "jit", "steps", "engine", "compiled", "calls", "memory")
+SUITES = ("transforms", "jit", "captures", "steps", "engine", "compiled", "calls", "memory", "compilers")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help='run what has TEXT in "suite / size / program / transform"')
     parser.add_argument("--size", choices=SIZES, help="one size of the transforms (default: both)")
-    parser.add_argument("--suite", choices=SUITES, help="one suite (default: all)")
+    parser.add_argument("--suite", choices=SUITES, help="one suite (default: all but compilers)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)")
     parser.add_argument("--iterations", type=int, default=10_000, help="training steps over which resident memory is measured (10000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
@@ -42,6 +42,8 @@ def main() -> int:
         cells += transforms.cells((options.size,) if options.size else SIZES)
     if wanted("jit"):
         cells += jitted.cells()
+    if wanted("captures"):
+        cells += jitted.captures()
     if wanted("steps"):
         cells += steps.cells()
     if wanted("engine"):
@@ -64,8 +66,9 @@ def main() -> int:
     if kept is not None:
         kept["compiled"] = partitions.tables(console, options.only)
         kept["steps"] = steps.tables(console, options.only)
+    beside = peers.report(console, options.only, options.seconds) if options.suite == "compilers" else None
     if options.json:
-        report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept})
+        report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept, "compilers": beside})
     return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))
 
 

@@ -16,6 +16,7 @@ class Cell:
     """`build()` returns our callable and the peer's. Their results are compared before anything is timed.
 
     `goal`: the ratio that ours should not exceed. `around()`: the context in which ours is called.
+    `milliseconds`: whether the table shows our time beside the ratio.
     """
 
     suite: str
@@ -26,6 +27,7 @@ class Cell:
     build: Callable[[], tuple[Callable[[], object], Callable[[], object]]]
     goal: float | None = None
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    milliseconds: bool = False
 
     @property
     def name(self) -> str:

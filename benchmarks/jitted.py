@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime.func
 from benchmarks.cells import Cell
@@ -64,15 +65,38 @@ TRANSFORMS: dict[str, Callable[[Any, Callable[[Tensor], Tensor], Tensor], Built]
 }
 
 
-def cells() -> Iterator[Cell]:
+def programs() -> dict[str, Program]:
+    """By name, a program and its argument."""
     torch.manual_seed(0)
-    for name, (f, x) in {"sines": _sines(), "MLP": _mlp(), "solve": _solve()}.items():
-        for transform, build in TRANSFORMS.items():
-            yield Cell("jit", "", name, transform, "torch.func", partial(_sides, build, f, x), 0.8)
+    return {"sines": _sines(), "MLP": _mlp(), "solve": _solve()}
 
 
-def _sides(build: Callable[..., Built], f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
-    mine, args = build(runtime.func, f, x)
-    theirs, _ = build(torch.func, f, x)
+def both(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Tensor, ...]]:
+    """The transform of `f` by runtime.func and by torch.func, and its arguments."""
+    mine, args = TRANSFORMS[transform](runtime.func, f, x)
+    theirs, _ = TRANSFORMS[transform](torch.func, f, x)
+    return mine, theirs, args
+
+
+def cells() -> Iterator[Cell]:
+    for name, (f, x) in programs().items():
+        for transform in TRANSFORMS:
+            yield Cell("jit", "", name, transform, "torch.func", partial(_sides, transform, f, x), 0.8)
+
+
+def captures() -> Iterator[Cell]:
+    """What the first call of a jitted function takes, beside torch's `make_fx` of the same."""
+    for name, (f, x) in programs().items():
+        for transform in TRANSFORMS:
+            yield Cell("captures", "", name, transform, "torch make_fx", partial(_first_calls, transform, f, x), milliseconds=True)
+
+
+def _sides(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+    mine, theirs, args = both(transform, f, x)
     jitted = jit(mine)
     return lambda: jitted(*args), lambda: theirs(*args)
+
+
+def _first_calls(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+    mine, theirs, args = both(transform, f, x)
+    return lambda: jit(mine)(*args), lambda: make_fx(theirs)(*args)(*args)

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.tracing import has_effect
 from ..capture.aliasing import LINEAR, may_alias
-from .overloads import SETS, aten, in_place, static, with_out
+from .overloads import SETS, aten, effect, in_place, static, with_out
 
 _DTYPES = (torch.float32, torch.float64)
 _ELEMENTS = 1 << 14  # of a tensor, beyond which the kernel takes much longer than the way to it
@@ -74,7 +73,7 @@ def _ordered(n: fx.Node) -> bool:
         return False
     if type(func) is not torch._ops.OpOverload:
         return func is not operator.getitem and func is not LINEAR
-    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or has_effect(n))
+    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or effect(n))
 
 
 def _key(n: fx.Node) -> Hashable | None:
@@ -181,6 +180,8 @@ def _common(n: fx.Node) -> tuple[Hashable, ...]:
 
 def _conflict(group: Sequence[fx.Node]) -> bool:
     """Whether a call writes to what another one reads or writes."""
+    if not any(n.target._schema.is_mutable for n in group):  # type: ignore[union-attr]
+        return False
     reads = [frozenset[fx.Node]().union(*(_memory(a) for a in n.all_input_nodes)) for n in group]
     for i, n in enumerate(group):
         if n.target._schema.is_mutable:  # type: ignore[union-attr]

@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.tracing import has_effect
 from ..capture.aliasing import functional_pointwise
 
 aten = torch.ops.aten
 SETS = frozenset((aten.copy.default, aten.fill.Scalar, aten.fill.Tensor, aten.zero.default))
 """Ops whose first argument says what the result looks like, and not what is in it. Their in-place forms set the elements of a tensor."""
+
+
+_KNOWN = "static"
+_EFFECTS: dict[torch._ops.OpOverload, bool] = {}
 
 
 @cache
@@ -54,10 +59,31 @@ def calls_of(graph: fx.Graph) -> list[fx.Node]:
 
 def static(n: Any) -> bool:
     """Whether ``n`` is a strided tensor whose sizes, strides and offset are known, none of them a symbol."""
-    value = n.meta.get("val") if isinstance(n, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not isinstance(n, fx.Node):
         return False
+    value = n.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    known = n.meta.get(_KNOWN)
+    if known is None or known[0] is not value:  # each rewrite asks
+        known = n.meta[_KNOWN] = value, value.layout is torch.strided and _plain(value)
+    found: bool = known[1]
+    return found
+
+
+def _plain(value: torch.Tensor) -> bool:
     return all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+def effect(n: fx.Node) -> bool:
+    """Whether the call ``n`` stays although nothing uses it, as it writes, draws or checks."""
+    func = n.target
+    if type(func) is not torch._ops.OpOverload:
+        return has_effect(n)
+    known = _EFFECTS.get(func)
+    if known is None:
+        known = _EFFECTS[func] = has_effect(n)
+    return known
 
 
 def kind(n: Any) -> Any:

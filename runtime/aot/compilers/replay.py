@@ -8,7 +8,7 @@ seen to make exactly that call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -123,13 +123,40 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     if func is _READ:
         return torch._C.TensorBase.item, n.args
     value = n.meta.get("val") if func._schema.returns else None
-    if func.namespace == "aten" and (isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns):
-        shortened = tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in n.args)
-        kwargs = example(n.kwargs)
-        name = func._schema.name.split("::")[1]
-        for namespace in _NAMESPACES:
-            found: Any = getattr(namespace, name, None)
-            for given in (shortened, n.args) if callable(found) else ():
-                if Witness(value).sees_only(found, func, example(given), kwargs):
-                    return found, given
-    return func._op, n.args
+    if func.namespace != "aten" or not (isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns):
+        return func._op, n.args
+    kwargs = example(n.kwargs)
+    pattern = func, _pattern(example(n.args)), _pattern(kwargs)
+    if pattern not in _SHORTEST:
+        _SHORTEST[pattern] = _binding(func, n.args, kwargs, value)
+    binding, short = _SHORTEST[pattern]
+    return binding, _shortened(n.args) if short else n.args
+
+
+_SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
+
+
+def _binding(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> tuple[Callable[..., Any], bool]:
+    """What makes the call with the least on the way, and whether it takes a number for a list of one."""
+    name = func._schema.name.split("::")[1]
+    for namespace in _NAMESPACES:
+        found: Any = getattr(namespace, name, None)
+        for short in (True, False) if callable(found) else ():
+            if Witness(value).sees_only(found, func, example(_shortened(args) if short else args), kwargs):
+                return found, short
+    return func._op, False
+
+
+def _shortened(args: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in args)
+
+
+def _pattern(a: Any) -> Any:
+    """What a binding knows arguments by: their types. A tensor without dimensions may be taken for a number."""
+    if isinstance(a, torch.Tensor):
+        return (torch.Tensor, a.dtype, a.requires_grad) if a.dim() == 0 else torch.Tensor
+    if isinstance(a, (list, tuple)):
+        return (type(a), *map(_pattern, a))
+    if isinstance(a, dict):
+        return tuple((k, _pattern(b)) for k, b in a.items())
+    return a if a is None else type(a)
