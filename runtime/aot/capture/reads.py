@@ -13,13 +13,15 @@ of the user's and the modules that it calls by such names, and so on. What the p
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import operator
 import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -34,7 +36,19 @@ WHOLE: Any = object()
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _LIMIT = 4096  # reads of one program
 _MANY = 32  # items of a list or dictionary that are compared
+_WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)  # what is compared with all its items
+_ASKING = frozenset(("get", "items", "keys", "values", "count", "index", "copy", "union", "intersection", "issubset"))  # methods of these
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_UNASKED = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"))
+"""The special methods of an object that no operator or statement of a program calls."""
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Stands for the dictionary of an object whose class has ``__slots__``."""
+
+    of: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +69,8 @@ class Read:
 
     def condition(self, constant: Callable[[Any], str]) -> str:
         """Python source of the question whether the same is still there. ``constant``: a name for an object."""
+        if self.name is WHOLE and not self.value:
+            return f"not {constant(self.owner)}"
         if self.name is WHOLE:
             now = constant(self.owner)
         elif isinstance(self.owner, CellType):
@@ -81,10 +97,12 @@ def same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if isinstance(a, (tuple, list)):
+    if isinstance(a, (tuple, list, deque)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return list(a) == list(b) and all(map(same, a.values(), b.values()))
+    if isinstance(a, (set, frozenset)):
+        return bool(a == b)
     if isinstance(a, (float, complex)):
         return repr(a) == repr(b)  # 0.0 and -0.0 are equal, and a NaN is not
     return isinstance(a, _SIMPLE) and bool(a == b)
@@ -100,6 +118,8 @@ def _found(owner: Any, name: Any) -> Any:
             return MISSING
     if isinstance(owner, Mapping):
         return owner.get(name, MISSING)
+    if isinstance(owner, Slots):
+        return getattr(owner.of, name, MISSING)
     return owner[name] if -len(owner) <= name < len(owner) else MISSING
 
 
@@ -160,6 +180,7 @@ class _Reader:
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self.flags_known = {id(vars(m)) for m in modules}
         self.classes: dict[type, Mapping[str, Any]] = {}
+        self.slots: dict[int, Slots] = {}
         self.found: dict[tuple[int, Any], Read] = {}
         self.seen: set[tuple[Any, ...]] = set()
         self.reached: set[int] = set()
@@ -173,6 +194,7 @@ class _Reader:
         if isinstance(x, functools.partial):
             for part in (x.func, *x.args, *x.keywords.values()):
                 self.reach(part)
+                self._follow(part, (), True)
         elif isinstance(x, MethodType):
             if isinstance(x.__func__, FunctionType):
                 self._scan_method(x.__func__, x.__self__)
@@ -186,6 +208,9 @@ class _Reader:
             forward: Any = getattr(x, "forward", None)
             if forward is not None:
                 self.reach(forward)
+            self._note(vars(x), "forward", vars(x).get("forward", MISSING))
+            for hooks in (vars(x)[name] for name in _HOOKS if name in vars(x)):
+                self._read_whole(hooks)
             if isinstance(x, _CONTAINERS):  # which find their children by loops over themselves
                 self._read_whole(x._modules)
 
@@ -202,6 +227,9 @@ class _Reader:
         self.seen.add(key)
         self.held += arguments.values()
         cells = dict(zip(code.co_freevars, f.__closure__ or (), strict=True))
+        values = f.__defaults__ or ()
+        defaults = dict(zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True))
+        defaults |= f.__kwdefaults__ or {}
         users = is_of_user(code.co_filename)
         for path in paths_of(code):
             if len(self.found) >= _LIMIT:
@@ -214,24 +242,33 @@ class _Reader:
                 found = arguments[path.name]
             else:
                 self.unbound[path.steps] = path.ends or self.unbound.get(path.steps, False)
-                continue
+                found = defaults.get(path.name, MISSING)
             self._follow(found, path.steps, path.ends)
 
     def _follow(self, found: Any, steps: Sequence[tuple[Step, Any]], ends: bool) -> None:
         for step, name in steps:
-            found = self._step(found, step, name)
-            if found is MISSING:
-                return
-        if ends and isinstance(found, (list, dict)):
+            if found is not MISSING:
+                found = self._step(found, step, name)
+        if found is MISSING:
+            return
+        if ends and isinstance(found, _WHOLES):
             self._read_whole(found)
-        elif ends:
+        if ends and type(found) not in _WHOLES:
             self.hand_on(found)
 
     def hand_on(self, x: Any) -> None:
-        """Note that the program uses ``x`` as a whole. It may be an argument of a function that it calls."""
-        if not isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *_SIMPLE)) and hasattr(x, "__dict__"):
-            self.handed[id(x)] = x
-            self.held.append(x)
+        """Note that the program uses ``x`` as a whole: calls it, or loops over it. It may be an argument of a function that it calls."""
+        if isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *_SIMPLE)) or id(x) in self.handed:
+            return
+        if not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")):
+            return
+        self.handed[id(x)] = x
+        self.held.append(x)
+        for kind in type(x).__mro__:
+            for name, f in vars(kind).items():
+                special = name.startswith("__") and name.endswith("__") and name not in _UNASKED
+                if special and isinstance(f, FunctionType) and is_of_user(f.__code__.co_filename):
+                    self._scan_method(f, x)
 
     def follow_arguments(self) -> None:
         """Read of each object that is handed on what any function reads of an argument. That may be more than the program reads."""
@@ -247,9 +284,15 @@ class _Reader:
     def _step(self, owner: Any, step: Step, name: Any) -> Any:
         """What ``owner`` has under ``name``, noted if a dictionary or list holds it. Nothing is called to find it."""
         if step is Step.ITEM:
-            if type(owner) in (list, tuple) and isinstance(name, int) and -len(owner) <= name < len(owner):
+            if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
                 return self._read(owner, name)
-            return self._read(owner, name) if isinstance(owner, dict) and name in owner else MISSING
+            if isinstance(owner, dict) and name in owner:
+                return self._read(owner, name)
+            self.hand_on(owner)
+            return MISSING
+        if isinstance(owner, _WHOLES) and name in _ASKING:
+            self._read_whole(owner)
+            return MISSING
         if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *_SIMPLE)):
             return MISSING
         if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
@@ -258,8 +301,10 @@ class _Reader:
         own = getattr(owner, "__dict__", {})
         places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
         for names in places:
-            if isinstance(names, Mapping) and name in names:
-                return self._read(names, name)
+            if isinstance(names, Mapping) and name in names and not isinstance(names[name], (staticmethod, classmethod)):
+                return self._read(self.classes.setdefault(owner, names) if isinstance(owner, type) else names, name)
+        if isinstance(owner, dict) and name in owner and hasattr(type(owner), "__getattr__"):
+            return self._read(owner, name)
         return self._of_class(owner, name)
 
     def _of_class(self, owner: Any, name: str) -> Any:
@@ -268,6 +313,8 @@ class _Reader:
         if defining is None:
             return MISSING
         value = vars(defining)[name]
+        if isinstance(value, MemberDescriptorType) and not isinstance(owner, type):
+            return self._read(self.slots.setdefault(id(owner), Slots(owner)), name)
         if isinstance(value, property):
             if isinstance(value.fget, FunctionType):
                 self._scan_method(value.fget, owner)
@@ -276,17 +323,27 @@ class _Reader:
             if isinstance(owner, type):
                 self.scan(value, {})
             else:
+                self._overridden(owner, name)
                 self._scan_method(value, owner)
             return MISSING
         if isinstance(value, (staticmethod, classmethod)):
-            if isinstance(value.__func__, FunctionType):
+            if isinstance(value.__func__, FunctionType) and isinstance(value, classmethod):
+                self._scan_method(value.__func__, kind)
+            elif isinstance(value.__func__, FunctionType):
                 self.scan(value.__func__, {})
             return MISSING
-        if not isinstance(value, (*_SIMPLE, tuple, list, dict)):
+        if hasattr(type(value), "__get__"):
             return MISSING
-        if not isinstance(owner, type) and hasattr(owner, "__dict__"):
-            self._note(vars(owner), name, MISSING)  # an attribute of its own would come first
+        if not isinstance(owner, type):
+            self._overridden(owner, name)
+        for c in itertools.takewhile(lambda c: c is not defining, kind.__mro__):
+            self._note(self.classes.setdefault(c, vars(c)), name, MISSING)
         return self._read(self.classes.setdefault(defining, vars(defining)), name)
+
+    def _overridden(self, owner: Any, name: str) -> None:
+        """Note that ``owner`` has no attribute ``name`` of its own, which would come before that of its class."""
+        if hasattr(owner, "__dict__"):
+            self._note(vars(owner), name, MISSING)
 
     def _read(self, owner: Any, name: Any) -> Any:
         value = _found(owner, name)
@@ -301,7 +358,8 @@ class _Reader:
         """Note a list or dictionary with all its items, and reach these. One of many items is taken for data that is not looked through."""
         values = list(items.values()) if isinstance(items, dict) else list(items)
         if len(items) <= _MANY or isinstance(values[0], torch.nn.Module):
-            self._note(items, WHOLE, items.copy())
+            if type(items) in _WHOLES:  # a copy of another class need not be of that class
+                self._note(items, WHOLE, copy.copy(items))
             for value in values:
                 self.reach(value)
 
