@@ -461,7 +461,11 @@ def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
     if not isinstance(result, (tuple, list)):
         return result
     wrapped = [
-        wrap(r, i) if isinstance(r, torch.Tensor) else [wrap(t, (i, j)) for j, t in enumerate(r)] if isinstance(r, list) else r
+        wrap(r, i)
+        if isinstance(r, torch.Tensor)
+        else [wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(r)]
+        if isinstance(r, list)
+        else r
         for i, r in enumerate(result)
     ]
     return wrapped if type(result) is list else tuple(wrapped)
