@@ -162,7 +162,7 @@ OF_CLASSES: dict[str, Callable[[Any], Any]] = {
     "a class method": lambda x: Scale.of_class(x),
     "a static method": lambda x: Scale.static(x),
     "an attribute of the class": lambda x: x * Scale.shared,
-    "an attribute of an instance's class": lambda x, scale=SCALE: x * scale.shared,
+    "an attribute of an instance's class": lambda x: x * SCALE.shared,
 }
 
 
