@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -465,3 +467,49 @@ def test_assigning_data_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match=r"assigns to \.data"):
         f()
+
+
+def test_nothing_of_a_step_outlives_its_model() -> None:
+    def steps() -> list[weakref.ref[Any]]:
+        model = deep()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = jit(step)
+        for i in range(3):
+            run(normal(i, 8, 4))
+        return [weakref.ref(t) for t in (model, optimizer, *model.parameters())]
+
+    kept = steps()
+    gc.collect()
+    assert all(ref() is None for ref in kept)
+
+
+def test_calls_keep_nothing() -> None:
+    model = deep()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = normal(0, 8, 4)
+
+    def objects() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    for _ in range(3):
+        step(x)
+    before = objects()
+    for _ in range(1000):
+        step(x)
+    assert objects() <= before + 10
