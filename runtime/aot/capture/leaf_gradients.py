@@ -128,7 +128,7 @@ class LeafGradients:
             raise RuntimeError(f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} that is a {what}.{here()}")
         kept = self._of(t)
         if kept is None:
-            raise RuntimeError(f"the program assigns the gradient of a tensor that is no leaf, or does not require grad.{here()}")
+            raise RuntimeError(f"the program assigns a gradient to a tensor that it has computed.{here()}")
         kept.value, kept.known, kept.changed = None if g is None else self.inside(g), True, True
 
     def retain(self, t: Any) -> None:
@@ -182,9 +182,10 @@ class LeafGradients:
     # leaves
 
     def _of(self, t: Any) -> _Kept | None:
-        """What is kept of leaf ``t``; None if it is none, or does not require grad."""
+        """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a gradient from before."""
         if not t.requires_grad:
-            return None
+            inside = isinstance(t, Value) and t._level.number
+            return None if inside else self._kept.setdefault(id(t), _Kept(t, t))
         node = _end(self.inside(t))
         return None if node is None else self._of_node(node)
 

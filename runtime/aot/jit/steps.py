@@ -25,6 +25,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
+from ...seam.level_mode import entering
+from ...session.captures import CAPTURE
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.nodes import Node
 from ...tape.saved import FREED
@@ -157,7 +159,9 @@ class Steps:
         return _Entry([x._grad if isinstance(x, Tensor) else x.grad for x in leaves])
 
     def _captured(self, args: Any, kwargs: Any) -> Any:
-        """A run of ``f`` under capture, without its effects."""
+        """A run of ``f`` under capture, without its effects. In a transform, or in another function that is captured, ``f`` itself runs."""
+        if entering() is None or CAPTURE.gradients is not None:
+            return self.f(*(x for x in args if not isinstance(x, (_Entry, _Side))), **kwargs)
         given: dict[int, Any] = {}
         if args and isinstance(args[0], _Entry):
             given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}

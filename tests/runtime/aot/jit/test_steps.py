@@ -439,6 +439,52 @@ def test_a_gradient_scaler_skips_steps_and_adapts_its_scale() -> None:
     both(program)
 
 
+def test_parameters_that_are_frozen_between_calls_are_noticed() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = deep()
+        optimizer = torch.optim.Adam(model.parameters())
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = wrap(step)
+        for i in range(6):
+            if i == 3:
+                model[0].requires_grad_(False)  # type: ignore[index]
+            if i == 5:
+                model[0].weight.requires_grad_(True)  # type: ignore[index]
+            run(normal(i, 8, 4))
+            found += left(model)
+        return found
+
+    both(program)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("outer", [True, False])
+def test_a_jitted_step_may_be_part_of_a_jitted_function(inner: bool, outer: bool) -> None:
+    def program(wrap_inner: Wrap, wrap_outer: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = wrap_inner(step)
+        twice = wrap_outer(lambda x: run(x) + run(x * 2))
+        return [t for i in range(4) for t in (twice(normal(i, 8, 4)), *left(model))]
+
+    eager: Wrap = lambda f: f  # noqa: E731
+    assert_equal_bits(program(jit if inner else eager, jit if outer else eager), program(eager, eager))
+
+
 def test_hooks_of_a_leaf_are_refused() -> None:
     x = torch.ones(2, requires_grad=True)
     x.register_hook(lambda g: g * 2)
