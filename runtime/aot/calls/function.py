@@ -29,7 +29,7 @@ from ..capture.joint import Joint, joint_graph
 from ..capture.reads import Read, once, reads_of, tensors_read, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
-from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
+from ..capture.surroundings import autocast_enabled, surroundings, without_autocast, without_collection
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
 from ..compilers.placing import DESTINATIONS, destinations
@@ -272,7 +272,10 @@ class Programs:
             found = None
             while found is None:
                 kinds, unknown = self._numbers.opened(around, entered.kinds)
-                found = self._known(around, kinds, entered, tracked) or self._made(around, kinds, spec, entered, tracked, unknown)
+                found = self._known(around, kinds, entered, tracked)
+                if found is None:
+                    with without_collection():
+                        found = self._made(around, kinds, spec, entered, tracked, unknown)
             self._remember(around, given, kinds, found[0], tracked)
         return found
 
