@@ -34,9 +34,17 @@ _EXACT = 1 << 24  # integers up to here are numbers of float32
 
 
 def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tuple[fx.Graph, Mapping[int, int]]:
-    """A copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place` says of it."""
+    """A copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place` says of it.
+
+    A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone that look at single calls. For the others
+    a value is the same at any time.
+    """
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
+    if any(_writes(n) for n in calls_of(copied)):
+        for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
+            rewrite(copied)
+        return copied, {}
     for rewrite in (fold, without_repetitions, without_copies, shorter_views, without_neutral, without_dead_calls):
         rewrite(copied)
     for rewrite in (layers, means, squares, broadcasts, numbers, without_repetitions, without_dead_calls):
@@ -47,6 +55,10 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
     batch(copied, batches)
     poolings(copied)
     return copied, placed
+
+
+def _writes(n: fx.Node) -> bool:
+    return isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable
 
 
 def layers(graph: fx.Graph) -> None:

@@ -79,3 +79,25 @@ def test_a_draw_that_nothing_uses_still_draws() -> None:
     torch.manual_seed(0)
     torch.rand_like(X)
     assert torch.equal(drawn, torch.rand(3))
+
+
+def test_a_copy_that_the_program_writes_to_is_not_what_it_was_copied_from() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y.unfold(0, 2, 1).mul_(2)  # shows elements twice, so that the graph itself writes
+        return y.sum()
+
+    x = torch.ones(4, 3)
+    assert torch.equal(aot.aot_function(f, aot.nop)(x), f(torch.ones(4, 3)))
+    assert torch.equal(x, torch.ones(4, 3)) and x._version == 0
+
+
+def test_a_write_that_the_graph_itself_makes_counts_as_in_eager_mode() -> None:
+    def f(x: torch.Tensor) -> None:
+        x.unfold(0, 2, 1).mul_(1.5)
+        x.add_(1)
+
+    found, expected = torch.ones(4, 3), torch.ones(4, 3)
+    aot.aot_function(f, aot.nop)(found)
+    f(expected)
+    assert torch.equal(found, expected) and found._version == expected._version
