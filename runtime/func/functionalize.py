@@ -36,7 +36,11 @@ from .stores import Chain, Pieces, Replaced, Store, agree, has_gradient, has_his
 from .written_dtypes import refuse_unfit
 
 aten = torch.ops.aten
-_UNSAFE = {aten.unsafe_split.Tensor: aten.split.Tensor, aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default}
+_UNSAFE = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+    aten._unsafe_view.default: aten.view.default,
+}
 
 
 class WrittenBack(NamedTuple):
@@ -255,7 +259,7 @@ class FunctionalLevel(Level):
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
         if func in _UNSAFE:
-            return self._unsafe_split(func, args, kwargs)
+            return self._unsafe_view(func, args, kwargs)
         if op.kind is INPLACE or op.fills_argument:
             return self._mutate(op, args, kwargs)
         if op.kind is OUT:
@@ -292,13 +296,16 @@ class FunctionalLevel(Level):
         unrecorded = source._unrecorded or not torch.is_grad_enabled()
         return rewrapped(out, lambda t, i: self.wrap(t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)))
 
-    def _unsafe_split(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The results of ``unsafe_split``. They share memory with its argument, but a write to one is not in the history of the other."""
+    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own kernels take. They share memory with the
+        argument, but a write to one is not in the history of the other."""
         source = self.own(args[0])
-        values = [self.wrap(t) for t in func(self.read(source), *args[1:], **kwargs)]
+        out = func(self.read(source), *args[1:], **kwargs)
+        several = not isinstance(out, torch.Tensor)
+        values = [self.wrap(t) for t in out] if several else [self.wrap(out)]
         step = (_UNSAFE[func], tuple(args[1:]), kwargs, None)
-        Pieces(source._store, (*source._chain, step), [v._store.memory for v in values])
-        return values
+        Pieces(source._store, (*source._chain, step), [v._store.memory for v in values], several)
+        return values if several else values[0]
 
     def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = op.base_name

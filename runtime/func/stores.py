@@ -77,15 +77,17 @@ class Store:
 
 
 class Pieces:
-    """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of ``store``.
+    """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of ``store``. ``several``: whether it has a list
+    of results, which ``_unsafe_view`` has not.
 
     Either some pieces have been written to since the numbers last agreed, or the whole has, never both. ``overlap``: whether a piece shows
     an element of memory several times.
     """
 
-    __slots__ = ("chain", "memories", "overlap", "seen", "store", "whole_seen")
+    __slots__ = ("chain", "memories", "overlap", "seen", "several", "store", "whole_seen")
 
-    def __init__(self, store: Store, chain: Chain, memories: Sequence[Memory]) -> None:
+    def __init__(self, store: Store, chain: Chain, memories: Sequence[Memory], several: bool = True) -> None:
+        self.several = several
         self.store = store
         self.chain = chain
         self.memories = list(memories)
@@ -99,7 +101,7 @@ class Pieces:
     def place(self, i: int) -> Chain:
         """The views that lead from the base of the whole to piece ``i``."""
         func, rest, kwargs, _ = self.chain[-1]
-        return (*self.chain[:-1], (func, rest, kwargs, i))
+        return (*self.chain[:-1], (func, rest, kwargs, i if self.several else None))
 
 
 def refuse_overlapping_piece(memory: Memory) -> None:

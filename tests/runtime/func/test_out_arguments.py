@@ -45,8 +45,15 @@ def factories(x: torch.Tensor) -> Any:
     return torch.arange(3.0, out=whole), torch.full((2,), 7, out=torch.empty(0)), torch.linspace(0, 1, 3, out=torch.zeros(3))
 
 
+def written_through_a_view_of_the_kernel(x: torch.Tensor) -> Any:
+    out = torch.zeros(x.numel() * 2)
+    return torch.kron(x, torch.ones(2), out=out), out
+
+
 @pytest.mark.parametrize("transform", FOLLOWED)
-@pytest.mark.parametrize("f", [empty_grows, two_empty_ones_grow, composite_resizes, resized, resized_as, factories])
+@pytest.mark.parametrize(
+    "f", [empty_grows, two_empty_ones_grow, composite_resizes, resized, resized_as, factories, written_through_a_view_of_the_kernel]
+)
 def test_out_gives_what_it_gives_in_torch(f: Function, transform: Any) -> None:
     followed = transform(f)
     for n in (3, 4, 5):
