@@ -32,15 +32,10 @@ from .out_arguments import grow, write_out
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .scatter import copying_form, put_back
-from .stores import Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
+from .stores import UNSAFE, Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
 from .written_dtypes import refuse_unfit
 
 aten = torch.ops.aten
-_UNSAFE = {
-    aten.unsafe_split.Tensor: aten.split.Tensor,
-    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
-    aten._unsafe_view.default: aten.view.default,
-}
 
 
 class WrittenBack(NamedTuple):
@@ -258,7 +253,7 @@ class FunctionalLevel(Level):
             return args[0] if own else self.valued(func(*args))
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
-        if func in _UNSAFE:
+        if func in UNSAFE:
             return self._unsafe_view(func, args, kwargs)
         if op.kind is INPLACE or op.fills_argument:
             return self._mutate(op, args, kwargs)
@@ -300,12 +295,11 @@ class FunctionalLevel(Level):
         """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own kernels take. They share memory with the
         argument, but a write to one is not in the history of the other."""
         source = self.own(args[0])
-        out = func(self.read(source), *args[1:], **kwargs)
-        several = not isinstance(out, torch.Tensor)
-        values = [self.wrap(t) for t in out] if several else [self.wrap(out)]
-        step = (_UNSAFE[func], tuple(args[1:]), kwargs, None)
-        Pieces(source._store, (*source._chain, step), [v._store.memory for v in values], several)
-        return values if several else values[0]
+        out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
+        values = [out] if isinstance(out, torch.Tensor) else out
+        chain = (*source._chain, (UNSAFE[func], tuple(args[1:]), kwargs, None))
+        Pieces(source._store, chain, [v._store.memory for v in values], values is out)
+        return out
 
     def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = op.base_name

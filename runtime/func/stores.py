@@ -19,6 +19,12 @@ from ..tape.values import GradValue, edge_of
 from .overlap import has_gaps, shows_twice
 from .provenance import here
 
+# Ops whose results share memory with the argument although their schemas do not say so, and the views that they are.
+UNSAFE = {
+    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
+    torch.ops.aten._unsafe_view.default: torch.ops.aten.view.default,
+}
 # For each view op: func, arguments after self, kwargs, output number.
 Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 

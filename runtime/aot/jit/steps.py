@@ -14,7 +14,6 @@ returns an :class:`Outcome`: the result, gradients, and the state that an optimi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -25,6 +24,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
+from ...seam.ambient import Ambient
 from ...seam.level_mode import entering
 from ...session.captures import CAPTURE
 from ...session.tensor import SESSION, Tensor, unwrap
@@ -77,6 +77,15 @@ class _Entry:
     gradients: list[Any]
 
 
+class _Before(Ambient):
+    """``random``: the state of the generator before the graph of this thread's call, if that may turn out to be for another side."""
+
+    random: torch.Tensor | None = None
+
+
+_BEFORE = _Before()
+
+
 class _Side:
     """An argument of the program, by which it is captured once for each way through the branches of an optimizer or gradient scaler."""
 
@@ -97,7 +106,6 @@ class Steps:
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
         self._beside = Beside()
-        self._random = threading.local()  # the state of the generator before the graph of this thread's call
 
         @wraps(f)
         def program(*args: Any, **kwargs: Any) -> Any:
@@ -150,8 +158,8 @@ class Steps:
         raise RuntimeError("a branch in an optimizer or gradient scaler takes another side whenever it is run")
 
     def _undraw(self) -> None:
-        if self._random.state is not None:
-            torch.set_rng_state(self._random.state)
+        if _BEFORE.random is not None:
+            torch.set_rng_state(_BEFORE.random)
 
     def _entry(self, args: Any, kwargs: Any) -> _Entry:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
@@ -217,7 +225,7 @@ class Steps:
                 cell.fill()
             for leaf in leaves:
                 leaf.grad = None
-            self._random.state = torch.get_rng_state() if draws else None
+            _BEFORE.random = torch.get_rng_state() if draws else None
 
         return begin
 

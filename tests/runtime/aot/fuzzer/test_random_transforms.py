@@ -69,7 +69,9 @@ class Random:
             text = template.format(t=rnd.choice(names), o=rnd.choice(names), s="2.5", v=name, w=f"w{len(scope)}")
             trial = dict(scope)
             try:
-                exec(text, trial)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # torch warns where a loss broadcasts
+                    exec(text, trial)
             except ERRORS:
                 continue
             if "Twice" not in text and isinstance(trial.get(name), torch.Tensor) and trial[name].is_floating_point():
