@@ -296,7 +296,7 @@ class FunctionalLevel(Level):
         argument, but a write to one is not in the history of the other."""
         source = self.own(args[0])
         out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
-        values = [out] if isinstance(out, torch.Tensor) else out
+        values: Any = [out] if isinstance(out, torch.Tensor) else out
         chain = (*source._chain, (UNSAFE[func], tuple(args[1:]), kwargs, None))
         Pieces(source._store, chain, [v._store.memory for v in values], values is out)
         return out
