@@ -83,7 +83,7 @@ class CompiledProgram:
         shared: tuple[Group, ...] | None,
         reads: Sequence[Read],
         unknown: frozenset[int] = frozenset(),
-        begin: Callable[[], None] | None = None,
+        begin: Callable[[Call], None] | None = None,
     ) -> None:
         self.joint = joint
         self.begin = begin
@@ -167,7 +167,7 @@ class CompiledProgram:
 
     def __call__(self, call: Call) -> object:
         if self.begin is not None:
-            self.begin()
+            self.begin(call)
         plain = call.plain
         reread = [plain[i] for i in self.reread] if self.reread else ()
         with seeded(self.seedings) if self.seedings else nullcontext():

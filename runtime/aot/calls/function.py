@@ -102,7 +102,7 @@ class Beside:
     makes of the joint graph what a call does before the graph runs."""
 
     reads: Sequence[Read] = ()
-    begin: Callable[[fx.Graph], Callable[[], None] | None] | None = None
+    begin: Callable[[Joint], Callable[[Call], None] | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Recipe:
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
-        begin = None if beside.begin is None else beside.begin(joint.module.graph)
+        begin = None if beside.begin is None else beside.begin(joint)
         reads = once([*unchanged(reads), *beside.reads])
         return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin)
 

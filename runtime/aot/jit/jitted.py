@@ -19,6 +19,7 @@ from ..compilers.boxed import Compiler, nop
 from ..compilers.graph_names import named_compilers
 from ..compilers.inductor import inductor
 from ..partition.partitions import default_partition
+from .donation import donating
 from .programs import Break, Captured, Captures
 from .steps import Steps
 
@@ -36,6 +37,7 @@ class Options:
         static_argnums: int | Sequence[int],
         static_argnames: str | Sequence[str],
         on_break: str,
+        donate: int | str | Sequence[int | str],
     ) -> None:
         if dynamic not in (None, True, False):
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
@@ -48,11 +50,12 @@ class Options:
         self.static_argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
         self.static_argnames = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.on_break = on_break
+        self.donate: tuple[int | str, ...] = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
 
     def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
         """What finds the programs of ``f``, and the function that runs them."""
         compilers = named_compilers(self.compiler, self.compiler, self.compiler)
-        steps = Steps(f)
+        steps = Steps(f, bool(self.donate))
         recipe = Recipe(
             steps.program,
             *compilers,
@@ -91,6 +94,8 @@ class Jitted:
             self._captures[None] = captures
         else:
             self._run = self._with_static
+        if options.donate:
+            self._run = donating(self._run, names, options.donate)
         if options.on_break == "eager":
             self._run = _or_eager(f, self._run)
 
@@ -157,6 +162,7 @@ class _Keywords(TypedDict, total=False):
     static_argnums: int | Sequence[int]
     static_argnames: str | Sequence[str]
     on_break: str
+    donate: int | str | Sequence[int | str]
 
 
 @overload
@@ -175,6 +181,7 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     on_break: str = "error",
+    donate: int | str | Sequence[int | str] = (),
 ) -> Any:
     """``f`` captured as a program at its first call, and replayed by the next ones. Also a decorator, of methods too.
 
@@ -191,11 +198,12 @@ def jit(
     never. ``compiler``: ``"replay"`` runs the graph call by call, ``"inductor"`` gives it to torch's Inductor; or a function of a
     ``GraphModule`` and example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that are constants of the
     program; they must be hashable. ``on_break``: what a call does that cannot be captured (a branch on the elements of a tensor,
-    ``.item()``): ``"error"`` raises with the user's line, ``"eager"`` warns once and runs ``f``.
+    ``.item()``): ``"error"`` raises with the user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of
+    arguments whose memory the call takes. They have no elements afterwards. They must be plain tensors that own their memory.
 
     ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable, ``ValueError`` for an option that is none.
     """
-    options = Options(dynamic, compiler, static_argnums, static_argnames, on_break)
+    options = Options(dynamic, compiler, static_argnums, static_argnames, on_break, donate)
     if f is None:
         return functools.partial(_jitted, options=options)
     return _jitted(f, options)

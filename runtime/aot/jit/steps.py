@@ -20,7 +20,6 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch import fx
 from torch.utils import _pytree as pytree
 
 from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
@@ -30,9 +29,12 @@ from ...session.captures import CAPTURE
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.nodes import Node
 from ...tape.saved import FREED
+from ..calls.arguments import Call
 from ..calls.function import Beside
 from ..capture import opened
+from ..capture.joint import Joint
 from ..capture.leaf_gradients import LeafGradients
+from .donation import take
 from .optimizers import Cell, Number, Numbers, Optimizers, Place, put
 from .scalers import make_again
 
@@ -97,11 +99,12 @@ class Steps:
     """The programs of one jitted function ``f``, as functions without effects on Python's state. ``program``: what is captured.
 
     ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read. ``sides``: those that a call
-    tries, in this order; None is the first one's.
+    tries, in this order; None is the first one's. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`.
     """
 
-    def __init__(self, f: Callable[..., Any]) -> None:
+    def __init__(self, f: Callable[..., Any], donates: bool = False) -> None:
         self.f = f
+        self.donates = donates
         self.asked: list[Any] = []
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
@@ -192,6 +195,7 @@ class Steps:
             make_again(optimizers.scaler, tensors[0].device if tensors else torch.get_default_device())
             raise _Again
         if not (changed or gradients.used or optimizers.seen):
+            self._beside = Beside(begin=partial(self._beginning, (), ())) if self.donates else Beside()
             return result
         flat, spec = opened.flatten(result)
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
@@ -208,22 +212,24 @@ class Steps:
         effects = _Effects(leaves, [place for place, _ in made], spent)
         return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], effects)
 
-    def _beginning(self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], graph: fx.Graph) -> Callable[[], None] | None:
-        """What a call does before ``graph`` runs. It fills ``cells``, and drops the gradients of ``leaves``, which it assigns afterwards.
-        So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for another side nothing is
-        dropped, and the random numbers that it draws are drawn again."""
-        if any(n.target is on_side for n in graph.nodes):
-            leaves = ()
-            draws = any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in graph.nodes)
-        elif cells or leaves:
-            draws = False
-        else:
+    def _beginning(self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], joint: Joint) -> Callable[[Call], None] | None:
+        """What a call does before the graph runs. It fills ``cells``, takes what is donated, and drops the gradients of ``leaves``, which
+        it assigns afterwards. So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for
+        another side nothing is taken or dropped, and the random numbers that it draws are drawn again."""
+        nodes = joint.module.graph.nodes
+        sided = any(n.target is on_side for n in nodes)
+        draws = sided and any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes)
+        dropped = () if sided else leaves
+        takes = self.donates and not sided
+        if not (cells or dropped or draws or takes):
             return None
 
-        def begin() -> None:
+        def begin(call: Call) -> None:
             for cell in cells:
                 cell.fill()
-            for leaf in leaves:
+            if takes:
+                take(call, joint)
+            for leaf in dropped:
                 leaf.grad = None
             _BEFORE.random = torch.get_rng_state() if draws else None
 

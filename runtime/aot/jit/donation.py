@@ -1,0 +1,67 @@
+"""Arguments whose memory a call takes.
+
+    step = jit(step, donate="state")
+    state = step(state, batch)          # the old state is empty from now on
+
+The graph frees such a tensor after its last use, although the caller still has it. So a step that returns a new state needs no memory for
+two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...seam.ambient import Ambient
+from ..calls.arguments import Call
+from ..capture import opened
+from ..capture.boundary import Made
+from ..capture.joint import Joint
+
+
+class _Donated(Ambient):
+    """``tensors``: those that the caller of this thread donates."""
+
+    tensors: Sequence[torch.Tensor] = ()
+
+
+_DONATED = _Donated()
+
+
+def donating(run: Callable[..., Any], names: Sequence[str], donated: Sequence[int | str]) -> Callable[..., Any]:
+    """``run``, to whose calls the arguments ``donated``, names or positions, are donated. ``names``: of its positional parameters."""
+    wanted = {names[x] if isinstance(x, int) and -len(names) <= x < len(names) else x for x in donated}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        known: Mapping[Any, Any] = {**dict(enumerate(args)), **dict(zip(names, args, strict=False)), **kwargs}
+        tensors = [t for x in wanted if x in known for t in opened.flatten(known[x])[0] if isinstance(t, torch.Tensor)]
+        for t in tensors:
+            if type(t) is not torch.Tensor or t.requires_grad or t._is_view() or t.layout is not torch.strided:
+                raise ValueError(f"a donated argument has a {_kind(t)}. Donate plain tensors without history that own their memory.")
+        before, _DONATED.tensors = _DONATED.tensors, tensors
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _DONATED.tensors = before
+
+    return call
+
+
+def _kind(t: torch.Tensor) -> str:
+    if type(t) is not torch.Tensor or t.layout is not torch.strided:
+        return type(t).__name__ if type(t) is not torch.Tensor else f"tensor of layout {t.layout}"
+    return "tensor that requires grad" if t.requires_grad else "view of another tensor"
+
+
+def take(call: Call, joint: Joint) -> None:
+    """Take the memory of the tensors that are donated to this call. The caller's have no elements from now on."""
+    ours = [(i, t) for i, t in enumerate(call.plain) if any(t is d for d in _DONATED.tensors)]
+    numbers = {i for i, _ in ours}
+    boundary = joint.boundary
+    if any(boundary.inputs[i].written for i in numbers) or any(o.made is Made.INPUT and o.number in numbers for o in boundary.outputs):
+        raise RuntimeError("the program writes to an argument that is donated, or returns it or a view of it. Donate what it only reads.")
+    for i, t in ours:
+        call.plain[i] = t.detach()
+        t.data = t.new_empty(0)
