@@ -84,9 +84,10 @@ class Jitted:
         self._lock = threading.Lock()
         names = _parameters(f)
         numbers = {names[i] for i in options.static_argnums if -len(names) <= i < len(names)}
-        outside = [i for i in options.static_argnums if not -len(names) <= i < len(names)]
-        if names and outside:
-            raise ValueError(f"static_argnums={outside[0]}, but {self.__name__} takes {len(names)} positional arguments")
+        for keyword, positions in (("static_argnums", options.static_argnums), ("donate", options.donate)):
+            outside = [i for i in positions if isinstance(i, int) and not -len(names) <= i < len(names)]
+            if names and outside:
+                raise ValueError(f"{keyword}={outside[0]}, but {self.__name__} takes {len(names)} positional arguments")
         self._static_names = {*numbers, *options.static_argnames}
         self._names = names
         if not self._static_names:

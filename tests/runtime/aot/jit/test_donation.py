@@ -64,3 +64,8 @@ def test_a_call_that_cannot_be_captured_takes_nothing() -> None:
     with pytest.raises(RuntimeError):
         jit(lambda x: x if x.sum() > 0 else -x, donate=0)(x)
     assert x.numel() == 2
+
+
+def test_a_position_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="donate=2, but step takes 2 positional arguments"):
+        jit(step, donate=2)
