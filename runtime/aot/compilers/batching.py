@@ -204,7 +204,8 @@ def _memory(n: fx.Node) -> frozenset[fx.Node]:
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
     first = calls[0]
-    once = bool(_common(first)) or isinstance(first.args[1] if len(first.args) > 1 else None, torch.Tensor)
+    second = first.args[1] if len(first.args) > 1 else None
+    once = bool(_common(first)) or (isinstance(second, torch.Tensor) and not second.dim())
     found = (form(first.target, _ways(first, True)) if once else None) or form(first.target, _ways(first))
     if found is None:
         return

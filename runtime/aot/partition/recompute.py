@@ -13,6 +13,7 @@ from torch import fx
 from ...checkpoint.selective import CheckpointPolicy
 from ...rules.ops import OUT, VIEW, op_of
 from ...rules.record import parameters
+from ..capture.aliasing import may_alias
 
 OPS_PER_BYTE = 8  # floating-point operations that take as long as one byte from or to memory
 UNKNOWN_SIZE = 4096  # what a size that depends on values counts as
@@ -30,6 +31,7 @@ class Again(Enum):
     DRAW = "a random draw: a second one would differ"
     UNKNOWN = "no record says that its op is pure"
     EFFECT = "its call writes to something"
+    MEMORY = "it shows memory beside its argument, which a tensor that was packed does not have"
     HIGH = "its op costs more than the memory"
     POLICY = "a checkpoint policy asks for it"
     BOUNDARY = "the boundary of a checkpoint region"
@@ -59,6 +61,8 @@ def again(n: fx.Node) -> Again:
         return Again.DRAW
     if func._schema.is_mutable or op_of(func).kind == OUT or not func._schema.returns:
         return Again.EFFECT
+    if func is torch.ops.aten.as_strided.default and any(u.op == "call_function" and may_alias(u) for u in n.all_input_nodes):
+        return Again.MEMORY
     if record is None or not _NEVER_TAGS.isdisjoint(func.tags):
         return Again.UNKNOWN
     if record.hidden_writes is not None:

@@ -147,3 +147,13 @@ def test_draws_keep_their_order() -> None:
     ours = aot.aot_function(f, aot.nop)(X, Y)
     torch.manual_seed(3)
     assert all(torch.equal(a, b) for a, b in zip(ours, f(X, Y), strict=True))
+
+
+def test_calls_with_one_constant_of_several_elements_are_batched_or_not_and_right() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        twos = torch.full((2, 3), 2.0)
+        return x.sin() * twos, y.sin() * twos
+
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    for found, expected in zip(aot.aot_function(f, aot.nop)(x, y), f(x, y), strict=True):
+        assert torch.equal(found, expected)
