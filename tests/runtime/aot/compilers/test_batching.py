@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runtime import aot, jit
-from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, form
+from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, batch, form, gather
 
 from .random_graphs import bits
 from .rewritten_graphs import calls
@@ -149,11 +149,14 @@ def test_draws_keep_their_order() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, f(X, Y), strict=True))
 
 
-def test_calls_with_one_constant_of_several_elements_are_batched_or_not_and_right() -> None:
-    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        twos = torch.full((2, 3), 2.0)
-        return x.sin() * twos, y.sin() * twos
-
-    x, y = torch.randn(2, 3), torch.randn(2, 3)
-    for found, expected in zip(aot.aot_function(f, aot.nop)(x, y), f(x, y), strict=True):
-        assert torch.equal(found, expected)
+def test_a_constant_of_several_elements_is_taken_by_each_call() -> None:
+    graph, constant = torch.fx.Graph(), torch.arange(6.0).view(2, 3)
+    inputs = [graph.placeholder(name) for name in "ab"]
+    products = [graph.call_function(torch.ops.aten.mul.Tensor, (x, constant)) for x in inputs]
+    graph.output(products)
+    for n in (*inputs, *products):
+        n.meta["val"] = torch.ones(2, 3)
+    batch(graph, gather(graph))
+    found = torch.fx.Interpreter(torch.nn.Module(), graph=graph).run(torch.ones(2, 3), torch.full((2, 3), 2.0))
+    assert torch.equal(found[0], constant) and torch.equal(found[1], 2 * constant)
+    assert next(n.target for n in graph.nodes if n.op == "call_function") is torch.ops.aten._foreach_mul.List
