@@ -34,7 +34,7 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if any(n not in kwargs for n in names):  # such as the running statistics of batch norm
         raise InplaceError(f"{op.func} writes to more than its out= arguments; use the form of the op that returns its result")
-    targets = [kwargs[n] for n in names]
+    targets = [t for n in names for t in (kwargs[n] if isinstance(kwargs[n], (list, tuple)) else (kwargs[n],))]
     functional = functional_of(op.func)
     if functional is None:
         raise InplaceError(f"{op.func} has no functional form; use the form of the op that returns its result")
@@ -42,6 +42,8 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     options = level.lowered_kwargs({k: v for k, v in kwargs.items() if k not in names}) | factory_options(op.func, functional, targets[0])
     results = filled(op.func, level.lowered_args(targets), given, options) or functional(*given, **options)
     results = [results] if isinstance(results, torch.Tensor) else list(results)
+    if len(results) != len(targets):  # one out= argument may be a list
+        raise InplaceError(f"{op.func}: out= has {len(targets)} tensors, the result has {len(results)}; give as many")
     refuse_unfit(op.func, args, kwargs, targets, results)
     for target, new in zip(targets, results, strict=True):
         if target.shape != new.shape:
@@ -49,6 +51,8 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
                 continue
             raise InplaceError(f"{op.func}: out= has shape {list(target.shape)}, the result {list(new.shape)}; give it that shape")
         level.write_each(target, new)
+    if not op.func._schema.returns:
+        return None
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 

@@ -399,9 +399,11 @@ def copy_of(name: str) -> Callable[..., Any]:
 
 _COPIED = """
     alias as_strided detach diagonal expand permute select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
-    squeeze.dims t transpose.int unbind.int unfold unsqueeze view view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
+    squeeze.dims t transpose.int unbind.int unfold unsqueeze view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
 """
 for _name in _COPIED.split():
     _packet, _, _overload = _name.partition(".")
     register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=copy_of(_name), family="view")
+# The kernel copies a tensor whose strides allow no view.
+register("view_copy", decomposition=lambda self, size: aten.reshape.default(self, size).clone(), family="view")
 register("narrow_copy", decomposition=lambda self, dim, start, length: aten.slice(self, dim, start, start + length).clone())

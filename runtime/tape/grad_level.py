@@ -157,7 +157,7 @@ class GradLevel(Tape):
             )
         outer = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
         written = (kwargs.get(a.name) for a in op.func._schema.arguments if a.kwarg_only and a.alias_info is not None)  # out, U, values, …
-        given = [a for a in written if isinstance(a, torch.Tensor)]
+        given = [t for a in written for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
         for g in given:
             if isinstance(g, Value) and g._level is self:
                 if g.shape != g._inner.shape:
@@ -165,4 +165,4 @@ class GradLevel(Tape):
                 inplace.unrecorded(g)
         if isinstance(outer, torch.Tensor):
             return given[0] if given else outer
-        return tuple(given) if given else outer
+        return tuple(given) if given and outer is not None else outer  # an op whose out= is a list returns nothing

@@ -50,9 +50,18 @@ def written_through_a_view_of_the_kernel(x: torch.Tensor) -> Any:
     return torch.kron(x, torch.ones(2), out=out), out
 
 
+def a_list(x: torch.Tensor) -> Any:
+    rows, empty = [torch.zeros(1) for _ in x], [torch.empty(0), torch.empty(0)]
+    torch.unbind_copy(x[:, None], out=rows)
+    torch.split_with_sizes_copy(x, [1, len(x) - 1], out=empty)
+    returned = torch.ops.aten._foreach_mul.Scalar_out(rows, 2.0, out=rows)
+    return rows, empty, returned
+
+
 @pytest.mark.parametrize("transform", FOLLOWED)
 @pytest.mark.parametrize(
-    "f", [empty_grows, two_empty_ones_grow, composite_resizes, resized, resized_as, factories, written_through_a_view_of_the_kernel]
+    "f",
+    [empty_grows, two_empty_ones_grow, composite_resizes, resized, resized_as, factories, written_through_a_view_of_the_kernel, a_list],
 )
 def test_out_gives_what_it_gives_in_torch(f: Function, transform: Any) -> None:
     followed = transform(f)
@@ -68,6 +77,12 @@ def test_memory_of_the_caller_does_not_grow(transform: Any) -> None:
 
     with pytest.raises(InplaceError, match=r"out= has shape \[0\], the result \[3\]; give it that shape"):
         transform(f)(torch.ones(3), torch.empty(0))
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+def test_a_list_of_another_length_is_refused(transform: Any) -> None:
+    with pytest.raises(InplaceError, match="out= has 2 tensors, the result has 3; give as many"):
+        transform(lambda x: torch.unbind_copy(x, out=[torch.zeros(2), torch.zeros(2)]))(torch.ones(3, 2))
 
 
 @pytest.mark.parametrize("transform", FOLLOWED)

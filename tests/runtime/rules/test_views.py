@@ -1,9 +1,12 @@
 """View ops, their copies and their scatters agree with torch's engine under every transform and pair of transforms."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
-from runtime import func
+from runtime import func, jit
 from tests.runtime.rules.agreement import check
 
 OPS = (
@@ -111,3 +114,11 @@ def test_as_strided_of_a_tangent_that_lies_otherwise_in_memory(offset: int | Non
     many = torch.randn(6, 5, 3)
     pushed = func.vmap(lambda t: func.jvp(f, (x,), (t,))[1], -1)(many)
     torch.testing.assert_close(pushed, torch.stack([f(many[..., i].contiguous()) for i in range(3)]))
+
+
+@pytest.mark.parametrize("transform", (func.functionalize, jit, lambda f: lambda x: func.vmap(f)(x[None])[0]))
+def test_view_copy_takes_strides_that_allow_no_view(transform: Callable[..., Any]) -> None:
+    for x in (torch.randn(3, 4).t(), torch.randn(3, 1).expand(3, 4)):
+        assert torch.equal(transform(lambda x: torch.view_copy(x, (12,)))(x), x.reshape(12))
+        (gradient,) = transform(lambda x: func.vjp(lambda x: torch.view_copy(x, (12,)), x)[1](torch.arange(12.0)))(x)
+        assert torch.equal(gradient, torch.arange(12.0).view(x.shape))
