@@ -60,7 +60,7 @@ class Random:
         self.result = rnd.choice([line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"])
 
     def _lines(self, rnd: random.Random) -> list[str]:
-        scope: dict[str, Any] = {"torch": torch, "x": values(0, (4, 3), torch.float32), "y": values(1, (4, 3), torch.float32), "s": 2.5}
+        scope: dict[str, Any] = {"torch": torch, "x": values(0, (4, 3), torch.float64), "y": values(1, (4, 3), torch.float64), "s": 2.5}
         names, lines = ["x", "y"], ["x = x * 1"]
         for _ in range(rnd.randint(2, 12)):
             kind = rnd.choice((*PURE, "local", "local"))
@@ -103,19 +103,33 @@ class Random:
         # The number of results of an unbind is a part of the graph. So is a size of 1, which a slice of a smaller matrix would have.
         fixed = any(word in line for line in self.lines for word in ("unbind", "split", "chunk"))
         shape = ((4, 3), (6, 3), (5, 3))[call] if (self.symbolic or sizes) and not fixed else (4, 3)
-        return values(2 * call, shape, torch.float32), values(2 * call + 1, shape, torch.float32)
+        return values(2 * call, shape, torch.float64), values(2 * call + 1, shape, torch.float64)
 
 
 class Senseless(Exception):
     """Torch has no result for the program."""
 
 
-Run = Callable[["Random"], tuple[list[Any], list[Any]]]
+class Loop:
+    """``torch.func`` with a loop in place of vmap."""
+
+    grad, jvp, jacrev, functionalize = (staticmethod(getattr(torch.func, name)) for name in ("grad", "jvp", "jacrev", "functionalize"))
+
+    @staticmethod
+    def vmap(f: Program, in_dims: tuple[int | None, ...], out_dim: int = 0) -> Program:
+        def g(*args: Any) -> Any:
+            rows = [args[0][k] for k in range(len(args[0]))]
+            return torch.stack([f(row, args[1] if in_dims[1] is None else args[1][k]) for k, row in enumerate(rows)], out_dim)
+
+        return g
 
 
-def by_graph(program: Random) -> tuple[list[Any], list[Any]]:
-    """What torch and a graph give for other arguments than those of the capture."""
-    plain = program.transformed(torch.func)
+Run = Callable[["Random", Any], tuple[list[Any], list[Any]]]
+
+
+def by_graph(program: Random, reference: Any) -> tuple[list[Any], list[Any]]:
+    """What ``reference`` and a graph give for other arguments than those of the capture."""
+    plain = program.transformed(reference)
     try:
         _, expected = (plain(*program.arguments(call)) for call in (0, 1))
     except ERRORS as error:
@@ -127,9 +141,9 @@ def by_graph(program: Random) -> tuple[list[Any], list[Any]]:
 CALLS = (0, 1, 0, 2, 1)
 
 
-def by_jit(program: Random) -> tuple[list[Any], list[Any]]:
-    """What torch gives without jit, and the runtime with it, for some arguments, others, the first again, and more."""
-    plain = program.stepped(torch.func)
+def by_jit(program: Random, reference: Any) -> tuple[list[Any], list[Any]]:
+    """What ``reference`` gives without jit, and the runtime with it, for some arguments, others, the first again, and more."""
+    plain = program.stepped(reference)
     try:
         expected = [plain(call, *program.arguments(call, True)) for call in CALLS]
     except ERRORS as error:
@@ -138,20 +152,25 @@ def by_jit(program: Random) -> tuple[list[Any], list[Any]]:
     return expected, [jitted(call, *program.arguments(call, True)) for call in CALLS]
 
 
+def alike(expected: list[Any], found: list[Any]) -> bool:
+    return all(same(a, b, 1e-3) for a, b in zip(expected, found, strict=True))
+
+
 def outcome(seed: int, run: Run) -> tuple[str, str]:
     """What becomes of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Random(seed)
         try:
-            expected, found = run(program)
+            expected, found = run(program, torch.func)
+            if not alike(expected, found):  # torch's vmap gives NaN for some programs whose rows have numbers
+                expected, found = run(program, Loop)
         except Senseless:
             return "nothing", ""
         except Exception as error:
             what = "refused" if any(text in str(error) for text in REFUSED) else "error"
             return what, f"{program}\n--> {type(error).__name__}: {error}"
-    close = all(same(a, b, 1e-3) for a, b in zip(expected, found, strict=True))
-    return ("same", "") if close else ("different", f"{program}\n--> {expected}\nbut {found}")
+    return ("same", "") if alike(expected, found) else ("different", f"{program}\n--> {expected}\nbut {found}")
 
 
 @pytest.mark.parametrize("run", [by_graph, by_jit])
@@ -166,7 +185,7 @@ def test_transforms_do_what_they_do_in_torch(run: Run) -> None:
 
 def test_a_difference_would_be_seen() -> None:
     program = Random(next(seed for seed in range(100) if outcome(seed, by_graph)[0] == "same"))
-    ((expected,), _) = by_graph(program)
+    ((expected,), _) = by_graph(program, torch.func)
     assert same(expected, expected, 1e-3) and not same(expected, expected + 1, 1e-3)
     assert len({any(program.jitted) for program in map(Random, range(20))}) == 2
     assert {program.way for program in map(Random, range(200))} == set(WAYS)

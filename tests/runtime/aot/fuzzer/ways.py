@@ -53,7 +53,7 @@ def data_classes(f: Program, wrap: Wrap) -> Step:
 
 
 def closures(f: Program, wrap: Wrap) -> Step:
-    weight, factor = values(9, (3,), torch.float32), [2.0]
+    weight, factor = values(9, (3,), torch.float64), [2.0]
     g = wrap(lambda x, y: f(x * weight, y) * factor[0])
 
     def step(call: int, x: Any, y: Any) -> Any:
@@ -88,7 +88,7 @@ class Module(nn.Module):
 
     def __init__(self, f: Program) -> None:
         super().__init__()
-        self.f, self.layer = f, nn.Linear(3, 3).requires_grad_(False)
+        self.f, self.layer = f, nn.Linear(3, 3, dtype=torch.float64).requires_grad_(False)
         self.register_buffer("seen", torch.zeros(()))
         for number, t in enumerate(self.layer.parameters()):
             t.copy_(values(20 + number, t.shape, t.dtype))
