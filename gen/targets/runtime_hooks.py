@@ -20,7 +20,7 @@ from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.pushforward import DualValue
 from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
 from runtime.rules.ops import INPLACE, Op, op_of
-from runtime.rules.record import RECORDS, Record, _listeners, asking, parameters
+from runtime.rules.record import RECORDS, Record, listeners, asking, parameters
 from runtime.seam.levels import innermost
 from runtime.session.tensor import SESSION
 from runtime.tape.conform import conform
@@ -54,7 +54,7 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     try:
         for func, record in kept.items():
             RECORDS[func] = _with_hook(func, record, hook, only)
-        _listeners.append(hook_tangents)
+        listeners.append(hook_tangents)
         _forget()
         for function, layer in layers:
             layer.rule = partial(_per_sample, hook, function.__name__, only, layer.rule)
@@ -62,15 +62,15 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     finally:
         for layer, rule in plain:
             layer.rule = rule
-        if hook_tangents in _listeners:
-            _listeners.remove(hook_tangents)
+        if hook_tangents in listeners:
+            listeners.remove(hook_tangents)
         RECORDS.update(kept)
         _forget()
 
 
 def _forget() -> None:
     """Discard everything that was derived from the records."""
-    for listener in tuple(_listeners):
+    for listener in tuple(listeners):
         listener()
 
 

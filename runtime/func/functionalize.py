@@ -261,7 +261,7 @@ class FunctionalLevel(Level):
             return write_out(self, op, args, kwargs)
         if op.record is not None and op.record.hidden_writes is not None:
             return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
-        return self.valued(func(*self.lowered_args(args), **self.lowered_kwargs(kwargs)))
+        return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
 
     def lowered(self, a: Any) -> Any:
         """The present value of ``a`` if it is a value of this level, or a closed-over tensor that the program has viewed or written to.

@@ -10,7 +10,8 @@ Transforms entered inside a trace are inner levels, so the ATen calls of their r
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -19,7 +20,6 @@ from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..rules.core import QUESTIONS
 from ..rules.ops import VIEW, op_of
 from ..seam import factories
 from ..seam.keys import VIEWS, set_excluded
@@ -30,6 +30,7 @@ from ..seam.surgery import refit
 from .abstract_kernels import run_abstractly
 from .abstract_values import AbstractValues
 from .call_facts import CallFacts, facts_of
+from .graph_edits import add_call
 from .known_sizes import size_depends_on_values
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
@@ -39,14 +40,8 @@ from .torch_checks import complaint
 from .traced_numbers import TracedNumber, number_of, with_values
 
 aten = torch.ops.aten
-# The ops by which torch makes a tensor of numbers in the text of a program.
-_LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
-_SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_stride.int, aten.sym_numel.default))
-# What tells how many elements a sparse tensor stores, which depends on values.
-_STORED = frozenset(
-    getattr(aten, name).default for name in ("values", "_values", "indices", "_indices", "col_indices", "row_indices", "_nnz")
-)
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
+_LITERAL_KINDS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
 
 
@@ -232,40 +227,41 @@ class Trace(Level):
         return known
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        name = func._schema.name.split("::")[1]
-        if name in QUESTIONS:
-            return QUESTIONS[name](self.lowered(args[0]))
-        if func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
+        facts = facts_of(func)
+        if facts.question is not None:
+            return facts.question(self.lowered(args[0]))
+        if facts.special and func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
             return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone(), literal=True),), kwargs)
-        if self.fixed_sizes and size_depends_on_values(func, args):
+        if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
-        if func in _STORED and (self.fixed_sizes or self.abstraction is not None):
+        if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
         table = self.decompositions.get(func) or _UNSPELLABLE.get(func)
         if table is not None:
             out = self._decomposed(func, table, args, kwargs)
             if out is not NotImplemented:
                 return out
-        facts = facts_of(func)
+        if not facts.special:
+            return self.record(func, args, kwargs)
         if facts.composite and not self.composites:
             with self.mode:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
         if facts.reads:
-            return self._read(func, name, args, kwargs)
-        if func in _SIZES:
+            return self._read(func, args, kwargs)
+        if facts.asks_size:
             return func(*self.lowered_args(args))
         return self.record(func, args, kwargs)
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the call on the inner tensors and write it into the graph."""
         facts = facts_of(func)
-        args, kwargs = self._map(args, self._own), self._map_dict(kwargs, self._own)
-        given, named = tuple(self._map(args, self._in_graph)), self._map_dict(kwargs, self._in_graph)
-        inner, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
-        if self.reads == "number":
-            inner, options = with_values(inner), with_values(options)
+        args, given, inner = self._operands(args)
+        named, options = {}, {}
+        if kwargs:
+            values, in_graph, inside = self._operands(kwargs.values())
+            kwargs, named, options = (dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside))
         if facts.may_write and self.outside.tensors:
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
@@ -292,16 +288,16 @@ class Trace(Level):
                 raise _escape(f"{e.func}") from None
         if drawing is not None:
             drawing.note(options.get("generator"))
-        node = self.graph.create_node("call_function", func, given, named, name=facts.node_name)
+        node = add_call(self.graph, func, tuple(given), named, facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)
         if self.abstraction is not None:
             self.abstraction.bind_results(node, out)
-        return self._results(func, node, out, args, kwargs)
+        return self._results(func, facts, node, out, args, kwargs)
 
     def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
         """A call of ``func`` on ``given``, nodes and values of the graph, whose results ``out`` are known."""
-        node = self.graph.create_node("call_function", func, given)
+        node = add_call(self.graph, func, given)
         if self.provenance is not None:
             self.provenance.note(node)
         abstract = self.abstract.describe(node, out)
@@ -329,7 +325,7 @@ class Trace(Level):
             f"of what is traced.{here()}"
         )
 
-    def _read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An answer in Python about elements is possible for constants of the program's text. Else it is a symbol or refused."""
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
             if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
@@ -339,22 +335,22 @@ class Trace(Level):
             if self.reads == "symbol" and func is aten._local_scalar_dense.default:
                 return self.record(func, args, kwargs)
             if self.reads == "number" and func is aten._local_scalar_dense.default and args[0].is_floating_point():
-                node = self.graph.call_function(func, (self._own(args[0])._node,))
+                node = add_call(self.graph, func, (self._own(args[0])._node,))
                 return TracedNumber.read(node, None if self.abstraction is not None else args[0]._inner.item())
             if self.reads == "constant" and self.abstraction is None:
                 return func(*self.lowered_args(args), **kwargs)
+            name = op_of(func).base_name
             raise _escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
         with _disable_current_modes() if self.abstraction is not None else _NOTHING:
             return func(*[_literal(a) for a in args], **kwargs)
 
-    def _results(self, func: Any, node: fx.Node, out: Any, args: Any, kwargs: Any) -> Any:
-        facts = facts_of(func)
+    def _results(self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any) -> Any:
         if facts.written:
             return self._mutated(func, node, out, facts, args, kwargs)
         abstract = self.abstract.describe(node, out)
         if isinstance(out, torch.Tensor):
             v = self._value(out, node)
-            v._literal = self._literal_of(func, args, kwargs, v)
+            v._literal = self._literal_of(func, facts, args, kwargs, v)
             return v
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
@@ -364,23 +360,23 @@ class Trace(Level):
             return node
         if isinstance(i, tuple):
             return self._item(self._item(node, i[0], abstract), i[1], abstract[i[0]])
-        got = node.graph.call_function(operator.getitem, (node, i))
+        got = add_call(node.graph, operator.getitem, (node, i))
         got.meta.update((key, value) for key, value in node.meta.items() if key not in ("val", "tensor_meta", "unbacked_bindings"))
         self.abstract.describe(got, abstract[i])
         return got
 
-    def _literal_of(self, func: Any, args: Any, kwargs: Any, v: TracedValue) -> torch.Tensor | None:
+    def _literal_of(self, func: Any, facts: CallFacts, args: Any, kwargs: Any, v: TracedValue) -> torch.Tensor | None:
         """The value of ``v`` if it is a number that follows from the text of the program alone."""
-        if func in _LITERALS and args[0]._node.op == "get_attr":
+        if facts.literal and args[0]._node.op == "get_attr":
             literal: torch.Tensor = self.attributes[str(args[0]._node.target)]
             return literal
-        if v.dim() or torch.Tag.nondeterministic_seeded in func.tags or any(r.alias_info is not None for r in func._schema.returns):
+        if v.dim() or not facts.follows:
             return None
         given = [b for a in (*args, *kwargs.values()) for b in (a if isinstance(a, (list, tuple)) else (a,))]
         if any(isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None) for a in given):
             return None
         with _disable_current_modes() if self.abstraction is not None else _NOTHING:
-            out: torch.Tensor = func(*self._map(args, _literal), **self._map_dict(kwargs, _literal))
+            out: torch.Tensor = func(*_literals(args), **dict(zip(kwargs, _literals(kwargs.values()), strict=True)))
         return out
 
     def _mutated(self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any) -> Any:
@@ -398,6 +394,30 @@ class Trace(Level):
             return returned
         same = {id(t._inner): t for t in flat}
         return rewrapped(out, lambda t, i: same[id(t)] if id(t) in same else self._value(t, self._item(node, i, abstract)))
+
+    def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The arguments of a call three times: of this level, as in the graph, and on the tensors that it runs on."""
+        own: list[Any] = []
+        given: list[Any] = []
+        inner: list[Any] = []
+        for a in args:
+            kind = type(a)
+            if kind is TracedValue and a._level is self:
+                own.append(a)
+                given.append(a._node)
+                inner.append(a._inner)
+            elif kind in _LITERAL_KINDS:
+                own.append(a)
+                given.append(a)
+                inner.append(a)
+            else:
+                several = isinstance(a, (list, tuple))
+                mine = [self._own(b) for b in a] if several else self._own(a)
+                own.append(mine)
+                given.append([self._in_graph(b) for b in mine] if several else self._in_graph(mine))
+                below = self.lowered_args((mine,))[0]
+                inner.append(with_values(below) if self.reads == "number" else below)
+        return own, given, inner
 
     def _own(self, a: Any) -> Any:
         """Any tensor that is not of this level becomes a constant of the graph."""
@@ -434,26 +454,12 @@ class Trace(Level):
             self.provenance.close()
         super().close()
 
-    def _map(self, args: Any, f: Callable[[Any], Any]) -> list[Any]:
-        return [[f(b) for b in a] if isinstance(a, (list, tuple)) else f(a) for a in args]
-
-    def _map_dict(self, kwargs: Any, f: Callable[[Any], Any]) -> dict[str, Any]:
-        return dict(zip(kwargs, self._map(kwargs.values(), f), strict=True)) if kwargs else {}
-
     def lower_output(self, v: Any) -> Any:
         """What a result of the program is in the graph: a node, or a Python value as it is."""
         return self._in_graph(self._own(v))
 
 
-class _Nothing:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-
-_NOTHING = _Nothing()
+_NOTHING = nullcontext()
 
 
 def _drawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -481,6 +487,10 @@ _UNSPELLABLE: dict[Any, Callable[..., Any]] = {
 
 def _literal(a: Any) -> Any:
     return a._literal if isinstance(a, TracedValue) else a
+
+
+def _literals(args: Iterable[Any]) -> list[Any]:
+    return [[_literal(b) for b in a] if isinstance(a, (list, tuple)) else _literal(a) for a in args]
 
 
 def _argument(func: Any, i: int, args: Any, kwargs: Any) -> Any:

@@ -16,11 +16,11 @@ from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
 from . import provenance
 from . import python_kernels as python_kernels
+from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance, line_in
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace import Trace
-from .traced_numbers import on_side
 
 
 def trace_flat(
@@ -105,13 +105,5 @@ def module_of(
             root.add_module(key, value)
         else:
             root.__dict__[key] = value
-    graph.eliminate_dead_code(has_effect)
-    graph.lint()
+    without_unused(graph)
     return kind(root, graph, name)
-
-
-def has_effect(node: fx.Node) -> bool:
-    """Whether an unused call stays: it writes, draws, or returns nothing, so that it was made for an effect."""
-    return (
-        node.is_impure() or node.target is on_side or (isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
-    )

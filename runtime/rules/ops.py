@@ -12,13 +12,13 @@ from torch._C import DispatchKey
 
 from ..errors import MissingRule
 from ..seam.keys import uncounted
-from ..seam.levels import hand_over, innermost
-from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, _listeners, overload, parameters
+from ..seam.level_mode import hand_over_directly
+from ..seam.levels import innermost
+from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, listeners, overload, parameters
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
 # the dtypes that can have a gradient or a tangent
 DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
-_active_modes = torch._C._len_torch_dispatch_stack
 
 
 def _blocksize(t: torch.Tensor) -> Any:
@@ -264,12 +264,12 @@ class Op:
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run ``func(*args, **kwargs)`` for a level that passes a call on to the next outer level.
 
-        A functional op goes straight to that level, as ``Value.__torch_dispatch__`` would pass it. The dispatcher takes twice the time.
+        A functional op goes straight to that level, as the dispatcher would pass it in twice the time.
         """
         if self.kind is FUNCTIONAL:
             level = innermost(args, kwargs)
-            if level is not None and not _active_modes():
-                return hand_over(level, self.func, args, kwargs)
+            if level is not None and (handed := hand_over_directly(level, self.func, args, kwargs)) is not NotImplemented:
+                return handed
         if not self.fills:
             return self.kernel(*args, **kwargs)
         return uncounted(self.kernel, *args, **kwargs)  # counts no versions; sparse kernels fill results through views
@@ -341,7 +341,7 @@ def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload
 
 _NESTED_OPS: dict[int, Op] = {}
 _OPS: dict[int, Op] = {}  # by id of the overload, since its own hash is a Python function; an Op holds its overload, so the id stays valid
-_listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes these facts stale
+listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes these facts stale
 
 
 def op_of(func: Any) -> Op:

@@ -100,7 +100,7 @@ class Record:
 _FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
 NESTED: dict[torch._ops.OpOverload, Record] = {}  # the records for calls with a nested tensor among their arguments
-_listeners: list[Callable[[], None]] = []
+listeners: list[Callable[[], None]] = []
 # Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no arguments, and the words for `jvp`.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
 _WORDS = {
@@ -141,7 +141,7 @@ def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Recor
             )
     _check(record, funcs)
     into.update(dict.fromkeys(funcs, record))
-    for listener in _listeners:
+    for listener in listeners:
         listener()
     return record
 

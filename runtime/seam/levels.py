@@ -170,7 +170,7 @@ class Value(torch.Tensor):
     ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape unless the level has ``hidden``
     dimensions. ``_view``: for the result of a view op, how to follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often
     its sizes or strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that it had.
-    ``_geometry``: the arguments with which :func:`~.shells.shell` made it.
+    ``_geometry``: the arguments with which :mod:`.shells` made it. ``_faithful``: whether they have the strides of the inner tensor.
     ``_home``: a class attribute, the one level of all values of the class, which never closes.
     """
 
@@ -182,6 +182,7 @@ class Value(torch.Tensor):
     _reshaped: int = 0
     _earlier: dict[int, tuple[Any, Any, Any]] | None = None
     _geometry: tuple[Any, ...] | None = None
+    _faithful = False
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 

@@ -75,18 +75,20 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     if torch.is_inference_mode_enabled():  # a view of a normal tensor is one, and a shell may be a view of an older one
         with torch.inference_mode(False):
             return faithful_shell(cls, inner)
-    strided = inner.layout is torch.strided
-    v = _make_wrapper(
-        cls,
-        inner.shape,
-        strides=inner.stride() if strided else None,
-        storage_offset=inner.storage_offset() if strided else None,
-        dtype=inner.dtype,
-        layout=inner.layout,
-        device=inner.device,
-        dispatch_layout=inner.layout in _COMPRESSED,
-        _extra_dispatch_keys=_AS_INDEX[-1] if is_batched_number(inner) else None,
-    )
+    value: Any = inner
+    geometry: Any = value._geometry if type(inner) in VALUES and value._faithful else None
+    if geometry is None:
+        layout = inner.layout
+        strided = layout is torch.strided
+        place = (inner.stride(), inner.storage_offset()) if strided else (None, None)
+        geometry = (inner.shape, *place, None, inner.dtype, layout, inner.device)
+        if is_batched_number(inner):
+            geometry += _AS_INDEX
+        elif layout in _COMPRESSED:
+            geometry += _ASKS_LAYOUT
+    v: Any = _make_wrapper(cls, *geometry)
+    v._geometry = geometry
+    v._faithful = True
     if inner.is_conj():
         torch._C._set_conj(v, True)
     if inner.is_neg():

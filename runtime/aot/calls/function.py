@@ -16,10 +16,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...func.graph_edits import without_unused
 from ...func.graph_module import LateGraphModule
 from ...func.symbols import Abstraction
 from ...func.traced_numbers import on_side
-from ...func.tracing import has_effect
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
 from ..cache.cuts import Cache, default_cache
@@ -213,7 +213,7 @@ class Recipe:
         output = graph.output_node()
         results: Any = output.args[0]
         output.args = (list(results)[: joint.n_forward],)
-        graph.eliminate_dead_code(has_effect)
+        without_unused(graph)
         joint.module.recompile()
         joint.module.meta[DESTINATIONS] = destinations(joint)
         return as_boxed(self.inference_compiler(joint.module, examples(joint.module))), None

@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,14 +28,17 @@ _UNDECLARED = frozenset((aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.
 def may_alias(n: fx.Node) -> bool:
     """Whether the result of a call may share memory with an argument."""
     func: Any = n.target
-    if func is LINEAR:
-        return False
-    if func in _UNDECLARED:
-        return True
-    return type(func) is not torch._ops.OpOverload or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
+    return may_return_argument(func) if type(func) is torch._ops.OpOverload else func is not LINEAR
 
 
-def functional_pointwise(func: object) -> bool:
+@cache
+def may_return_argument(func: torch._ops.OpOverload) -> bool:
+    """Whether a result of ``func`` may share memory with an argument."""
+    return func in _UNDECLARED or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
+
+
+@cache
+def functional_pointwise(func: Any) -> bool:
     """Whether ``func`` computes each element of a new tensor from those at the same place."""
     if type(func) is not torch._ops.OpOverload or torch.Tag.pointwise not in func.tags or func._can_decompose():
         return False

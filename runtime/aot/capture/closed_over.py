@@ -15,12 +15,12 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...func.symbols import SYMBOLIC
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value
+from ...seam.shells import VALUES
 from ...session.tensor import SESSION
 
 
@@ -37,7 +37,7 @@ class ClosedOver(EnteringMode):
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
 
     def value(self, t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level is not SESSION):
+        if (type(t) in VALUES and t._level is not SESSION) or not isinstance(t, torch.Tensor):
             return t
         known = self._values.get(id(t))
         if known is None:
@@ -45,10 +45,13 @@ class ClosedOver(EnteringMode):
             known = self._values[id(t)] = self.enter(t)
         return known
 
+    def _entered(self, a: Any) -> Any:
+        return type(a)(map(self._entered, a)) if type(a) is tuple or type(a) is list else self.value(a)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside
-        args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
+        args, kwargs = self._entered(args), {name: self._entered(a) for name, a in kwargs.items()} if kwargs else {}
         if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
             return args[0].detach_()
         if torch.is_inference_mode_enabled() and op_of(func).kind is VIEW:

@@ -17,6 +17,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
@@ -285,7 +286,7 @@ class _GradFunctions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = _HANDLERS.get(func)
-        if handler is None and getattr(func, "__module__", None) == "torch.autograd":
+        if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
         if handler is None:
             return func(*args, **kwargs or {})

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_edits import add_call, has_effect
 from ..capture.aliasing import LINEAR, may_alias
-from .overloads import SETS, aten, effect, in_place, static, with_out
+from .overloads import SETS, aten, in_place, on_cpu, static, with_out
 
 _DTYPES = (torch.float32, torch.float64)
 _ELEMENTS = 1 << 14  # of a tensor, beyond which the kernel takes much longer than the way to it
@@ -73,15 +74,16 @@ def _ordered(n: fx.Node) -> bool:
         return False
     if type(func) is not torch._ops.OpOverload:
         return func is not operator.getitem and func is not LINEAR
-    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or effect(n))
+    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or has_effect(n))
 
 
 def _key(n: fx.Node) -> Hashable | None:
     """What the calls of a batch have in common; None for a call that is in none."""
-    if n.op != "call_function" or not static(n):
+    func: Any = n.target
+    if type(func) is not torch._ops.OpOverload or not _has_forms(func) or not on_cpu(n):
         return None
     value = n.meta["val"]
-    if value.dtype not in _DTYPES or not value.is_cpu or value.numel() > _ELEMENTS:
+    if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
         return None
     numbers = [a for a in n.all_input_nodes if isinstance(a.meta.get("val"), _NUMBERS)]
     if not all(a in numbers or (static(a) and a.meta["val"].dtype is value.dtype) for a in n.all_input_nodes):
@@ -97,15 +99,20 @@ def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
     if type(func) is not torch._ops.OpOverload:
         return ()
     ways = []
-    for i, a in enumerate(func._schema.arguments):
+    for i, kind in enumerate(_kinds(func)):
         given: Any = _argument(n, i)
         if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), _NUMBERS):
             ways.append(NUMBERS)
-        elif str(a.type) == "Tensor" and type(given) in (int, float):
+        elif kind == "Tensor" and type(given) in (int, float):
             ways.append(NUMBER)
         else:
-            ways.append(LIST if str(a.type) == "Tensor" and not (once and i == 1) else ONE)
+            ways.append(LIST if kind == "Tensor" and not (once and i == 1) else ONE)
     return tuple(ways)
+
+
+@cache
+def _kinds(func: torch._ops.OpOverload) -> tuple[str, ...]:
+    return tuple(str(a.type) for a in func._schema.arguments)
 
 
 def _argument(n: fx.Node, i: int) -> Any:
@@ -182,24 +189,31 @@ def _conflict(group: Sequence[fx.Node]) -> bool:
     """Whether a call writes to what another one reads or writes."""
     if not any(n.target._schema.is_mutable for n in group):  # type: ignore[union-attr]
         return False
-    reads = [frozenset[fx.Node]().union(*(_memory(a) for a in n.all_input_nodes)) for n in group]
+    known: dict[fx.Node, frozenset[fx.Node]] = {}
+    reads = [frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group]
     for i, n in enumerate(group):
         if n.target._schema.is_mutable:  # type: ignore[union-attr]
-            written = _memory(n)
+            written = _memory(n, known)
             if any(j != i and written & other for j, other in enumerate(reads)):
                 return True
     return False
 
 
-def _memory(n: fx.Node) -> frozenset[fx.Node]:
-    """The values of whose memory ``n`` may be."""
-    if n.op != "call_function" or not may_alias(n):
-        return frozenset((n,))
+def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
+    """The values of whose memory ``n`` may be. ``known``: those of other nodes."""
+    found = known.get(n)
+    if found is not None:
+        return found
     func: Any = n.target
-    if type(func) is torch._ops.OpOverload and func._schema.is_mutable:
+    if n.op != "call_function" or not may_alias(n):
+        found = frozenset((n,))
+    elif type(func) is torch._ops.OpOverload and func._schema.is_mutable:
         written: Any = n.args[0] if func._schema.arguments[0].alias_info is not None else n.kwargs.get("out", n.args[0])
-        return _memory(written)
-    return frozenset[fx.Node]().union(*(_memory(a) for a in n.all_input_nodes))
+        found = _memory(written, known)
+    else:
+        found = frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes))
+    known[n] = found
+    return found
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
@@ -221,14 +235,14 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
     args = tuple(a for a, t in zip(arguments, taken, strict=False) if not t.kwarg_only)
     kwargs = {t.name: a for a, t in zip(arguments, taken, strict=False) if t.kwarg_only}
     with graph.inserting_after(last):
-        merged = graph.call_function(target, args, kwargs)
+        merged = add_call(graph, target, args, kwargs)
     merged.meta = {**first.meta, "val": [n.meta["val"] for n in calls]}
     for i, n in enumerate(calls):
         if target._schema.is_mutable:
             result: Any = n.args[0]
         else:
             with graph.inserting_after(merged):
-                result = graph.call_function(operator.getitem, (merged, i))
+                result = add_call(graph, operator.getitem, (merged, i))
             result.meta = dict(n.meta)
         n.replace_all_uses_with(result)
     for n in calls:
@@ -236,14 +250,19 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
 
 
 @cache
+def _has_forms(func: torch._ops.OpOverload) -> bool:
+    """Whether there is a ``_foreach`` op that makes several calls of ``func``."""
+    several = hasattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
+    return several and func not in SETS and bool(in_place(func) or with_out(func) or _is_in_place(func))
+
+
+@cache
 def form(func: Any, ways: tuple[str, ...]) -> Form | None:
     """The form of the pointwise op ``func`` that takes its arguments in these ways. None if there is none. Of a sum there may be one
     without ``alpha``, which then is one."""
-    if type(func) is not torch._ops.OpOverload or func in SETS or not (in_place(func) or with_out(func) or _is_in_place(func)):
+    if type(func) is not torch._ops.OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
-    packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}", None)
-    if packet is None or ways[:1] != (LIST,):
-        return None
+    packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
     kinds = [way.format(a.type) for way, a in zip(ways, func._schema.arguments, strict=True)]
     for name in packet.overloads():
         found: torch._ops.OpOverload = getattr(packet, name)

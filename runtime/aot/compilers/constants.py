@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from ...seam import factories
-from .overloads import aten, calls_of, same_layout, static
+from .overloads import aten, calls_of, on_cpu, same_layout, static
 from .replacing import replace, returned
 
 _ELEMENTS = 1 << 12  # of a constant, which lives as long as the program
@@ -37,7 +37,7 @@ def fold(graph: fx.Graph) -> None:
     values: dict[fx.Node, torch.Tensor] = {}
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch():
         for n in calls_of(graph):
-            if _small(n) and _constant(n, values):
+            if _constant(n, values) and _small(n):
                 found = _computed(n, values)
                 if _fits(found, n):
                     values[n] = found
@@ -49,7 +49,7 @@ def fold(graph: fx.Graph) -> None:
 
 
 def _small(n: fx.Node) -> bool:
-    return static(n) and n.meta["val"].is_cpu and n.meta["val"].numel() <= _ELEMENTS
+    return on_cpu(n) and n.meta["val"].numel() <= _ELEMENTS
 
 
 def _constant(n: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:

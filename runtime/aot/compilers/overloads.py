@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.tracing import has_effect
 from ..capture.aliasing import functional_pointwise
 
 aten = torch.ops.aten
@@ -18,7 +17,6 @@ SETS = frozenset((aten.copy.default, aten.fill.Scalar, aten.fill.Tensor, aten.ze
 
 
 _KNOWN = "static"
-_EFFECTS: dict[torch._ops.OpOverload, bool] = {}
 
 
 @cache
@@ -75,15 +73,9 @@ def _plain(value: torch.Tensor) -> bool:
     return all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
 
 
-def effect(n: fx.Node) -> bool:
-    """Whether the call ``n`` stays although nothing uses it, as it writes, draws or checks."""
-    func = n.target
-    if type(func) is not torch._ops.OpOverload:
-        return has_effect(n)
-    known = _EFFECTS.get(func)
-    if known is None:
-        known = _EFFECTS[func] = has_effect(n)
-    return known
+def on_cpu(n: fx.Node) -> bool:
+    """Whether ``n`` is such a tensor on the CPU."""
+    return static(n) and n.meta["val"].device.type == "cpu"  # `is_cpu` of an abstract tensor is a call of an op
 
 
 def kind(n: Any) -> Any:

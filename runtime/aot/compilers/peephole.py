@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_edits import add_call, copy_of, without_unused
 from ...rules.ops import op_of
 from ...seam import factories
 from ..capture.aliasing import LINEAR, fresh, may_alias
@@ -20,7 +21,7 @@ from .constants import fold, without_neutral
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
 from .pooling import poolings
-from .replacing import without_copies, without_dead_calls, without_repetitions
+from .replacing import without_copies, without_repetitions
 from .views import shorter_views
 from .witness import Witness, example
 
@@ -39,15 +40,14 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
     A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone that look at single calls. For the others
     a value is the same at any time.
     """
-    copied = fx.Graph()
-    copied.output(copied.graph_copy(graph, {}))
+    copied = copy_of(graph)
     if any(_writes(n) for n in calls_of(copied)):
         for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
             rewrite(copied)
         return copied, {}
-    for rewrite in (fold, without_repetitions, without_copies, shorter_views, without_neutral, without_dead_calls):
+    for rewrite in (fold, without_repetitions, without_copies, shorter_views, without_neutral, without_unused):
         rewrite(copied)
-    for rewrite in (layers, means, squares, broadcasts, numbers, without_repetitions, without_dead_calls):
+    for rewrite in (layers, means, squares, broadcasts, numbers, without_repetitions, without_unused):
         rewrite(copied)
     batches = gather(copied)
     placed = place(copied, destinations)
@@ -90,7 +90,7 @@ def means(graph: fx.Graph) -> None:
         value: Any = n.args[0].meta["val"]  # type: ignore[union-attr]
         if value.device.type == "cpu" and value.dtype in _WIDE and 0 < value.numel() <= _EXACT:
             with graph.inserting_before(n):
-                total = graph.call_function(aten.sum.default, (n.args[0],))
+                total = add_call(graph, aten.sum.default, (n.args[0],))
             total.meta = dict(n.meta)
             n.target, n.args = aten.div.Tensor, (total, value.numel())
 

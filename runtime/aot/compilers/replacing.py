@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_edits import has_effect
 from ..capture.aliasing import LINEAR, fresh, may_alias
-from .overloads import aten, calls_of, effect, same_layout, static
+from .overloads import aten, calls_of, same_layout, static
 
 _ELEMENTS = 1 << 14  # of a tensor that may live longer than it did, as it is small
 _COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten.copy.default, aten.lift_fresh_copy.default))
@@ -50,12 +51,6 @@ def replace(n: fx.Node, by: Any, same_memory: bool = False) -> None:
         if user.op == "output" or (not same_memory and may_alias(user) and returned(user)):
             continue
         user.replace_input_with(n, by)
-
-
-def without_dead_calls(graph: fx.Graph) -> None:
-    for n in reversed(graph.nodes):
-        if not n.users and (n.op == "get_attr" or (n.op == "call_function" and not effect(n))):
-            graph.erase_node(n)
 
 
 def without_copies(graph: fx.Graph) -> None:
@@ -100,7 +95,7 @@ def _pure(n: fx.Node) -> bool:
         return True
     if type(func) is not torch._ops.OpOverload or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
         return False
-    return not func._schema.is_mutable and not effect(n) and not func._schema.name.startswith("aten::empty")
+    return not func._schema.is_mutable and not has_effect(n) and not func._schema.name.startswith("aten::empty")
 
 
 def _key(a: Any) -> Hashable:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_edits import add_call
 from ..capture.aliasing import fresh, functional_pointwise
 from .overloads import aten, calls_of, static
 from .replacing import replace, results_in, returned
@@ -103,7 +104,7 @@ def _reshape(graph: fx.Graph, n: fx.Node, known: dict[tuple[fx.Node, Geometry], 
     if like is None:
         return
     with graph.inserting_before(n):
-        computed = graph.call_function(n.target, n.args, n.kwargs)  # type: ignore[arg-type]
+        computed = add_call(graph, n.target, n.args, n.kwargs)  # type: ignore[arg-type]
     for a, other in given.items():
         if other is not None and other is not a:
             computed.replace_input_with(a, other)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_edits import has_effect
 from ...func.graph_module import GraphModule
-from ...func.tracing import has_effect
 from ...rules.ops import op_of
 from ..capture.origins import ORIGIN, Kind, Origin
 

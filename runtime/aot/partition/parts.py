@@ -10,9 +10,9 @@ import torch
 from torch import fx
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from ...func.graph_edits import has_effect
 from ...func.graph_module import LateGraphModule
 from ...func.regions import region_of
-from ...func.tracing import has_effect
 from ..capture.origins import ORIGIN
 from ..capture.tangents import primals_and_tangents
 from .recompute import call_of, is_item, is_size

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.tracing import has_effect
+from ...func.graph_edits import without_unused
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ def without_round_trips(graph: fx.Graph) -> None:
                 source: Any = first.args[0]
                 keep = source.op != "call_function" or any(user.op == "output" for user in source.users)
                 n.replace_all_uses_with(source, lambda user, keep=keep: not (keep and user.op == "output"))
-    graph.eliminate_dead_code(has_effect)
+    without_unused(graph)
 
 
 def _swapped(n: fx.Node) -> tuple[int, int] | None:
