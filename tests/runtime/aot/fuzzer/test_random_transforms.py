@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from runtime import func as ours
 from runtime import jit
@@ -35,12 +36,25 @@ def scalar(f: Program) -> Program:
     return lambda x, y: f(x, y).sin().sum()
 
 
+def linearized(api: Any, f: Callable[[Any], Any], x: Any, tangent: Any) -> Any:
+    """Torch's own ``linearize`` forgets writes, so that its reference is ``jvp``."""
+    return ours.linearize(f, x)[1](tangent) if api is ours else api.jvp(f, (x,), (tangent,))[1]
+
+
+def flat(tree: Any) -> Any:
+    return torch.cat([t.flatten() for t in pytree.tree_leaves(tree)])
+
+
 TRANSFORMS: dict[str, Callable[[Any, Program], Program]] = {
     "grad": lambda api, f: lambda x, y: api.grad(scalar(f))(x, y),
     "vmap": lambda api, f: lambda x, y: api.vmap(f, (0, None))(torch.stack([x, x + 1]), y),
     "vmap of both": lambda api, f: lambda x, y: api.vmap(f, (0, 0), 1)(torch.stack([x, x + 1]), torch.stack([y, y - 1])),
     "jvp": lambda api, f: lambda x, y: api.jvp(lambda x: f(x, y), (x,), (torch.ones_like(x),))[1],
     "jacrev": lambda api, f: lambda x, y: api.jacrev(f)(x, y),
+    "jacfwd": lambda api, f: lambda x, y: api.jacfwd(f, 1)(x, y).sum((-1, -2)),
+    "vjp": lambda api, f: lambda x, y: api.vjp(scalar(f), x, y)[1](x.sum())[1],
+    "linearize": lambda api, f: lambda x, y: linearized(api, lambda x: f(x, y), x, x.cos()),
+    "value and gradients": lambda api, f: lambda x, y: flat(api.grad_and_value(scalar(f), (0, 1))(x, y)),
     "functionalize": lambda api, f: lambda x, y: api.functionalize(f)(x, y),
 }
 
@@ -113,10 +127,10 @@ class Senseless(Exception):
 class Loop:
     """``torch.func`` with a loop in place of vmap."""
 
-    grad, jvp, jacrev, functionalize = (staticmethod(getattr(torch.func, name)) for name in ("grad", "jvp", "jacrev", "functionalize"))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.func, name)
 
-    @staticmethod
-    def vmap(f: Program, in_dims: tuple[int | None, ...], out_dim: int = 0) -> Program:
+    def vmap(self, f: Program, in_dims: tuple[int | None, ...], out_dim: int = 0) -> Program:
         def g(*args: Any) -> Any:
             rows = [args[0][k] for k in range(len(args[0]))]
             return torch.stack([f(row, args[1] if in_dims[1] is None else args[1][k]) for k, row in enumerate(rows)], out_dim)
@@ -164,7 +178,7 @@ def outcome(seed: int, run: Run) -> tuple[str, str]:
         try:
             expected, found = run(program, torch.func)
             if not alike(expected, found):  # torch's vmap gives NaN for some programs whose rows have numbers
-                expected, found = run(program, Loop)
+                expected, found = run(program, Loop())
         except Senseless:
             return "nothing", ""
         except Exception as error:
