@@ -20,7 +20,7 @@ from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.pushforward import DualValue
 from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
 from runtime.rules.ops import INPLACE, Op, op_of
-from runtime.rules.record import RECORDS, Record, listeners, asking, parameters
+from runtime.rules.record import RECORDS, Record, asking, listeners, parameters
 from runtime.seam.levels import innermost
 from runtime.session.tensor import SESSION
 from runtime.tape.conform import conform
