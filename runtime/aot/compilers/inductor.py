@@ -7,42 +7,59 @@ decompositions that Inductor selects. Derivatives, cuts and wrappers are those o
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from ...func.provenance import line_of
 from ...func.symbols import SYMBOLIC
 from ...func.tracing import module_of, trace_flat
 from ..control_flow.registered import transformable
 from ..partition.recompute import call_of
+from . import trial
 from .boxed import Boxed, examples
 from .number_tensors import NumberTensors, numbers_of
+from .trial import TrialFailed
+from .trial_process import cause, with_key
 
+ISOLATED = os.name == "posix"
+_INSTEAD = 'Use compiler="replay" (for aot_function, runtime.aot.nop), or leave that part out of what is compiled'
+_HERE = "compiler=functools.partial(runtime.aot.inductor, isolated=False) compiles it in this process, which a crash ends"
+_REASONS = {
+    "error": "{}",
+    "dead": "{}",
+    "late": "{}. compiler=functools.partial(runtime.aot.inductor, limit=…) gives it longer",
+    "unsent": f"{{}}, when it was to be sent to the process in which Inductor is tried. {_HERE}",
+    "unread": f"{{}}, in the process in which Inductor is tried. {_HERE}",
+}
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def inductor(module: fx.GraphModule, inputs: list[Any]) -> Boxed:
+def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0) -> Boxed:
     """The compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs a C++ compiler, and takes seconds.
 
-    A function on the CPU, and a module:
+    A function on the CPU, a module, and a jitted function for which Inductor has a minute:
 
         f = aot_function(f, inductor, partition_fn=min_cut_rematerialization_partition)
         model = aot_module(torch.nn.Linear(2, 1), inductor)
+        step = jit(step, compiler=functools.partial(inductor, limit=60))
 
     Random numbers are eager's under the same seed. Results agree with eager's as far as rounding goes: sums are added in another order.
-    Inductor keeps kernels on disk by itself, see ``TORCHINDUCTOR_CACHE_DIR``. ``RuntimeError`` names
-    what it cannot compile.
+    Inductor keeps kernels on disk by itself, see ``TORCHINDUCTOR_CACHE_DIR``.
+
+    ``isolated``: whether another process compiles the graph and runs its code first (:mod:`.trial`). So a crash of Inductor is an error,
+    and so is what takes it longer than ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
     """
     given = [i for i, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
-        run = _compiled(module, inputs, given)
+        run = _compiled(module, inputs, given, limit if isolated else None)
+    except TrialFailed as error:
+        raise RuntimeError(f"Inductor does not compile {_program(module)}: {_REASONS[error.what].format(error)}. {_INSTEAD}") from error
     except Exception as error:
-        raise RuntimeError(
-            f"Inductor does not compile a graph of {_size(module)}: {_cause(error)}. Compile this program with runtime.aot.nop, or leave "
-            "that part out of what is compiled."
-        ) from error
+        raise RuntimeError(f"Inductor does not compile {_program(module)}: {cause(error)}. {_INSTEAD}") from error
 
     def boxed(args: list[Any]) -> Any:
         taken = [args[i] for i in given]
@@ -54,11 +71,14 @@ def inductor(module: fx.GraphModule, inputs: list[Any]) -> Boxed:
     return boxed
 
 
-def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int]) -> Callable[[list[Any]], Any]:
-    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
-    config: Any = importlib.import_module("torch._inductor.config")
+def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None) -> Callable[[list[Any]], Any]:
+    """``limit``: seconds for a trial in another process, or None for none."""
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
         raise ValueError("it returns no list")
+    if limit is not None:
+        trial.start()
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    config: Any = importlib.import_module("torch._inductor.config")
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
         for i, n in enumerate([n for n in lowered.graph.nodes if n.op == "placeholder"]):
@@ -70,9 +90,27 @@ def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int]) -
         _refuse_other_layouts(module, results)
         # the strides of all results are those of the trace: views are taken of them, and the backward expects what the forward saves
         output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
-        run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, [inputs[i] for i in given])
+        values = [_with_known_sizes(inputs[i]) for i in given]
+        if limit is not None:
+            trial.tried(lowered, values, limit)
+        with with_key(values):
+            run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, values)
     numbers = numbers_of(module)
     return run if not numbers else _with_numbers(run, numbers)
+
+
+def _with_known_sizes(x: Any) -> Any:
+    """A symbol or an abstract tensor, whose sizes are plain numbers where the guards leave one value: as another process has them."""
+    if not isinstance(x, torch.Tensor) or not any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset())):
+        return x
+    sizes, strides, (offset,) = ([_known(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()]))
+    with _below_autograd():
+        return x.as_strided(sizes, strides, offset)
+
+
+def _known(n: Any) -> Any:
+    found = n.node.maybe_as_int() if isinstance(n, torch.SymInt) else None
+    return n if found is None else found
 
 
 def _with_numbers(run: Callable[[list[Any]], Any], numbers: Sequence[int]) -> Callable[[list[Any]], Any]:
@@ -119,13 +157,7 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[Any]) -> Non
             )
 
 
-def _size(module: fx.GraphModule) -> str:
-    number = sum(n.op == "call_function" for n in module.graph.nodes)
-    return f"{number} call{'s' * (number != 1)}"
-
-
-def _cause(error: Exception) -> str:
-    """The error that Inductor's own one wraps, in a line."""
-    inner = getattr(error, "inner_exception", None)
-    found = inner if isinstance(inner, BaseException) else error
-    return f"{type(found).__name__}: {str(found).strip().partition(chr(10))[0].rstrip('.')}"
+def _program(module: fx.GraphModule) -> str:
+    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    line = next((found for n in calls if (found := line_of(n))), "")
+    return f"a graph of {len(calls)} call{'s' * (len(calls) != 1)}{f' that begins at {line}' * bool(line)}"

@@ -1,0 +1,211 @@
+"""The process in which Inductor is tried: it compiles a graph and runs the code once, on zeros.
+
+:mod:`.trial` starts this file as a program. It imports torch alone, so that it is ready soon. A request is two messages: what is needed in
+order to read the graph, and the graph. The answers are pairs of a word and a text:
+
+| ``ready`` | at the start: requests are read from now on |
+| ``compiled`` | the graph is compiled, and its code runs next |
+|---|---|
+| ``done`` | the code has run, or has raised an error, as kernels do for some elements |
+| ``unread`` | the graph cannot be read here, as its operators are known in the other process alone |
+| ``error`` | Inductor raised an error |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import importlib
+import pickle
+import pkgutil
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import fx
+
+GRACE = 5.0  # seconds after the limit until the process ends itself, as the one that waits may be gone
+_FACTS = ("val", "tensor_meta", "user_visible_output_idxs", "unbacked_bindings")  # what Inductor reads of nodes
+_OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")  # what an environment of sizes has for its own fake tensors
+
+
+def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple[bytes, bytes]:
+    """The messages that ask for a trial. They have facts about tensors, and of constants the elements."""
+    from torch.fx._graph_pickler import Options
+
+    names = {n.target.namespace for g in _graphs(graph) for n in g.nodes if isinstance(n.target, torch._ops.OpOverload)}
+    config = importlib.import_module("torch._inductor.config").get_config_copy()
+    head = {"limit": limit, "operators": sorted(names), "state": _state()}
+    options = Options(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
+    return pickle.dumps(head), _pickler().dumps((graph, list(inputs), config), options)
+
+
+def cause(error: BaseException) -> str:
+    """The error that Inductor's own one wraps, in a line."""
+    inner = getattr(error, "inner_exception", None)
+    found = inner if isinstance(inner, BaseException) else error
+    return f"{type(found).__name__}: {str(found).strip().partition(chr(10))[0].rstrip('.')}"
+
+
+@contextlib.contextmanager
+def with_key(values: Sequence[Any]) -> Iterator[None]:
+    """The context in which Inductor keeps a graph for ``values`` on disk, under a key that is the same in every process.
+
+    It does so for fake tensors of a mode that has an environment of sizes. So a mode without one has one for a while. The key is made of a
+    pickle, in which a memory format is called after the first imported module that shows it. Here it is always called the same.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensor
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = next((x.fake_mode for x in values if isinstance(x, FakeTensor)), None)
+    if mode is None:
+        yield
+        return
+    before, named = mode.shape_env, copyreg.dispatch_table.get(torch.memory_format)
+    mode.shape_env = before or ShapeEnv()
+    copyreg.pickle(torch.memory_format, _by_name)
+    try:
+        with tracing(TracingContext(mode)):
+            yield
+    finally:
+        mode.shape_env = before
+        if named is None:
+            copyreg.dispatch_table.pop(torch.memory_format, None)
+
+
+def _by_name(value: torch.memory_format) -> tuple[Callable[[str], Any], tuple[str]]:
+    return pkgutil.resolve_name, (str(value),)
+
+
+def main() -> None:
+    connection = Connection(int(sys.argv[1]))
+    warnings.simplefilter("ignore")
+    importlib.import_module("torch._inductor.compile_fx")
+    connection.send(("ready", ""))
+    while True:
+        try:
+            head, content = pickle.loads(connection.recv_bytes()), connection.recv_bytes()
+        except EOFError:  # the other process has ended, or wants no more
+            return
+        signal.setitimer(signal.ITIMER_REAL, head["limit"] + GRACE)
+        connection.send(_tried(head, content, lambda: connection.send(("compiled", ""))))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
+    try:
+        graph, inputs, config = _read(head, content)
+    except Exception as error:
+        return "unread", cause(error)
+    try:
+        with config, with_key(inputs):
+            run: Any = importlib.import_module("torch._inductor.compile_fx").compile_fx_inner(graph, inputs)
+    except Exception as error:
+        return "error", cause(error)
+    compiled()
+    if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):  # which may never end on zeros
+        with contextlib.suppress(Exception), torch._C._AutoDispatchBelowAutograd():
+            run([_zeros(x) for x in inputs])
+    return "done", ""
+
+
+def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[Any], Any]:
+    """The graph of a request, its inputs, and the context of its options."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    for name in head["operators"]:
+        if name not in torch.ops:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)  # a library often calls its operators what it is called itself
+    _set_state(head["state"])
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    loaded: Any = GraphPickler.loads(content, mode)
+    graph, inputs, config = loaded
+    return _with_code(graph), inputs, importlib.import_module("torch._inductor.config").patch(config)
+
+
+def _with_code(module: fx.GraphModule) -> fx.GraphModule:
+    """A module that was read, whose class has no code yet."""
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule):
+            setattr(module, name, _with_code(child))
+    return fx.GraphModule(module, module.graph, "Inductor")
+
+
+def _graphs(module: fx.GraphModule) -> Iterator[fx.Graph]:
+    return (m.graph for m in module.modules() if isinstance(m, fx.GraphModule))
+
+
+def _zeros(x: Any) -> Any:
+    """Zeros in the layout of an abstract value, and a symbol's present value."""
+    if not isinstance(x, torch.Tensor):
+        return _number(x)
+    sizes, strides, (offset,) = ([_number(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()]))
+    if 0 in sizes:
+        return torch.zeros(sizes, dtype=x.dtype, device=x.device)
+    last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    return torch.zeros(last + 1, dtype=x.dtype, device=x.device).as_strided(sizes, strides, offset)
+
+
+def _number(n: Any) -> Any:
+    return n if isinstance(n, int) else n.node.hint
+
+
+def _state() -> dict[str, Any]:
+    """What of torch's state generated code depends on."""
+    return {
+        "threads": torch.get_num_threads(),
+        "deterministic": (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        "precision": torch.get_float32_matmul_precision(),
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+    }
+
+
+def _set_state(state: dict[str, Any]) -> None:
+    torch.set_num_threads(state["threads"])
+    torch.use_deterministic_algorithms(state["deterministic"][0], warn_only=state["deterministic"][1])
+    if state["precision"] != torch.get_float32_matmul_precision():  # to set it again writes more than it
+        torch.set_float32_matmul_precision(state["precision"])
+    torch.set_default_dtype(state["dtype"])
+    torch.set_grad_enabled(state["grad"])
+
+
+def _pickler() -> Any:
+    """Torch's pickler of graphs, for abstract values that are views and for symbols of any kind and environment."""
+    from torch._subclasses import FakeTensor
+    from torch.fx import _graph_pickler as known
+    from torch.fx.experimental.sym_node import SymNode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    tensors, symbols, environments = known._TensorPickleData, known._SymNodePickleData, known._ShapeEnvPickleData
+    plain = vars(ShapeEnv()).keys() - set(_OF_ANOTHER)
+
+    class Pickler(known.GraphPickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, FakeTensor):
+                with torch._C._AutoDispatchBelowAutograd():  # the same memory without a base, of which torch sends the mode, too
+                    alone: Any = obj.detach()
+                return tensors.reduce_helper(self, alone)
+            if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return type(obj), (obj.node,)
+            if isinstance(obj, SymNode):
+                return symbols._to_sym_node, (symbols(obj),)
+            if isinstance(obj, ShapeEnv):
+                sent = environments.__new__(environments)
+                sent.data = {name: value for name, value in vars(obj).items() if name in plain}
+                return environments.unpickle, (sent, self._unpickle_state)
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+if __name__ == "__main__":
+    main()
