@@ -1,10 +1,12 @@
-"""The programs of the suite `jit` beside `torch.compile`, with what it takes to compile them.
+"""The programs of the suite `jit` beside `torch.compile` and, where it is installed, `jax.jit`, with what it takes to compile them.
 
     python -m benchmarks --suite compilers --only solve
 
 Each cell is a process of its own with a time limit, as Inductor may take a minute or end by a signal. Such a cell is an error in the table.
 """
 
+import importlib
+import importlib.util
 import json
 import math
 import subprocess
@@ -25,13 +27,14 @@ from benchmarks.cells import difference
 from benchmarks.timing import compare, geometric_mean
 from runtime import jit
 
-BACKENDS = ("aot_eager", "inductor")
+JAX = "jax.jit"
+BACKENDS = ("aot_eager", "inductor", *((JAX,) if importlib.util.find_spec("jax") else ()))
 _LIMIT = 180.0  # seconds for one cell
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Seconds per call and for the first call, ours and those of `torch.compile` with a backend; or the error of its side."""
+    """Seconds per call and for the first call, ours and those of `torch.compile` with a backend, or of `jax.jit`; or an error."""
 
     program: str
     transform: str
@@ -56,22 +59,29 @@ def measured(program: str, transform: str, backend: str, seconds: float) -> dict
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    mine, theirs, args = jitted.both(transform, *jitted.programs()[program])
-    compiled: Any = torch.compile(theirs, backend=backend)
-    capture, ours = _first(jit(mine), args)
-    compilation, peer = _first(compiled, args)
-    different = difference(ours[1], peer[1])
+    f, x = jitted.programs()[program]
+    mine, theirs, args = jitted.both(transform, f, x)
+    jitted_mine = jit(mine)
+    capture, ours = _first(lambda: jitted_mine(*args))
+    if backend == JAX:
+        jax_peer = importlib.import_module("benchmarks.jax_peer")
+        call, plain = jax_peer.jitted(program, transform, f, args), jax_peer.as_tensors
+    else:
+        compiled: Any = torch.compile(theirs, backend=backend)
+        call, plain = (lambda: compiled(*args)), (lambda results: results)
+    compilation, peer = _first(call)
+    different = difference(ours, plain(peer))
     if different:
         return {"error": f"the sides disagree: {different}"}
-    found = compare(ours[0], peer[0], seconds=seconds)
+    found = compare(lambda: jitted_mine(*args), call, seconds=seconds)
     return {"ours": found.ours, "theirs": found.peer, "capture": capture, "compilation": compilation}
 
 
-def _first(f: Callable[..., object], args: Any) -> tuple[float, tuple[Callable[[], object], object]]:
-    """The seconds that the first call takes, the call, and its result."""
+def _first(call: Callable[[], object]) -> tuple[float, object]:
+    """The seconds that the first call takes, and its result."""
     start = time.perf_counter()
-    result = f(*args)
-    return time.perf_counter() - start, (lambda: f(*args), result)
+    result = call()
+    return time.perf_counter() - start, result
 
 
 def isolated(program: str, transform: str, backend: str, seconds: float) -> Beside:
@@ -102,7 +112,8 @@ def report(console: Console, only: str, seconds: float) -> list[dict[str, Any]]:
     found = [isolated(*cell, seconds) for cell in track(wanted, description="compiling", console=Console(stderr=True))]
     for backend in dict.fromkeys(b.backend for b in found):
         group = [b for b in found if b.backend == backend]
-        table = Table(title=f"time of jit ÷ torch.compile(backend={backend!r}), and how long that compiles", title_justify="left")
+        peer = backend if backend == JAX else f"torch.compile(backend={backend!r})"
+        table = Table(title=f"time of jit ÷ {peer}, and how long that compiles", title_justify="left")
         columns = list(dict.fromkeys(b.transform for b in group))
         for column in ("program", *columns):
             table.add_column(column)
