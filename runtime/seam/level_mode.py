@@ -16,7 +16,10 @@ _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispat
 
 
 class EnteringMode(TorchDispatchMode):
-    """A mode that exchanges tensors from outside of a program for values of a level, by :meth:`value`."""
+    """A mode that exchanges tensors from outside of a program for values of a level, by :meth:`value`. ``found``: those tensors, in the
+    order in which the program met them."""
+
+    found: list[torch.Tensor]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -27,14 +30,20 @@ class EnteringMode(TorchDispatchMode):
         raise NotImplementedError
 
 
-def entering() -> Callable[[Any], Any] | None:
-    """``value`` of the innermost active :class:`EnteringMode`. What acts on tensors before the dispatcher sees them (a custom Function, a
-    recurrent layer) asks for it, because the mode sees dispatched calls alone."""
+def entering_mode() -> EnteringMode | None:
+    """The innermost active :class:`EnteringMode`."""
     if _n_modes():
         for mode in reversed(_get_current_dispatch_mode_stack()):
             if isinstance(mode, EnteringMode):
-                return mode.value
+                return mode
     return None
+
+
+def entering() -> Callable[[Any], Any] | None:
+    """``value`` of the innermost active :class:`EnteringMode`. What acts on tensors before the dispatcher sees them (a custom Function, a
+    recurrent layer) asks for it, because the mode sees dispatched calls alone."""
+    mode = entering_mode()
+    return None if mode is None else mode.value
 
 
 class LevelMode(TorchDispatchMode):

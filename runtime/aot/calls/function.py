@@ -99,10 +99,12 @@ def aot_function(
 @dataclass(frozen=True)
 class Beside:
     """What belongs to a program beside its graph. ``reads``: what it has found in Python's state, and its code does not show. ``begin``:
-    makes of the joint graph what a call does before the graph runs."""
+    makes of the joint graph what a call does before the graph runs. ``carried``: places, each the id of an owner and a name, that a call
+    does not ask for, although the code reads them: the graph has what is there then."""
 
     reads: Sequence[Read] = ()
     begin: Callable[[Joint], Callable[[Call], None] | None] | None = None
+    carried: frozenset[tuple[int, Any]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Recipe:
     """How the programs of one compiled function are made; most fields are the arguments of :func:`aot_function`.
 
     ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see :class:`...func.trace.Trace`. ``beside``: gives what
-    belongs to the program that was captured last.
+    belongs to the program that was captured last. ``starting``: is told before a capture what the program finds in Python's state.
     """
 
     fn: Callable[..., object]
@@ -126,6 +128,7 @@ class Recipe:
     cache: Cache | None = None
     reads: str = "refuse"
     beside: Callable[[], Beside] = Beside
+    starting: Callable[[Sequence[Read]], None] | None = None
 
     def program(
         self,
@@ -140,6 +143,8 @@ class Recipe:
         the value of one."""
         args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
         reads = reads_of(self.fn, args, kwargs, self.modules)  # before the program changes what it reads
+        if self.starting is not None:
+            self.starting(reads)
         groups: list[Group] = []
         try:
             joint = self._joint(spec, call, tracked, abstraction, unknown)
@@ -174,7 +179,8 @@ class Recipe:
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)
-        reads = once([*unchanged(reads), *beside.reads])
+        kept = [read for read in unchanged(reads) if (id(read.owner), read.name) not in beside.carried]
+        reads = once([*kept, *beside.reads])
         return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin)
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:

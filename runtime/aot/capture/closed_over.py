@@ -25,15 +25,12 @@ from ...session.tensor import SESSION
 
 
 class ClosedOver(EnteringMode):
-    """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor.
-
-    ``found``: those tensors, in the order in which the program met them.
-    """
+    """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor."""
 
     def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.enter = enter
-        self.found: list[torch.Tensor] = []
+        self.found = []
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
 
     def value(self, t: Any) -> Any:

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalValue
 from ...func.provenance import here
-from ...seam.level_mode import entering
+from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...session import backward as session
 from ...session.captures import CAPTURE
@@ -94,9 +94,7 @@ class LeafGradients:
 
     def inside(self, tree: Any) -> Any:
         """``tree`` with the values of the program in place of tensors from outside."""
-        value = entering()
-        assert value is not None, "a program that is captured has such a mode"
-        return pytree.tree_map(value, tree)
+        return pytree.tree_map(_mode().value, tree)
 
     def gradient(self, t: Any) -> Any:
         """``t.grad``."""
@@ -160,7 +158,7 @@ class LeafGradients:
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
         if not (create_graph if retain_graph is None else retain_graph):
             self.spent |= reached - set(leaves)
-        mode: Any = entering().__self__  # type: ignore[union-attr]
+        mode = _mode()
         shown = [*self.arguments, *map(mode.value, mode.found), *(k.value for k in self._kept.values()), *session.listed(given or ())]
         others = {_memory(v) for v in shown}
         for node, g in zip(leaves, grads, strict=True):
@@ -202,7 +200,7 @@ class LeafGradients:
         for i, v in enumerate(self.arguments):
             if _end(v) is node:
                 return _Kept(i, v)
-        mode: Any = entering().__self__  # type: ignore[union-attr]
+        mode = _mode()
         for t in mode.found:
             v = mode.value(t)
             if _end(v) is node:
@@ -235,6 +233,12 @@ class LeafGradients:
                 "backward() in the program adds to the gradient of a tensor with hooks, which a graph would not call. Do in the program "
                 f"what the hooks do, or call backward() outside.{here()}"
             )
+
+
+def _mode() -> EnteringMode:
+    mode = entering_mode()
+    assert mode is not None, "a program that is captured has such a mode"
+    return mode
 
 
 def _behind(nodes: Iterable[Node]) -> set[Node]:

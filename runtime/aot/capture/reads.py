@@ -325,6 +325,7 @@ class _Reader:
             else:
                 self._overridden(owner, name)
                 self._scan_method(value, owner)
+                self._read_attributes(value, owner)
             return MISSING
         if isinstance(value, (staticmethod, classmethod)):
             if isinstance(value.__func__, FunctionType) and isinstance(value, classmethod):
@@ -339,6 +340,22 @@ class _Reader:
         for c in itertools.takewhile(lambda c: c is not defining, kind.__mro__):
             self._note(self.classes.setdefault(c, vars(c)), name, MISSING)
         return self._read(self.classes.setdefault(defining, vars(defining)), name)
+
+    def _read_attributes(self, f: FunctionType, owner: Any) -> None:
+        """Note the numbers and tensors of an object of torch's, such as a gradient scaler or a distribution, whose method ``f`` the program
+        calls. The code of the method is not looked through."""
+        if (
+            is_of_user(f.__code__.co_filename)
+            or isinstance(owner, (torch.nn.Module, torch.optim.Optimizer, type))
+            or not hasattr(owner, "__dict__")
+        ):
+            return
+        for name, value in vars(owner).items():
+            flat = all(isinstance(x, _SIMPLE) for x in value) if type(value) in (list, tuple) else False
+            if flat or isinstance(value, (*_SIMPLE, torch.Tensor)):
+                self._note(vars(owner), name, value)
+            if flat and type(value) is list:
+                self._read_whole(value)
 
     def _overridden(self, owner: Any, name: str) -> None:
         """Note that ``owner`` has no attribute ``name`` of its own, which would come before that of its class."""

@@ -67,6 +67,7 @@ class Options:
             True,
             reads="number",
             beside=steps.beside,
+            starting=steps.starting,
         )
         captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
         return captures, steps.around(function_of(recipe, captures))

@@ -1,75 +1,42 @@
-"""Optimizers that a program steps while it is captured.
+"""Optimizers that a program uses while it is captured.
 
 ``optimizer.step()`` reads numbers from its groups, and makes its state at the first step. A capture has to give it something else for each:
 
-- a number that changes between calls, as ``lr`` by a scheduler, is read from a tensor that each call fills (:class:`Cell`);
-- state that the step makes is a result of the graph, which the call puts into ``optimizer.state``;
+- a number that changes between calls, as ``lr`` by a scheduler, is read from a tensor that each call fills (:mod:`.groups`);
+- state that the step makes, and numbers that the program assigns, are results of the graph, which the call puts where they belong;
 - state and other numbers that are there are kept by the graph, and each call asks whether they still are.
 
-What the capture itself has changed is put back.
+What the capture itself has changed is put back. So a capture has to know an optimizer before the program uses it. It knows those that the
+program finds in Python's state, and those of captures before. If the program steps another one, it is captured once more.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import fx
 from torch.amp import GradScaler
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...func.traced_numbers import AskedForNumber, number_of
 from ...seam.levels import Value
 from ..capture.reads import MISSING, WHOLE, Read, same
+from .groups import Cell, Group, Number, Numbers
+from .known import Known
 from .scalers import made_in_capture
 
-Number = tuple[int, str, int | None]  # where a number is: the id of a group, its name, and its position if that is a tuple
 
+class Unknown(BaseException):
+    """The program steps an ``optimizer`` that the capture has not known. No ``Exception``, since nothing is wrong with it."""
 
-@dataclass(eq=False)
-class Cell:
-    """A number of a group, ``group[name]`` or ``group[name][at]``, as a tensor of no dimensions that a graph reads."""
-
-    group: dict[str, Any]
-    name: str
-    at: int | None
-    tensor: torch.Tensor
-
-    def fill(self) -> None:
-        found = self.group[self.name]
-        self.tensor.fill_(found if self.at is None else found[self.at])
-
-
-class Numbers:
-    """Which numbers of groups are read from cells: all called ``lr``, and those that have changed since a capture before."""
-
-    def __init__(self) -> None:
-        self.cells: dict[Number, Cell] = {}
-        self.fixed: set[Number] = set()  # the program asks for their values
-        self._first: dict[Number, float] = {}
-        self._held: list[Any] = []  # so that no id is given to another group
-
-    def opened(self, group: dict[str, Any], name: str) -> list[Cell]:
-        """The cells of what ``group`` has under ``name``; none if it stays a constant."""
-        value = group[name]
-        several = type(value) is tuple and value and all(type(x) is float for x in value)
-        if type(value) is not float and not several:
-            return []
-        numbers = {(id(group), name, at): x for at, x in (enumerate(value) if several else ((None, value),))}
-        self._held.append(group)
-        changed = [name == "lr" or key in self.cells or self._first.setdefault(key, x) != x for key, x in numbers.items()]
-        if not any(changed) or not self.fixed.isdisjoint(numbers):
-            return []
-        for key, x in numbers.items():
-            if key not in self.cells:
-                with _disable_current_modes():
-                    self.cells[key] = Cell(group, name, key[2], torch.tensor(x, dtype=torch.float64, device="cpu"))
-        return [self.cells[key] for key in numbers]
+    def __init__(self, optimizer: ref[Optimizer]) -> None:
+        self.optimizer = optimizer
 
 
 @dataclass(eq=False)
@@ -82,71 +49,170 @@ class Place:
 
 
 @dataclass(eq=False)
-class _Before:
-    """What an optimizer was before the program."""
+class Assigned:
+    """Where a program assigns a number, ``group[name]``."""
 
-    optimizer: Optimizer
-    groups: list[dict[str, Any]]
-    parameters: list[list[Any]]
-    state: dict[Any, Any]
-    cells: dict[int, Cell] = field(default_factory=dict)
+    group: dict[str, Any]
+    name: str
 
-    @staticmethod
-    def of(optimizer: Optimizer) -> _Before:
-        groups = [dict(g) for g in optimizer.param_groups]
-        state = {p: dict(s) if isinstance(s, dict) else s for p, s in optimizer.state.items()}
-        return _Before(optimizer, groups, [list(g["params"]) for g in groups], state)
 
-    def restore(self) -> None:
-        for group, before in zip(self.optimizer.param_groups, self.groups, strict=False):
-            group.update(before)
-        state = self.optimizer.state
-        for p in [p for p in state if p not in self.state]:
-            del state[p]
-        for p, before in self.state.items():
+class Watched:
+    """An optimizer, and what it was before the program. ``stepped``: whether the program has stepped it."""
+
+    def __init__(self, optimizer: Optimizer, optimizers: Optimizers) -> None:
+        self.optimizer = optimizer
+        self.stepped = False
+        self.groups, self.own_groups = optimizer.param_groups, list(optimizer.param_groups)
+        self.attributes = dict(vars(optimizer))
+        self.groups_before = [dict(g) for g in self.groups]
+        self.seen = [Group(group, optimizers.numbers, optimizers.number) for group in self.groups]
+        self.state = optimizer.state
+        self.state_before = {p: dict(s) if isinstance(s, dict) else s for p, s in self.state.items()}
+        self.own_state = dict(self.state)
+        self.groups[:] = self.seen
+
+    @property
+    def name(self) -> str:
+        return type(self.optimizer).__name__
+
+    @property
+    def used(self) -> bool:
+        """Whether the program has used more of it than the gradients of its parameters."""
+        return self.stepped or any(g.assigned or g.asked - {"params"} for g in self.seen) or not self._state_holds()
+
+    def restore(self, failed: bool) -> None:
+        if failed:  # in the middle of a step, which sets attributes and deletes them
+            vars(self.optimizer).clear()
+            vars(self.optimizer).update(self.attributes)
+        for seen, own, before in zip(self.seen, self.own_groups, self.groups_before, strict=True):
+            own.clear()
+            own.update(before)
+            own["params"][:] = seen.parameters
+        self.groups[:] = self.own_groups
+        self.optimizer.param_groups, self.optimizer.state = self.groups, self.state
+        self.state.clear()
+        self.state.update(self.own_state)
+        for p, before in self.state_before.items():
             if isinstance(before, dict):
-                state[p].clear()
-                state[p].update(before)
-            else:
-                state[p] = before
+                self.state[p].clear()
+                self.state[p].update(before)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that the program has read."""
+        return [cell for seen in self.seen for cell in seen.cells]
+
+    @property
+    def carried(self) -> list[tuple[int, str]]:
+        """Items of the groups, by id and name, that the graph does not keep: each call reads them, or assigns to them first."""
+        kept = [{name for name, _ in seen.constants()} for seen in self.seen]
+        return [(id(seen.group), n) for seen, names in zip(self.seen, kept, strict=True) for n in seen.group if n not in names]
+
+    def _state_holds(self) -> bool:
+        state = self.optimizer.state
+        return list(map(id, state)) == list(map(id, self.own_state)) and all(same(state[p], s) for p, s in self.state_before.items())
+
+    def refuse_replaced(self) -> None:
+        """Refuse groups that are added, and state that is loaded."""
+        groups = self.optimizer.param_groups
+        if groups is not self.groups or self.optimizer.state is not self.state or list(map(id, groups)) != list(map(id, self.seen)):
+            raise RuntimeError(f"the program adds a group to its {self.name}, or loads its state. Do that outside of the jitted function.")
+        for seen in self.seen:
+            seen.changes()
+        if not all(map(same, self.own_groups, self.groups_before)):
+            raise RuntimeError(
+                f"the program changes a group of its {self.name} that it has from before the call. Let it find the group in param_groups."
+            )
+
+    def assigned(self) -> list[tuple[Assigned, Any]]:
+        """The numbers that the program assigns to items of groups."""
+        found = [(Assigned(own, name), x) for own, g in zip(self.own_groups, self.seen, strict=True) for name, x in g.changes().items()]
+        for place, x in found:
+            if isinstance(x, torch.Tensor):
+                raise RuntimeError(
+                    f"the program assigns a tensor to {place.name!r} of a group of its {self.name}. Assign a number, or make the item a "
+                    "tensor outside and let the program write to it by copy_()."
+                )
+        return found
+
+    def made(self) -> list[tuple[Place, Any]]:
+        """The state that the program has made. ``RuntimeError`` for state that is no tensor and changes, and for state that it drops."""
+        found = []
+        state = self.optimizer.state
+        for p, s in state.items():
+            old = self.state_before.get(p, {})
+            if not isinstance(s, dict):
+                raise RuntimeError(f"the state of {self.name} has a {type(s).__name__} for a parameter, and no dictionary")
+            for name, x in s.items():
+                if isinstance(x, Value) and x._level.number:
+                    found.append((Place(self.optimizer, p, name), x))
+                elif not same(x, old.get(name, MISSING)):
+                    raise RuntimeError(
+                        f"the program, or its {self.name}, keeps {name!r}, a {type(x).__name__}, in the optimizer's state, and changes it. "
+                        "A graph would not do that. Keep it as a tensor, and change it in place."
+                    )
+        if any(p not in state or not set(old) <= set(state[p]) for p, old in self.state_before.items() if isinstance(old, dict)):
+            raise RuntimeError(f"the program drops state of its {self.name}. Do that outside of the jitted function.")
+        return found
+
+    def reads(self) -> list[Read]:
+        """What the program has found in it. Called after :meth:`restore`."""
+        optimizer, groups, state = self.optimizer, self.groups, self.state
+        found = [Read(vars(optimizer), "param_groups", groups), Read(groups, WHOLE, list(groups))]
+        for seen in self.seen:
+            found += [Read(seen.group, name, x) for name, x in seen.constants()]
+            found.append(Read(seen.group["params"], WHOLE, seen.parameters))
+        if not self.stepped:
+            return found
+        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        found += [Read(vars(optimizer), "state", state), *(Read(h, WHOLE, h.copy()) for h in hooks)]
+        for p in (p for seen in self.seen for p in seen.parameters):
+            kept = self.state_before.get(p)
+            found.append(Read(state, p, state[p] if kept is not None else MISSING))
+            found += [Read(state[p], name, x) for name, x in (kept or {}).items()]
+        return found
 
 
 class Optimizers:
-    """The optimizers that one run of a program steps. ``numbers``: those of the jitted function."""
+    """The optimizers that one run of a program uses. ``numbers``: those of the jitted function. ``known``: those that may be used. If the
+    program steps another one, that is :class:`Unknown`, unless the program ``makes`` optimizers: ``unseen`` are those not known then."""
 
-    def __init__(self, numbers: Numbers) -> None:
+    def __init__(self, numbers: Numbers, known: Known, makes: bool = False) -> None:
         self.numbers = numbers
-        self.seen: dict[int, _Before] = {}
+        self.makes = makes
+        self.unseen: list[ref[Optimizer]] = []
         self.scaler: GradScaler | None = None  # one that the program has given a scale
+        self._known = [o for o in known.optimizers if {"param_groups", "state"} <= vars(o).keys()]
+        self._schedulers = [(s, dict(vars(s))) for s in known.schedulers]
+        self._watched: dict[int, Watched] = {}
         self._read: dict[fx.Node, Number] = {}
         self._thread = threading.get_ident()
 
     def __enter__(self) -> Optimizers:
-        self._handles = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
+        self._handle = register_optimizer_step_pre_hook(self._begin)
+        self._watched = {id(o): Watched(o, self) for o in self._known}
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        for handle in self._handles:
-            handle.remove()
-        for before in self.seen.values():
-            before.restore()
+        self._handle.remove()
+        for watched in self._watched.values():
+            watched.restore(kind is not None)
+        for scheduler, before in self._schedulers if kind is not None else ():
+            vars(scheduler).update(before)
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
             return  # another thread's program
-        if id(optimizer) not in self.seen:
-            self.seen[id(optimizer)] = _Before.of(optimizer)
-        before = self.seen[id(optimizer)]
         self.scaler = self.scaler or made_in_capture()
-        for group in optimizer.param_groups:
-            for name in list(group):
-                cells = self.numbers.opened(group, name)
-                if cells:
-                    before.cells |= {id(cell): cell for cell in cells}
-                    numbers = [self._number(cell) for cell in cells]
-                    group[name] = numbers[0] if cells[0].at is None else tuple(numbers)
+        watched = self._watched.get(id(optimizer))
+        if watched is not None:
+            watched.stepped = True
+        elif self.makes:
+            self.unseen.append(ref(optimizer))
+        else:
+            raise Unknown(ref(optimizer))
 
-    def _number(self, cell: Cell) -> Any:
+    def number(self, cell: Cell) -> Any:
         """The number in ``cell``, as the program sees it."""
         number = cell.tensor.item()
         known = number_of(number)
@@ -154,59 +220,16 @@ class Optimizers:
             self._read[node] = id(cell.group), cell.name, cell.at
         return number
 
-    def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        before = self.seen.get(id(optimizer)) if threading.get_ident() == self._thread else None
-        if before is not None:
-            for cell in before.cells.values():
-                was = next(was for was, group in zip(before.groups, optimizer.param_groups, strict=True) if group is cell.group)
-                cell.group[cell.name] = was[cell.name]
-
     def pinned(self, error: AskedForNumber) -> list[Number]:
         """The numbers of groups for whose values the program has asked."""
         return [self._read[n] for n in error.number.sources if n in self._read]
 
-    def made(self) -> list[tuple[Place, Any]]:
-        """The state that the program has made. ``RuntimeError`` for state that is no tensor and changes."""
-        found = []
-        for before in self.seen.values():
-            optimizer = before.optimizer
-            for group, was in zip(optimizer.param_groups, before.groups, strict=False):
-                changed = [n for n in group if n != "params" and not same(group[n], was.get(n))]
-                if changed:
-                    raise RuntimeError(f"{type(optimizer).__name__}.step() changes {changed[0]!r} of its group, which a graph would not do")
-            for p, state in optimizer.state.items():
-                old = before.state.get(p, {})
-                if not isinstance(state, dict):
-                    raise RuntimeError(
-                        f"the state of {type(optimizer).__name__} has a {type(state).__name__} for a parameter, and no dictionary"
-                    )
-                for name, x in state.items():
-                    if isinstance(x, Value) and x._level.number:
-                        found.append((Place(optimizer, p, name), x))
-                    elif not same(x, old.get(name, MISSING)):
-                        raise RuntimeError(
-                            f"{type(optimizer).__name__}.step() keeps {name!r}, a {type(x).__name__}, in its state, and changes it. A "
-                            "graph would not do that. Keep it as a tensor, and change it in place."
-                        )
-        return found
-
-    def reads(self) -> list[Read]:
-        """What the program has found in its optimizers."""
-        return [read for before in self.seen.values() for read in _reads_of(before)]
-
-
-def _reads_of(before: _Before) -> list[Read]:
-    optimizer, opened = before.optimizer, {(id(c.group), c.name) for c in before.cells.values()}
-    groups, state = optimizer.param_groups, optimizer.state
-    found = [Read(vars(optimizer), "param_groups", groups), Read(groups, WHOLE, list(groups)), Read(vars(optimizer), "state", state)]
-    for group, was, parameters in zip(groups, before.groups, before.parameters, strict=True):
-        found += [Read(group, name, x) for name, x in was.items() if (id(group), name) not in opened]
-        found.append(Read(group["params"], WHOLE, parameters))
-        for p in parameters:
-            kept = before.state.get(p)
-            found.append(Read(state, p, state[p] if kept is not None else MISSING))
-            found += [Read(state[p], name, x) for name, x in (kept or {}).items()]
-    return found
+    @property
+    def used(self) -> list[Watched]:
+        """Those that the program has used, beside their parameters."""
+        for watched in self._watched.values():
+            watched.refuse_replaced()
+        return [w for w in self._watched.values() if w.used]
 
 
 def put(places: Sequence[Place], tensors: Sequence[Any]) -> None:

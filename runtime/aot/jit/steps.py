@@ -14,12 +14,15 @@ returns an :class:`Outcome`: the result, gradients, and the state that an optimi
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
+from weakref import ref
 
 import torch
+from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
@@ -34,9 +37,12 @@ from ..calls.function import Beside
 from ..capture import opened
 from ..capture.joint import Joint
 from ..capture.leaf_gradients import LeafGradients
+from ..capture.reads import Read
 from .donation import take
-from .optimizers import Cell, Number, Numbers, Optimizers, Place, put
-from .scalers import make_again
+from .groups import Cell, Number, Numbers
+from .known import Known
+from .optimizers import Assigned, Optimizers, Place, Unknown, Watched, put
+from .scalers import Scalers, make_again
 
 
 class _Again(BaseException):
@@ -54,11 +60,12 @@ class _Spent(Node):
 
 class _Effects:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of arguments, each with a gradient. ``state``:
-    places in optimizers. ``spent``: the numbers of the results whose histories have been freed."""
+    places in optimizers. ``assigned``: items of their groups. ``spent``: the numbers of the results whose histories have been freed."""
 
-    def __init__(self, leaves: Sequence[Any], state: Sequence[Place], spent: Sequence[int]) -> None:
+    def __init__(self, leaves: Sequence[Any], state: Sequence[Place], assigned: Sequence[Assigned], spent: Sequence[int]) -> None:
         self.leaves = leaves
         self.state = state
+        self.assigned = assigned
         self.spent = spent
 
 
@@ -69,6 +76,7 @@ class Outcome:
     result: Any
     gradients: list[Any]
     made: list[Any]
+    assigned: list[Any]
     effects: _Effects
 
 
@@ -79,13 +87,13 @@ class _Entry:
     gradients: list[Any]
 
 
-class _Before(Ambient):
-    """``random``: the state of the generator before the graph of this thread's call, if that may turn out to be for another side."""
+class _Draws(Ambient):
+    """``before``: the state of the generator before the graph of this thread's call, if that may turn out to be for another side."""
 
-    random: torch.Tensor | None = None
+    before: torch.Tensor | None = None
 
 
-_BEFORE = _Before()
+_DRAWS = _Draws()
 
 
 class _Side:
@@ -108,6 +116,8 @@ class Steps:
         self.asked: list[Any] = []
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
+        self.known = Known()
+        self._makes_optimizers = False
         self._beside = Beside()
 
         @wraps(f)
@@ -119,6 +129,10 @@ class Steps:
     def beside(self) -> Beside:
         """What belongs to the program that was captured last."""
         return self._beside
+
+    def starting(self, reads: Sequence[Read]) -> None:
+        """A capture begins, of a program that finds ``reads`` in Python's state."""
+        self.known.find(read.value for read in reads)
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """``f`` by ``run``, which runs the programs."""
@@ -161,8 +175,8 @@ class Steps:
         raise RuntimeError("a branch in an optimizer or gradient scaler takes another side whenever it is run")
 
     def _undraw(self) -> None:
-        if _BEFORE.random is not None:
-            torch.set_rng_state(_BEFORE.random)
+        if _DRAWS.before is not None:
+            torch.set_rng_state(_DRAWS.before)
 
     def _entry(self, args: Any, kwargs: Any) -> _Entry:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
@@ -180,22 +194,64 @@ class Steps:
         if args and isinstance(args[0], _Side):
             args = args[1:]
         self._beside = Beside()
-        with LeafGradients(given, opened.flatten((args, kwargs))[0]) as gradients, Optimizers(self.numbers) as optimizers:
+        arguments = opened.flatten((args, kwargs))[0]
+        self.known.find(arguments)
+        with (
+            LeafGradients(given, arguments) as gradients,
+            Scalers(self.known.scalers) as scalers,
+            Optimizers(self.numbers, self.known, self._makes_optimizers) as optimizers,
+        ):
+            unknown = None
             try:
                 result = self.f(*args, **kwargs)
             except AskedForNumber as e:
                 self._fix(optimizers.pinned(e))
                 raise
+            except Unknown as e:
+                unknown = e.optimizer  # the error itself keeps it alive
+            if unknown is not None:
+                self._know(unknown)
+                raise _Again
             if gradients.asked:
                 self.asked += gradients.asked
                 raise _Again
-            changed, made, reads = gradients.changed, optimizers.made(), optimizers.reads()
-        if optimizers.scaler is not None:
-            tensors = [t for t in opened.flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
-            make_again(optimizers.scaler, tensors[0].device if tensors else torch.get_default_device())
+            scaler = scalers.made or optimizers.scaler
+            used = [] if scaler is not None else optimizers.used
+            made, assigned = [x for w in used for x in w.made()], [x for w in used for x in w.assigned()]
+            changed, of_scalers = gradients.changed, [] if scaler is not None else scalers.reads()
+        if scaler is not None:
+            tensors = [t for t in arguments if isinstance(t, torch.Tensor)]
+            self.known.scalers.add(scaler)
+            make_again(scaler, tensors[0].device if tensors else torch.get_default_device())
             raise _Again
-        if not (changed or gradients.used or optimizers.seen):
-            self._beside = Beside(begin=partial(self._beginning, (), ())) if self.donates else Beside()
+        known = [self._know(x) for x in optimizers.unseen]
+        if any(known):
+            raise _Again
+        return self._outcome(result, gradients, changed, used, made, assigned, of_scalers)
+
+    def _know(self, optimizer: ref[Optimizer]) -> bool:
+        """Remember an optimizer for captures to come. False for one that only the program has had, and has made."""
+        gc.collect()
+        found = optimizer()
+        if found is None:
+            self._makes_optimizers = True
+            return False
+        self.known.optimizers.add(found)
+        return True
+
+    def _outcome(
+        self,
+        result: Any,
+        gradients: LeafGradients,
+        changed: Sequence[tuple[Any, Any]],
+        used: Sequence[Watched],
+        made: Sequence[tuple[Place, Any]],
+        assigned: Sequence[tuple[Assigned, Any]],
+        of_scalers: Sequence[Read],
+    ) -> Any:
+        """What the graph returns, for a program that returns ``result``."""
+        if not (changed or gradients.used or used):
+            self._beside = Beside(of_scalers, partial(self._beginning, (), ()) if self.donates else None)
             return result
         flat, spec = opened.flatten(result)
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
@@ -207,10 +263,12 @@ class Steps:
                 "backward(create_graph=True) leaves a gradient with a history behind, which a call cannot assign to .grad. Use "
                 "torch.autograd.grad, or set .grad to None before the end."
             )
-        cells = [c for before in optimizers.seen.values() for c in before.cells.values()]
-        self._beside = Beside(reads, partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)]))
-        effects = _Effects(leaves, [place for place, _ in made], spent)
-        return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], effects)
+        cells = list({id(c): c for w in used for c in w.cells}.values())
+        begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)])
+        reads = [*of_scalers, *(read for w in used for read in w.reads())]
+        self._beside = Beside(reads, begin, frozenset(place for w in used for place in w.carried))
+        effects = _Effects(leaves, [place for place, _ in made], [place for place, _ in assigned], spent)
+        return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], [x for _, x in assigned], effects)
 
     def _beginning(self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], joint: Joint) -> Callable[[Call], None] | None:
         """What a call does before the graph runs. It fills ``cells``, takes what is donated, and drops the gradients of ``leaves``, which
@@ -231,7 +289,7 @@ class Steps:
                 take(call, joint)
             for leaf in dropped:
                 leaf.grad = None
-            _BEFORE.random = torch.get_rng_state() if draws else None
+            _DRAWS.before = torch.get_rng_state() if draws else None
 
         return begin
 
@@ -253,6 +311,8 @@ def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:
         leaf.grad = g
     if effects.state:
         put(effects.state, outcome.made)
+    for place, x in zip(effects.assigned, outcome.assigned, strict=True):
+        place.group[place.name] = x
     if not effects.spent:
         return outcome.result
     flat, spec = opened.flatten(outcome.result)

@@ -1,0 +1,59 @@
+"""Which optimizers, learning-rate schedulers and gradient scalers a program may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+_CONTAINERS = (list, tuple, set, frozenset)
+_MANY = 256  # items of a list that are looked at
+_DEPTH = 3  # from a trainer over its dictionary of lists to a scheduler
+
+
+class Known:
+    """Those that the captures of one function have met."""
+
+    def __init__(self) -> None:
+        self.optimizers: WeakSet[Optimizer] = WeakSet()
+        self.schedulers: WeakSet[LRScheduler] = WeakSet()
+        self.scalers: WeakSet[GradScaler] = WeakSet()
+
+    def find(self, objects: Iterable[Any]) -> None:
+        """Add those among ``objects``, and those that these hold."""
+        seen: set[int] = set()
+        for x in objects:
+            self._find(x, _DEPTH, seen)
+
+    def _find(self, x: Any, depth: int, seen: set[int]) -> None:
+        if id(x) in seen:
+            return
+        if isinstance(x, GradScaler):
+            self.scalers.add(x)
+        elif isinstance(x, LRScheduler):
+            self.schedulers.add(x)
+        elif isinstance(x, Optimizer):
+            self.optimizers.add(x)
+        if depth:
+            seen.add(id(x))
+            for held in _held(x):
+                self._find(held, depth - 1, seen)
+
+
+def _held(x: Any) -> Iterator[Any]:
+    """What a list or an object holds. Not what a function, a class, a tensor or the modules of Python hold."""
+    if isinstance(x, (type, ModuleType, torch.Tensor, str, bytes)):
+        return
+    if isinstance(x, (dict, *_CONTAINERS)):
+        if len(x) <= _MANY:
+            yield from x.values() if isinstance(x, dict) else x
+    elif isinstance(x, Optimizer):
+        yield vars(x).get("optimizer")  # of a wrapper
+    elif hasattr(x, "__dict__") and not callable(getattr(x, "__code__", None)):
+        yield from vars(x).values()
