@@ -263,11 +263,12 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
     was = _grad_enabled()
     torch._C._set_grad_enabled(was and level.outer_mode)
     try:
-        if old_style:
-            output, _ = run_forward(cls, given, ctx)
-        else:
-            output, _ = dispatch(cls, given)
-            cls.setup_context(ctx, given, output)
+        with level.shown_to_forward(args, given):
+            if old_style:
+                output, _ = run_forward(cls, given, ctx)
+            else:
+                output, _ = dispatch(cls, given)
+                cls.setup_context(ctx, given, output)
     finally:
         torch._C._set_grad_enabled(was)
     application = _Application(level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording)

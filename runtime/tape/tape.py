@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -48,6 +50,11 @@ class Tape(Level):
         v._level = self
         v._edge = edge
         return v
+
+    def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> AbstractContextManager[None]:
+        """While entered, the ``forward`` of a custom Function runs. ``given``: what it gets in place of ``args``, whose values are of this
+        level. In a transform these are tensors of the outer levels, as they are."""
+        return nullcontext()
 
     def input(self, outer: torch.Tensor) -> Any:
         """An input of the transform: a value that requires grad, with an ``Input`` node."""

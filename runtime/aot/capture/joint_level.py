@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...tape.nodes import Input, Node
 from ...tape.values import edge_of
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
-from .shown import refuse_recording, shown
+from .shown import refuse_recording, requiring_grad, shown
 
 
 class Argument(Node):
@@ -117,6 +117,12 @@ class JointLevel(GradLevel):
             if isinstance(v, FunctionalValue):
                 with _disable_current_modes():
                     v._level.read(v)
+
+    @contextmanager
+    def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> Iterator[None]:
+        recorded = [v for a, v in zip(args, given, strict=True) if isinstance(v, Value) and a is not v and edge_of(a) is not None]
+        with requiring_grad(recorded):
+            yield
 
     @contextmanager
     def packing(self) -> Iterator[None]:

@@ -42,6 +42,7 @@ from .surroundings import without_autocast
 _grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
 _data_of: Any = torch.Tensor.data
 _plain_grad = _grad.__get__
+HOOKS = "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
 _ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad))
 
 
@@ -49,13 +50,14 @@ _ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero
 class _Kept:
     """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument; None for one that the program has made.
     ``like``: what stands for it. ``known``: whether ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign
-    it."""
+    it. ``added``: whether a backward pass has added to it."""
 
     leaf: Any
     like: Any = None
     value: Any = None
     known: bool = False
     changed: bool = False
+    added: bool = False
 
 
 class LeafGradients:
@@ -84,6 +86,15 @@ class LeafGradients:
     def changed(self) -> list[tuple[Any, Any]]:
         """(leaf or number of an argument, gradient) for each that a call is to assign."""
         return [(k.leaf, k.value) for k in self._kept.values() if k.changed and k.leaf is not None]
+
+    @property
+    def n_arguments(self) -> int:
+        return len(self.arguments)
+
+    @property
+    def added(self) -> list[Any]:
+        """The leaves, or numbers of arguments, to whose gradients a backward pass has added."""
+        return [k.leaf for k in self._kept.values() if k.added and k.leaf is not None]
 
     def is_spent(self, v: Any) -> bool:
         """Whether the history of ``v`` has been freed by a backward pass."""
@@ -215,7 +226,9 @@ class LeafGradients:
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
         """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other tensors of the program show."""
         kept = self._of_node(node)
-        self._refuse_hooks(kept.leaf)
+        kept.added = True
+        if hooked(kept.leaf):
+            raise RuntimeError(f"backward() in the program adds to the gradient of a tensor with hooks, {HOOKS}{here()}")
         if not kept.known:
             self._read(kept, False)
         if kept.value is None:
@@ -226,13 +239,11 @@ class LeafGradients:
             with torch.no_grad():
                 kept.value.add_(g)
 
-    def _refuse_hooks(self, leaf: Any) -> None:
-        names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
-        if isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names):
-            raise RuntimeError(
-                "backward() in the program adds to the gradient of a tensor with hooks, which a graph would not call. Do in the program "
-                f"what the hooks do, or call backward() outside.{here()}"
-            )
+
+def hooked(leaf: Any) -> bool:
+    """Whether hooks are to be called with the gradient of ``leaf``."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
+    return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
 
 
 def _mode() -> EnteringMode:

@@ -38,7 +38,8 @@ _LIMIT = 4096  # reads of one program
 _MANY = 32  # items of a list or dictionary that are compared
 _WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)  # what is compared with all its items
 _ASKING = frozenset(("get", "items", "keys", "values", "count", "index", "copy", "union", "intersection", "issubset"))  # methods of these
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_HOOKS_OF_ALL = [vars(torch.nn.modules.module)[f"_global{name}"] for name in _HOOKS]
 _UNASKED = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"))
 """The special methods of an object that no operator or statement of a program calls."""
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
@@ -209,7 +210,7 @@ class _Reader:
             if forward is not None:
                 self.reach(forward)
             self._note(vars(x), "forward", vars(x).get("forward", MISSING))
-            for hooks in (vars(x)[name] for name in _HOOKS if name in vars(x)):
+            for hooks in (*(vars(x)[name] for name in _HOOKS if name in vars(x)), *_HOOKS_OF_ALL):
                 self._read_whole(hooks)
             if isinstance(x, _CONTAINERS):  # which find their children by loops over themselves
                 self._read_whole(x._modules)

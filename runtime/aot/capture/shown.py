@@ -14,7 +14,8 @@ In inference mode no value has a history. An argument that requires grad says so
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -81,6 +82,25 @@ def shown(v: Any, inner: Any) -> Any:
     return v
 
 
+class _Recorded:
+    """Of a value without history that stands for one with a history."""
+
+    requires_grad = property(lambda self: True, lambda self, flag: self.requires_grad_(flag))
+
+
+@contextmanager
+def requiring_grad(values: Sequence[Any]) -> Iterator[None]:
+    """While entered, ``values`` say that they require grad, as the arguments of a custom Function do in its ``forward``."""
+    kinds: list[tuple[Any, Any]] = [(v, type(v)) for v in values]
+    for v, kind in kinds:
+        _set_class(v, _with(_Recorded, kind))
+    try:
+        yield
+    finally:
+        for v, kind in reversed(kinds):
+            _set_class(v, kind)
+
+
 class _Flagged:
     """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``: what the caller's tensor says.
     ``_registered``: the hooks for its gradient, which a call registers on the caller's tensor."""
@@ -100,8 +120,8 @@ def registered(v: Any) -> tuple[hooks.Hook, ...]:
 
 
 @cache
-def _flagged(kind: Any) -> Any:
-    return type(f"Flagged{kind.__name__}", (_Flagged, kind), {})
+def _with(mixin: Any, kind: Any) -> Any:
+    return type(f"{mixin.__name__[1:]}{kind.__name__}", (mixin, kind), {})
 
 
 def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
@@ -114,7 +134,7 @@ def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Call
             v: Any = leaves[i]
             kind: Any = type(v)
             if not isinstance(v, _Flagged):  # one tensor may be given twice
-                _set_class(v, _flagged(kind))
+                _set_class(v, _with(_Flagged, kind))
             v._is_leaf, v._registered = is_leaf, OrderedDict()
             if issubclass(kind, GradValue):
                 v._level.refuses_recording = True

@@ -18,6 +18,7 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
@@ -36,13 +37,15 @@ from ..calls.arguments import Call
 from ..calls.function import Beside
 from ..capture import opened
 from ..capture.joint import Joint
-from ..capture.leaf_gradients import LeafGradients
-from ..capture.reads import Read
+from ..capture.leaf_gradients import HOOKS, LeafGradients, hooked
+from ..capture.reads import Read, Slots
 from .donation import take
 from .groups import Cell, Number, Numbers
 from .known import Known
 from .optimizers import Assigned, Optimizers, Place, Unknown, Watched, put
 from .scalers import Scalers, make_again
+
+_BACKWARD_HOOKS, _POST_HOOKS = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
 
 
 class _Again(BaseException):
@@ -94,6 +97,20 @@ class _Draws(Ambient):
 
 
 _DRAWS = _Draws()
+
+
+class _Leaves:
+    """Leaves to whose gradients a program adds."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self._plain = [x for x in leaves if not isinstance(x, Tensor)]
+        self._others = [x for x in leaves if isinstance(x, Tensor)]
+
+    @property
+    def hooked(self) -> bool:
+        """Whether one of them has hooks, which the graph would not call."""
+        plain = self._plain  # asked at each call, of each parameter
+        return any(map(_BACKWARD_HOOKS, plain)) or any(map(_POST_HOOKS, plain)) or any(map(hooked, self._others))
 
 
 class _Side:
@@ -251,7 +268,7 @@ class Steps:
     ) -> Any:
         """What the graph returns, for a program that returns ``result``."""
         if not (changed or gradients.used or used):
-            self._beside = Beside(of_scalers, partial(self._beginning, (), ()) if self.donates else None)
+            self._beside = Beside(of_scalers, partial(self._beginning, (), (), ()) if self.donates else None)
             return result
         flat, spec = opened.flatten(result)
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
@@ -263,26 +280,33 @@ class Steps:
                 "backward(create_graph=True) leaves a gradient with a history behind, which a call cannot assign to .grad. Use "
                 "torch.autograd.grad, or set .grad to None before the end."
             )
+        added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         cells = list({id(c): c for w in used for c in w.cells}.values())
-        begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)])
-        reads = [*of_scalers, *(read for w in used for read in w.reads())]
+        places = [x - gradients.n_arguments for x in gradients.added if isinstance(x, int)]
+        begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)], places)
+        reads = [*of_scalers, Read(Slots(_Leaves(added)), "hooked", False), *(read for w in used for read in w.reads())]
         self._beside = Beside(reads, begin, frozenset(place for w in used for place in w.carried))
         effects = _Effects(leaves, [place for place, _ in made], [place for place, _ in assigned], spent)
         return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], [x for _, x in assigned], effects)
 
-    def _beginning(self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], joint: Joint) -> Callable[[Call], None] | None:
+    def _beginning(
+        self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], places: Sequence[int], joint: Joint
+    ) -> Callable[[Call], None] | None:
         """What a call does before the graph runs. It fills ``cells``, takes what is donated, and drops the gradients of ``leaves``, which
         it assigns afterwards. So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for
-        another side nothing is taken or dropped, and the random numbers that it draws are drawn again."""
+        another side nothing is taken or dropped, and the random numbers that it draws are drawn again. The arguments at ``places``, counted
+        from the end, must have no hooks, as they get gradients."""
         nodes = joint.module.graph.nodes
         sided = any(n.target is on_side for n in nodes)
         draws = sided and any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes)
         dropped = () if sided else leaves
         takes = self.donates and not sided
-        if not (cells or dropped or draws or takes):
+        if not (cells or dropped or draws or takes or places):
             return None
 
         def begin(call: Call) -> None:
+            if any(hooked(call.leaves[i]) for i in places):
+                raise RuntimeError(f"backward() in a jitted function reaches an argument with hooks, {HOOKS}")
             for cell in cells:
                 cell.fill()
             if takes:

@@ -226,13 +226,6 @@ def test_a_jitted_step_may_be_part_of_a_jitted_function(inner: bool, outer: bool
     assert_equal_bits(program(jit if inner else eager, jit if outer else eager), program(eager, eager))
 
 
-def test_hooks_of_a_leaf_are_refused() -> None:
-    x = torch.ones(2, requires_grad=True)
-    x.register_hook(lambda g: g * 2)
-    with pytest.raises(RuntimeError, match="tensor with hooks"):
-        jit(lambda: x.sum().backward())()
-
-
 def test_a_leaf_with_a_history_from_before_the_call_is_refused() -> None:
     h = torch.ones(2, requires_grad=True) * 1
     with pytest.raises(RuntimeError, match=r"history from before the call|recorded by torch's own autograd"):

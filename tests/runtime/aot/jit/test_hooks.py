@@ -1,0 +1,180 @@
+"""Hooks in a jitted step: those of modules and of what the step computes are part of the graph, those of leaves are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as of_all
+
+from runtime import jit
+
+from .training import Wrap, both, deep, left, normal
+
+Register = Callable[[nn.Module], Any]
+
+
+def _twice(module: nn.Module, given: Any, of_results: Any) -> Any:
+    return tuple(None if g is None else g * 2 for g in given)
+
+
+def _thrice(module: nn.Module, of_results: Any) -> Any:
+    return tuple(g * 3 for g in of_results)
+
+
+_twice_before: Any = lambda m, args: (args[0] * 2,)  # noqa: E731
+
+REGISTER: dict[str, Register] = {
+    "forward": lambda m: m.register_forward_hook(lambda m, args, result: result * 2),
+    "before forward": lambda m: m.register_forward_pre_hook(lambda m, args: (args[0] * 2,)),
+    "backward": lambda m: m.register_full_backward_hook(_twice),
+    "before backward": lambda m: m.register_full_backward_pre_hook(_thrice),
+    "forward of all": lambda m: of_all.register_module_forward_hook(lambda m, args, result: result * 2),
+    "before forward of all": lambda m: of_all.register_module_forward_pre_hook(_twice_before),
+    "backward of all": lambda m: of_all.register_module_full_backward_hook(_twice),
+    "before backward of all": lambda m: of_all.register_module_full_backward_pre_hook(_thrice),
+}
+
+
+@pytest.mark.parametrize("name", REGISTER)
+def test_hooks_of_modules_are_run_from_the_call_on_at_which_they_are_there(name: str) -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model: Any = deep()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = wrap(step)
+        handle = None
+        try:
+            for i in range(7):
+                if i == 2:
+                    handle = REGISTER[name](model[1])
+                if i == 5:
+                    assert handle is not None
+                    handle.remove()
+                x = normal(i, 8, 4).requires_grad_()
+                run(x)
+                found += [x.grad, *left(model)]
+        finally:
+            if handle is not None:
+                handle.remove()
+        return found
+
+    both(program)
+
+
+def test_a_hook_for_gradients_sees_which_results_have_none() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, int]:
+            return self.layer(x) + y, self.layer(y.repeat(1, 2)), 3
+
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = Two()
+
+        def hook(module: nn.Module, given: Any, of_results: Any) -> Any:
+            more = 0 if of_results[1] is None else 1
+            return tuple(None if g is None else g * 2 + more for g in given)
+
+        model.register_full_backward_hook(hook)
+        found: list[Tensor | None] = []
+
+        def one(x: Tensor, y: Tensor) -> None:
+            model(x, y)[0].sum().backward()
+
+        def two(x: Tensor, y: Tensor) -> Any:
+            a, b, _ = model(x, y)
+            return torch.autograd.grad(a.sum() + b.sum(), [x])
+
+        run_one, run_two = wrap(one), wrap(two)
+        for i in range(3):
+            x, y = normal(i, 3, 4).requires_grad_(), normal(-i, 3, 2)
+            run_one(x, y)
+            found += [x.grad, *run_two(x, y), *left(model)]
+        return found
+
+    both(program)
+
+
+def test_a_hook_of_a_tensor_that_the_step_computes_changes_its_gradient() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        w = torch.ones(3, requires_grad=True)
+
+        def f(x: Tensor) -> None:
+            h = w * x
+            h.register_hook(lambda g: g * 2)
+            h.sum().backward()
+
+        run = wrap(f)
+        found: list[Tensor | None] = []
+        for i in range(3):
+            run(normal(i, 3))
+            assert w.grad is not None
+            found.append(w.grad.clone())
+        return found
+
+    both(program)
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("calls_before", [0, 2])
+def test_hooks_of_a_leaf_are_refused(kind: str, calls_before: int) -> None:
+    x = torch.ones(2, requires_grad=True)
+    f = jit(lambda: x.sum().backward())
+    for _ in range(calls_before):
+        f()
+    handle = getattr(x, kind)(lambda g: None)
+    with pytest.raises(RuntimeError, match="tensor with hooks, which a graph would not call"):
+        f()
+    assert calls_before == 0 or (x.grad is not None and x.grad.tolist() == [calls_before] * 2)
+    handle.remove()
+    f()
+    assert x.grad is not None and x.grad.tolist() == [calls_before + 1] * 2
+
+
+@pytest.mark.parametrize("calls_before", [0, 2])
+def test_hooks_of_an_argument_that_gets_a_gradient_are_refused(calls_before: int) -> None:
+    f = jit(lambda x: (x * x).sum().backward())
+    for _ in range(calls_before):
+        f(torch.ones(2, requires_grad=True))
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda g: g * 2)
+    with pytest.raises(RuntimeError, match="argument with hooks, which a graph would not call"):
+        f(x)
+    assert x.grad is None
+
+
+def test_forward_of_a_custom_function_sees_which_arguments_require_grad() -> None:
+    class Chosen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+            ctx.both = a.requires_grad and b.requires_grad
+            return a * b
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * (10.0 if ctx.both else 20.0), g if ctx.both else None
+
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        apply: Any = Chosen.apply
+        run = wrap(lambda a, b: apply(a * 1, b * 1).sum().backward())
+        found: list[Tensor | None] = []
+        for flag in (True, False, True):
+            a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=flag)
+            run(a, b)
+            found += [a.grad, b.grad]
+        return found
+
+    both(program)
