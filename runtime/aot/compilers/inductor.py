@@ -21,7 +21,10 @@ from ..control_flow.registered import transformable
 from ..partition.recompute import call_of
 from . import trial
 from .boxed import Boxed, examples
-from .number_tensors import NumberTensors, numbers_of
+from .epilogue import write_at_the_end
+from .lstm_layers import Lowered
+from .number_tensors import numbers_of
+from .placing import DESTINATIONS
 from .trial import TrialFailed
 from .trial_process import cause, with_key
 
@@ -55,24 +58,33 @@ def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOL
     """
     given = [i for i, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
-        run = _compiled(module, inputs, given, limit if isolated else None)
+        run, placed = _compiled(module, inputs, given, limit if isolated else None)
     except TrialFailed as error:
         raise RuntimeError(f"Inductor does not compile {_program(module)}: {_REASONS[error.what].format(error)}. {_INSTEAD}") from error
     except Exception as error:
         raise RuntimeError(f"Inductor does not compile {_program(module)}: {cause(error)}. {_INSTEAD}") from error
 
+    uncounted = list(placed)
+
     def boxed(args: list[Any]) -> Any:
         taken = [args[i] for i in given]
+        written = [(i, args[i], args[i]._version) for i in uncounted if not args[i].is_inference()]
         args.clear()
         with _below_autograd():
-            return run(taken)
+            results = run(taken)
+        for i, t, version in written:  # the first call tells which writes of the code count: those of kernels of ATen
+            placed[i] = max(0, placed[i] - (t._version - version))
+        uncounted.clear()
+        return results
 
-    boxed._boxed_call = True  # type: ignore[attr-defined]
+    boxed._boxed_call, boxed.placed = True, placed  # type: ignore[attr-defined]
     return boxed
 
 
-def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None) -> Callable[[list[Any]], Any]:
-    """``limit``: seconds for a trial in another process, or None for none."""
+def _compiled(
+    module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None
+) -> tuple[Callable[[list[Any]], Any], dict[int, int]]:
+    """The code, and to which arguments it writes, see :mod:`.epilogue`. ``limit``: seconds for a trial in another process, or None."""
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
         raise ValueError("it returns no list")
     if limit is not None:
@@ -81,13 +93,14 @@ def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int], l
     config: Any = importlib.import_module("torch._inductor.config")
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
+        _refuse_other_layouts(module, lowered.graph.output_node().args[0])  # type: ignore[arg-type]
+        placed = write_at_the_end(lowered.graph, module.meta.get(DESTINATIONS, ()))
         for i, n in enumerate([n for n in lowered.graph.nodes if n.op == "placeholder"]):
             if i not in given:  # a number or None, which the graph does not use
                 lowered.graph.erase_node(n)
         lowered.recompile()
         output = lowered.graph.output_node()
         results: Any = output.args[0]
-        _refuse_other_layouts(module, results)
         # the strides of all results are those of the trace: views are taken of them, and the backward expects what the forward saves
         output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
         values = [_with_known_sizes(inputs[i]) for i in given]
@@ -96,7 +109,7 @@ def _compiled(module: fx.GraphModule, inputs: list[Any], given: Sequence[int], l
         with with_key(values):
             run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, values)
     numbers = numbers_of(module)
-    return run if not numbers else _with_numbers(run, numbers)
+    return (run if not numbers else _with_numbers(run, numbers)), placed
 
 
 def _with_known_sizes(x: Any) -> Any:
@@ -129,7 +142,7 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its arguments."""
     table: Any = importlib.import_module("torch._inductor.decomposition").select_decomp_table()
 
-    program = NumberTensors(transformable(module))
+    program = Lowered(transformable(module))
 
     def run(_: Any, *given: Any) -> Sequence[Any]:
         results: Sequence[Any] = program.run(*given)

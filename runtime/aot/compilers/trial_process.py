@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import fx
 
+_MODULES = {"runtime": "runtime.aot"}  # by the name of operators, where they are defined
 GRACE = 5.0  # seconds after the limit until the process ends itself, as the one that waits may be gone
 _FACTS = ("val", "tensor_meta", "user_visible_output_idxs", "unbacked_bindings")  # what Inductor reads of nodes
 _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")  # what an environment of sizes has for its own fake tensors
@@ -123,7 +124,7 @@ def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[An
     for name in head["operators"]:
         if name not in torch.ops:
             with contextlib.suppress(ImportError):
-                importlib.import_module(name)  # a library often calls its operators what it is called itself
+                importlib.import_module(_MODULES.get(name, name))  # a library often calls its operators what it is called itself
     _set_state(head["state"])
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     loaded: Any = GraphPickler.loads(content, mode)

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 
-from runtime import tensor
 from runtime.aot import aot_function, aot_module, inductor, make_fx
 from runtime.aot.compilers.boxed import examples
 from runtime.aot.compilers.inductor import decomposed
@@ -26,8 +25,8 @@ here = partial(inductor, isolated=False)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def test_layers_and_copies_are_as_eager_forward_and_backward(tmp_path: Path) -> None:
-    names = ["cnn", "copies"]
+def test_layers_copies_and_training_steps_are_as_eager(tmp_path: Path) -> None:
+    names = ["cnn", "copies", "steps"]
     command = [sys.executable, "-m", "tests.runtime.aot.compilers.inductor_programs", *names]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
@@ -64,9 +63,31 @@ def test_a_program_that_inductor_does_not_compile_is_refused_with_the_cause(monk
 
 
 def test_an_op_whose_abstract_kernel_is_wrong_is_refused_by_name() -> None:
-    run = aot_module(nn.LSTM(4, 3), here)
-    with pytest.raises(RuntimeError, match=r"abstract kernels say of aten\.mkldnn_rnn_layer\.default that a result has shape"):
-        run(tensor(torch.ones(2, 1, 4).tolist(), requires_grad=True))
+    with torch.library._scoped_library("inductor_tests", "DEF") as library:
+        library.define("transposed(Tensor x) -> Tensor")
+        library.impl("transposed", lambda x: x.t().clone(), "CPU")
+        library.impl("transposed", torch.empty_like, "Meta")
+        with pytest.raises(
+            RuntimeError, match=r"abstract kernels say of inductor_tests\.transposed\.default that a result has shape \[2, 3\]"
+        ):
+            aot_function(lambda x: torch.ops.inductor_tests.transposed(x), here)(torch.ones(2, 3))
+
+
+def test_a_layer_of_an_lstm_is_lowered_with_the_workspace_that_its_kernel_asks_for() -> None:
+    lstm, graphs = nn.LSTM(4, 3), []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    aot_module(lstm, keep)(torch.ones(2, 1, 4))
+    module = graphs[0]
+    asked = next(n for n in module.graph.nodes if n.target is aten.mkldnn_rnn_layer.default).meta["val"][3]
+    lowered = decomposed(module, examples(module))
+    layer = next(n for n in lowered.graph.nodes if n.target is torch.ops.runtime.lstm_layer.default)
+    assert asked.numel() > 1 and layer.meta["val"][3].shape == asked.shape
+    inputs = [torch.randn(x.shape) for x in examples(module)]
+    torch.testing.assert_close(lowered(*inputs)[0], module(*inputs)[0])
 
 
 def test_arguments_that_are_no_tensors_are_not_given_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
