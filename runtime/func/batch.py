@@ -23,6 +23,7 @@ from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
 from . import draws, element_check, trees
+from .torch_checks import complaint
 
 fallbacks: Counter[str] = Counter()  # per op, in all threads: how many calls ran as a Python loop over the batch
 _warned: set[str] = set()
@@ -68,6 +69,8 @@ class BatchedValue(Value):
     def __bool__(self) -> bool:
         if self.numel() != 1:
             return super().__bool__()  # raises torch's error about the number of values
+        if self._inner.dtype is torch.bool and complaint() is not None:
+            return bool(self._inner.any())  # one bad element is enough for the caller to raise, as a loop would
         return bool(agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked"))
 
     def tolist(self) -> Any:

@@ -12,7 +12,7 @@ from ..rules.ops import Op
 from ..seam.surgery import refit
 from .functional_forms import factory_options, functional_of
 from .memory_order import filled
-from .written_dtypes import refuse_unfit
+from .written_dtypes import refuse_shared, refuse_unfit
 
 
 class FunctionalLevel(Protocol):
@@ -38,6 +38,7 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     functional = functional_of(op.func)
     if functional is None:
         raise InplaceError(f"{op.func} has no functional form; use the form of the op that returns its result")
+    refuse_shared(op.func, args, kwargs, targets, lambda t: t._store.memory.whole if getattr(t, "_level", None) is level else None)
     given = level.lowered_args(args)
     options = level.lowered_kwargs({k: v for k, v in kwargs.items() if k not in names}) | factory_options(op.func, functional, targets[0])
     results = filled(op.func, level.lowered_args(targets), given, options) or functional(*given, **options)

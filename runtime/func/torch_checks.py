@@ -2,7 +2,7 @@
 
 ``gaussian_nll_loss`` asks ``if torch.any(var < 0): raise ValueError``. A trace refuses a program that reads an element, because the
 graph would keep the answer. Here the answer is known, as the program goes on with one answer only. So the trace writes an assertion into
-the graph, which every call carries out.
+the graph, which every call carries out. A batch asks whether any of its elements is bad.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..rules.ops import op_of
 # The code that reads a single Boolean, and what is wrong if it is true. Such a function reads nothing else.
 _CHECKS: dict[CodeType, str] = {torch.nn.functional.gaussian_nll_loss.__code__: "gaussian_nll_loss: var has negative entry/entries"}
 _HERE = __name__.partition(".")[0] + "."
+_OF_TORCH = ("torch._ops", "torch.utils._python_dispatch", "torch._compile", "torch._dynamo.eval_frame")  # the dispatch of a call
 
 
 def complaint() -> str | None:
@@ -31,4 +32,4 @@ def _passes_on(frame: FrameType) -> bool:
     """Whether a frame belongs to a level, or to torch's dispatch of a call. A rule that reads does so on its own account."""
     name: str = frame.f_globals.get("__name__", "")
     ours = name.startswith(_HERE) and (name == op_of.__module__ or not name.startswith(_HERE + "rules."))
-    return ours or name in ("torch._ops", "torch.utils._python_dispatch")
+    return ours or name in _OF_TORCH

@@ -1,5 +1,6 @@
 """`out=` under functionalize and jit: an empty tensor of the program grows, a factory fills, and what cannot be followed is refused."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,46 @@ def test_memory_of_the_caller_does_not_grow(transform: Any) -> None:
 
     with pytest.raises(InplaceError, match=r"out= has shape \[0\], the result \[3\]; give it that shape"):
         transform(f)(torch.ones(3), torch.empty(0))
+
+
+def term_of_a_concatenation(x: torch.Tensor) -> Any:
+    return torch.cat([x[:0], x], out=x)
+
+
+def other_piece_of_the_argument(x: torch.Tensor) -> Any:
+    return torch.add(x[1:], 1, out=x[:-1])
+
+
+def view_of_a_tensor_of_the_program(x: torch.Tensor) -> Any:
+    y = x.clone()
+    return torch.take(y, torch.tensor([0, 1, 2]), out=y[:2])
+
+
+def one_element_shown_often(x: torch.Tensor) -> Any:
+    return torch.cat([x, x], out=torch.zeros(1).expand(2 * len(x)))
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+@pytest.mark.parametrize(
+    "f", [term_of_a_concatenation, other_piece_of_the_argument, view_of_a_tensor_of_the_program, one_element_shown_often]
+)
+def test_memory_that_the_kernel_refuses_is_refused(f: Function, transform: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the kernel resizes out= before it looks at its memory
+        with pytest.raises(RuntimeError, match="unsupported operation") as eager:
+            f(torch.arange(4.0))
+        with pytest.raises(RuntimeError, match="unsupported operation") as found:
+            transform(f)(torch.arange(4.0))
+    assert str(found.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+def test_out_may_be_a_term_or_another_row(transform: Any) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return torch.add(x, 1, out=x), torch.mul(x[0], 2, out=x[1])
+
+    for n in (2, 3, 4):
+        torch.testing.assert_close(transform(f)(torch.ones(2, n)), f(torch.ones(2, n)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("transform", FOLLOWED)
