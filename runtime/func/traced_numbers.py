@@ -17,12 +17,13 @@ import operator
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
-from .provenance import here
+from .provenance import here, is_of_user
 
 Number = float | bool | None
 
@@ -154,6 +155,8 @@ class TracedNumber:
         return self.guard_bool("", 0)
 
     def __str__(self) -> str:
+        if is_of_user(_asking().f_code.co_filename):
+            raise AskedForNumber(self, "str(), or print(),")
         return f"item({self.node})"
 
     def _graph_repr(self) -> str:
@@ -194,12 +197,17 @@ for _name in _TO_INTEGERS:
     setattr(TracedNumber, _name, lambda number, *others: number.guard_int("", 0))
 
 
+def _asking() -> FrameType:
+    """The frame of the function that asks for the value of a number."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name in ("bool_", "__bool__", "guard_bool", "__str__", "__repr__", "_graph_repr"):
+        frame = frame.f_back
+    return frame
+
+
 def _asked_by_torch() -> bool:
     """Whether a branch in torch's optimizers or gradient scaler asks."""
-    frame: Any = sys._getframe(2)
-    while frame.f_code.co_name in ("bool_", "__bool__"):
-        frame = frame.f_back
-    return str(frame.f_code.co_filename).startswith(_OF_TORCH)
+    return _asking().f_code.co_filename.startswith(_OF_TORCH)
 
 
 def number_of(a: Any) -> TracedNumber | None:

@@ -29,6 +29,10 @@ class EnteringMode(TorchDispatchMode):
         """``t``, or its value if it is a tensor from outside."""
         raise NotImplementedError
 
+    def exchange(self, t: torch.Tensor, v: Any) -> None:
+        """Let ``v`` stand for ``t`` from now on, which has been met."""
+        raise RuntimeError("requires_grad_() of a tensor from outside in a branch or loop that is captured. Do that outside of it.")
+
 
 def entering_mode() -> EnteringMode | None:
     """The innermost active :class:`EnteringMode`."""

@@ -12,13 +12,16 @@ from ..seam.ambient import Ambient
 
 
 class CapturedGradients(Protocol):
-    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, and ``t.grad``."""
+    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, ``t.grad`` and
+    ``t.retain_grad()``."""
 
     def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None: ...
 
     def gradient(self, t: Any) -> Any: ...
 
     def assign(self, t: Any, g: Any) -> None: ...
+
+    def retain(self, t: Any) -> None: ...
 
     def inside(self, tree: Any) -> Any:
         """``tree`` with the values of the program in place of tensors from outside."""

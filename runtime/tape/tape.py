@@ -56,6 +56,10 @@ class Tape(Level):
         level. In a transform these are tensors of the outer levels, as they are."""
         return nullcontext()
 
+    def retain_grad_of(self, v: Any) -> None:
+        """``v.retain_grad()``, where ``v`` is a value of this level."""
+        Value.retain_grad(v)  # which raises
+
     def input(self, outer: torch.Tensor) -> Any:
         """An input of the transform: a value that requires grad, with an ``Input`` node."""
         return self.wrap(outer, (Input(self, outer), 0))

@@ -62,6 +62,7 @@ class GradValue(Value):
     _accumulator: Any = None
     _generation: int = 0
     _retains: bool = False
+    _grad: Any = None  # of a value that retains it
     _lifted_by: int  # see ``runtime.tape.lift``
 
     def _follows_base(self) -> bool:
@@ -116,6 +117,10 @@ class GradValue(Value):
                 "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no history."
             )
         return self
+
+    def retain_grad(self) -> None:
+        level: Any = self._level
+        level.retain_grad_of(self)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
         """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a replacement. As ``torch.Tensor.register_hook``."""

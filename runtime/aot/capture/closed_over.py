@@ -45,6 +45,9 @@ class ClosedOver(EnteringMode):
     def _entered(self, a: Any) -> Any:
         return type(a)(map(self._entered, a)) if type(a) is tuple or type(a) is list else self.value(a)
 
+    def exchange(self, t: torch.Tensor, v: Any) -> None:
+        self._values[id(t)] = v
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside

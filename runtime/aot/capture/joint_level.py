@@ -18,6 +18,7 @@ from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
+from ...session.captures import CAPTURE
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Input, Node
@@ -117,6 +118,12 @@ class JointLevel(GradLevel):
             if isinstance(v, FunctionalValue):
                 with _disable_current_modes():
                     v._level.read(v)
+
+    def retain_grad_of(self, v: Any) -> None:
+        if CAPTURE.gradients is None:
+            super().retain_grad_of(v)
+        else:
+            CAPTURE.gradients.retain(v)
 
     @contextmanager
     def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> Iterator[None]:

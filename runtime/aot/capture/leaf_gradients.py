@@ -42,6 +42,7 @@ from .surroundings import without_autocast
 _grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
 _data_of: Any = torch.Tensor.data
 _plain_grad = _grad.__get__
+_requires_grad: Any = torch.Tensor.requires_grad
 HOOKS = "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
 _ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad))
 
@@ -71,6 +72,8 @@ class LeafGradients:
         self.spent: set[Node] = set()  # which a pass has freed
         self.used = False
         self._kept: dict[Any, _Kept] = {}
+        self._frozen: dict[int, tuple[Any, Any]] = {}  # by id, a tensor from outside, and its value with a history
+        self._flags: dict[int, tuple[Any, bool]] = {}  # by id, a tensor from outside, and whether it required grad before the program
         self._mode: Any = _GradFunctions(self)
 
     def __enter__(self) -> LeafGradients:
@@ -80,6 +83,8 @@ class LeafGradients:
 
     def __exit__(self, *exc: Any) -> None:
         self._mode.__exit__(*exc)
+        for t, flag in self._flags.values():
+            t.requires_grad_(flag)
         CAPTURE.gradients = self._before
 
     @property
@@ -151,6 +156,27 @@ class LeafGradients:
             hooks.retain(v, *edge)
             v._retains, v._grad = True, None
 
+    def require(self, t: Any, flag: bool = True) -> Any:
+        """``t.requires_grad_(flag)``, where ``t`` is from outside."""
+        if t.requires_grad == flag or not t.is_leaf:
+            return t.requires_grad_(flag)
+        mode = _mode()
+        self._flags.setdefault(id(t), (t, not flag))
+        v = mode.value(t)
+        if not flag:
+            mode.exchange(t, v.detach())
+            self._frozen[id(t)] = t, v
+        elif id(t) in self._frozen:
+            mode.exchange(*self._frozen.pop(id(t)))
+        else:
+            v.requires_grad_()  # each call does that
+        return t.requires_grad_(flag)
+
+    @property
+    def frozen(self) -> list[Any]:
+        """The tensors that the program leaves frozen, and has not found so."""
+        return [t for t, _ in self._frozen.values() if id(t) in self._flags]
+
     def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None:
         """As ``torch.autograd.backward``."""
         self.used = True
@@ -170,7 +196,12 @@ class LeafGradients:
         if not (create_graph if retain_graph is None else retain_graph):
             self.spent |= reached - set(leaves)
         mode = _mode()
-        shown = [*self.arguments, *map(mode.value, mode.found), *(k.value for k in self._kept.values()), *session.listed(given or ())]
+        shown = [
+            *self.arguments,
+            *map(mode.value, mode.found),
+            *(k.value for k in self._kept.values()),
+            *session.listed(() if given is None else given),
+        ]
         others = {_memory(v) for v in shown}
         for node, g in zip(leaves, grads, strict=True):
             if g is not None:
@@ -193,6 +224,8 @@ class LeafGradients:
 
     def _of(self, t: Any) -> _Kept | None:
         """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a gradient from before."""
+        if id(t) in self._frozen:
+            return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]  # it has a history
         if not t.requires_grad:
             inside = isinstance(t, Value) and t._level.number
             return None if inside else self._kept.setdefault(id(t), _Kept(t, t))
@@ -213,7 +246,7 @@ class LeafGradients:
                 return _Kept(i, v)
         mode = _mode()
         for t in mode.found:
-            v = mode.value(t)
+            v = self._frozen[id(t)][1] if id(t) in self._frozen else mode.value(t)
             if _end(v) is node:
                 if not t.is_leaf:
                     raise RuntimeError(
@@ -346,6 +379,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _grad.__set__: LeafGradients.assign,
     _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
     torch.Tensor.retain_grad: LeafGradients.retain,
+    torch.Tensor.requires_grad_: LeafGradients.require,
+    _requires_grad.__set__: LeafGradients.require,
     _data_of.__get__: _data,
     _data_of.__set__: _refuse_data,
 }

@@ -26,7 +26,7 @@ from .primals import Primals
 from .pullback import DERIVATIVE, UNSEEN, WRITTEN
 from .reach import Reach
 from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
-from .surroundings import without_autocast
+from .surroundings import own_casts, without_autocast
 from .tangents import mark
 
 
@@ -102,7 +102,7 @@ class Program:
 
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
         states = self.trace.random_states = RandomStates(generators_of(self.f), self.trace.abstraction is None)
-        with ClosedOver(self.primals.from_outside) if self.lift else nullcontext() as closed_over, states:
+        with ClosedOver(self.primals.from_outside) if self.lift else nullcontext() as closed_over, states, own_casts():
             outs, spec = opened.flatten(self.tape.run_inside(self.f, given, {}))
         self.seedings = states.seedings
         self.trace.random_states = None  # a checkpoint sets states while the backward runs

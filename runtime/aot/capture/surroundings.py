@@ -17,6 +17,16 @@ _deterministic, _function_modes = torch._C._get_deterministic_algorithms, torch.
 
 
 @contextmanager
+def own_casts() -> Iterator[None]:
+    """Let autocast cast parameters anew, and forget these casts afterwards. It keeps them until the outermost autocast block is left."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+@contextmanager
 def without_collection() -> Iterator[None]:
     """Let Python's garbage collector wait. A capture makes many objects that stay, and looking through them takes a quarter of its time."""
     collects = gc.isenabled()

@@ -89,6 +89,10 @@ class Jitted:
             outside = [i for i in positions if isinstance(i, int) and not -len(names) <= i < len(names)]
             if names and outside:
                 raise ValueError(f"{keyword}={outside[0]}, but {self.__name__} takes {len(names)} positional arguments")
+        for keyword, given in (("static_argnames", options.static_argnames), ("donate", options.donate)):
+            unknown = [name for name in given if isinstance(name, str) and not _takes(f, name)]
+            if unknown:
+                raise ValueError(f"{keyword}={unknown[0]!r}, but {self.__name__} takes no such argument")
         self._static_names = {*numbers, *options.static_argnames}
         self._names = names
         if not self._static_names:
@@ -224,6 +228,15 @@ def _parameters(f: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _takes(f: Callable[..., Any], name: str) -> bool:
+    """Whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
+    try:
+        parameters = inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _partial(f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]) -> Callable[..., Any]:

@@ -18,12 +18,14 @@ _DEPTH = 3  # from a trainer over its dictionary of lists to a scheduler
 
 
 class Known:
-    """Those that the captures of one function have met."""
+    """Those that one capture knows. ``others``: those that captures before have met in another way than by Python's state.
 
-    def __init__(self) -> None:
-        self.optimizers: WeakSet[Optimizer] = WeakSet()
+    Not all that captures before have known: another thread may step its optimizer now."""
+
+    def __init__(self, others: Known | None = None) -> None:
+        self.optimizers: WeakSet[Optimizer] = WeakSet() if others is None else others.optimizers.copy()
         self.schedulers: WeakSet[LRScheduler] = WeakSet()
-        self.scalers: WeakSet[GradScaler] = WeakSet()
+        self.scalers: WeakSet[GradScaler] = WeakSet() if others is None else others.scalers.copy()
 
     def find(self, objects: Iterable[Any]) -> None:
         """Add those among ``objects``, and those that these hold."""

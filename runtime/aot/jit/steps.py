@@ -33,6 +33,7 @@ from ...session.captures import CAPTURE
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.nodes import Node
 from ...tape.saved import FREED
+from ...tape.values import GradValue
 from ..calls.arguments import Call
 from ..calls.function import Beside
 from ..capture import opened
@@ -63,12 +64,16 @@ class _Spent(Node):
 
 class _Effects:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of arguments, each with a gradient. ``state``:
-    places in optimizers. ``assigned``: items of their groups. ``spent``: the numbers of the results whose histories have been freed."""
+    places in optimizers. ``assigned``: items of their groups. ``frozen``: tensors that require no grad afterwards. ``spent``: the numbers
+    of the results whose histories have been freed."""
 
-    def __init__(self, leaves: Sequence[Any], state: Sequence[Place], assigned: Sequence[Assigned], spent: Sequence[int]) -> None:
+    def __init__(
+        self, leaves: Sequence[Any], state: Sequence[Place], assigned: Sequence[Assigned], frozen: Sequence[Any], spent: Sequence[int]
+    ) -> None:
         self.leaves = leaves
         self.state = state
         self.assigned = assigned
+        self.frozen = frozen
         self.spent = spent
 
 
@@ -133,7 +138,7 @@ class Steps:
         self.asked: list[Any] = []
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
-        self.known = Known()
+        self._known = self._others = Known()
         self._makes_optimizers = False
         self._beside = Beside()
 
@@ -149,7 +154,8 @@ class Steps:
 
     def starting(self, reads: Sequence[Read]) -> None:
         """A capture begins, of a program that finds ``reads`` in Python's state."""
-        self.known.find(read.value for read in reads)
+        self._known = Known(self._others)
+        self._known.find(read.value for read in reads)
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """``f`` by ``run``, which runs the programs."""
@@ -212,11 +218,11 @@ class Steps:
             args = args[1:]
         self._beside = Beside()
         arguments = opened.flatten((args, kwargs))[0]
-        self.known.find(arguments)
+        self._known.find(arguments)
         with (
             LeafGradients(given, arguments) as gradients,
-            Scalers(self.known.scalers) as scalers,
-            Optimizers(self.numbers, self.known, self._makes_optimizers) as optimizers,
+            Scalers(self._known.scalers) as scalers,
+            Optimizers(self.numbers, self._known, self._makes_optimizers) as optimizers,
         ):
             unknown = None
             try:
@@ -238,7 +244,7 @@ class Steps:
             changed, of_scalers = gradients.changed, [] if scaler is not None else scalers.reads()
         if scaler is not None:
             tensors = [t for t in arguments if isinstance(t, torch.Tensor)]
-            self.known.scalers.add(scaler)
+            self._others.scalers.add(scaler)
             make_again(scaler, tensors[0].device if tensors else torch.get_default_device())
             raise _Again
         known = [self._know(x) for x in optimizers.unseen]
@@ -253,7 +259,7 @@ class Steps:
         if found is None:
             self._makes_optimizers = True
             return False
-        self.known.optimizers.add(found)
+        self._others.optimizers.add(found)
         return True
 
     def _outcome(
@@ -267,10 +273,14 @@ class Steps:
         of_scalers: Sequence[Read],
     ) -> Any:
         """What the graph returns, for a program that returns ``result``."""
-        if not (changed or gradients.used or used):
+        flat, spec = opened.flatten(result)
+        if any(isinstance(t, GradValue) and t._retains for t in flat):
+            raise RuntimeError(
+                "the program calls retain_grad() of a tensor that it returns. Call it of the result, or return the gradient."
+            )
+        if not (changed or gradients.used or gradients.frozen or used):
             self._beside = Beside(of_scalers, partial(self._beginning, (), (), ()) if self.donates else None)
             return result
-        flat, spec = opened.flatten(result)
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
             flat[i] = flat[i].detach()
@@ -286,7 +296,7 @@ class Steps:
         begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)], places)
         reads = [*of_scalers, Read(Slots(_Leaves(added)), "hooked", False), *(read for w in used for read in w.reads())]
         self._beside = Beside(reads, begin, frozenset(place for w in used for place in w.carried))
-        effects = _Effects(leaves, [place for place, _ in made], [place for place, _ in assigned], spent)
+        effects = _Effects(leaves, [place for place, _ in made], [place for place, _ in assigned], gradients.frozen, spent)
         return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], [x for _, x in assigned], effects)
 
     def _beginning(
@@ -333,6 +343,8 @@ def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:
             if not leaf.is_leaf:
                 raise RuntimeError("backward() in a jitted function reaches an argument that is no leaf. Pass its detach().")
         leaf.grad = g
+    for t in effects.frozen:
+        t.requires_grad_(False)
     if effects.state:
         put(effects.state, outcome.made)
     for place, x in zip(effects.assigned, outcome.assigned, strict=True):

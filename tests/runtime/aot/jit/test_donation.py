@@ -9,6 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from runtime import jit
+from runtime.func import vmap
 
 
 def step(state: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -69,3 +70,43 @@ def test_a_call_that_cannot_be_captured_takes_nothing() -> None:
 def test_a_position_that_is_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="donate=2, but step takes 2 positional arguments"):
         jit(step, donate=2)
+
+
+@pytest.mark.parametrize("donate", [("a", "b"), "a"])
+def test_one_tensor_may_be_given_twice(donate: str | tuple[str, ...]) -> None:
+    f = jit(lambda a, b: a[0] * 2 + b, donate=donate)
+    for _ in range(3):
+        x = torch.ones(4)
+        assert f([x, x], x).tolist() == [3.0] * 4
+        assert x.numel() == 0
+
+
+def test_what_has_been_donated_cannot_be_donated_again() -> None:
+    f = jit(lambda x: x * 2, donate="x")
+    x = torch.ones(4)
+    f(x)
+    with pytest.raises(ValueError, match="has been donated before"):
+        f(x)
+
+
+def test_a_tensor_that_the_program_closes_over_cannot_be_donated() -> None:
+    held = torch.ones(4)
+    f = jit(lambda x: x * 2 + held, donate="x")
+    with pytest.raises(RuntimeError, match="closes over a tensor that is donated"):
+        f(held)
+    assert held.tolist() == [1.0] * 4
+
+
+def test_in_a_transform_and_in_another_program_nothing_is_taken() -> None:
+    f = jit(lambda x: x * 2, donate="x")
+    x = torch.ones(3, 2)
+    assert torch.equal(vmap(f)(x), x * 2)
+    assert torch.equal(jit(lambda y: f(y + 1) + f(y))(x), x * 2 + (x + 1) * 2)
+    assert x.numel() == 6
+
+
+def test_a_donated_name_that_is_none_is_an_error() -> None:
+    for option in ("donate", "static_argnames"):
+        with pytest.raises(ValueError, match=f"{option}='y', but .* takes no such argument"):
+            jit(lambda x: x, **{option: "y"})  # type: ignore[call-overload]
+    assert jit(lambda x, **more: x + more["y"], donate="y")(torch.ones(2), y=torch.ones(2)).tolist() == [2.0, 2.0]

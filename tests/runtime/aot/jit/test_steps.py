@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -178,6 +179,40 @@ def test_a_branch_on_a_number_is_refused_with_its_line() -> None:
     f = jit(lambda x: x if x.sum().item() > 0 else -x)
     with pytest.raises(RuntimeError, match=r"a condition asks for the value of a number .*test_steps.py"):
         f(torch.ones(3))
+
+
+@pytest.mark.parametrize("text", [str, repr, lambda n: f"{n}"])
+def test_the_text_of_a_number_is_refused_with_its_line(text: Any) -> None:
+    def f(x: Tensor) -> Tensor:
+        text(x.sum().item())
+        return x
+
+    def g(x: Tensor) -> Any:
+        return str(x.sum().item())
+
+    for program in (f, g):
+        with pytest.raises(RuntimeError, match=r"str\(\), or print\(\), asks for the value of a number .*test_steps.py"):
+            jit(program)(torch.ones(3))
+
+
+def test_threads_train_their_own_models_by_one_jitted_step() -> None:
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    def train(run: Any, model: nn.Module, first: int) -> None:
+        optimizer = torch.optim.Adam(model.parameters())
+        for i in range(first, first + 6):
+            run(model, optimizer, normal(i, 8, 4))
+
+    run, models, expected = jit(step), [linear() for _ in range(4)], [linear() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(train, [run] * 4, models, range(0, 40, 10)))
+    for model, first in zip(expected, range(0, 40, 10), strict=True):
+        train(step, model, first)
+    for found, wanted in zip(models, expected, strict=True):
+        assert_equal_bits(left(found), left(wanted))
 
 
 def test_parameters_that_are_frozen_between_calls_are_noticed() -> None:
