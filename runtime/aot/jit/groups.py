@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,19 @@ class Cell:
     def fill(self) -> None:
         found = self.group[self.name]
         self.tensor.fill_(found if self.at is None else found[self.at])
+
+
+class Kinds:
+    """Of which types the numbers in cells are, which a graph depends on."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._places = [(cell.group, cell.name) for cell in cells]
+
+    @property
+    def floats(self) -> bool:
+        """Whether there are ``float`` or tuples of them in all places."""
+        found = [group.get(name) for group, name in self._places]
+        return all(type(x) is float or (type(x) is tuple and all(type(y) is float for y in x)) for x in found)
 
 
 class Numbers:

@@ -26,8 +26,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...func.traced_numbers import AskedForNumber, number_of
 from ...seam.levels import Value
-from ..capture.reads import MISSING, WHOLE, Read, same
-from .groups import Cell, Group, Number, Numbers
+from ..capture.reads import MISSING, WHOLE, Read, Slots, same
+from .groups import Cell, Group, Kinds, Number, Numbers
 from .known import Known
 from .scalers import made_in_capture
 
@@ -159,6 +159,8 @@ class Watched:
         """What the program has found in it. Called after :meth:`restore`."""
         optimizer, groups, state = self.optimizer, self.groups, self.state
         found = [Read(vars(optimizer), "param_groups", groups), Read(groups, WHOLE, list(groups))]
+        if self.cells:
+            found.append(Read(Slots(Kinds(self.cells)), "floats", True))
         for seen in self.seen:
             found += [Read(seen.group, name, x) for name, x in seen.constants()]
             found.append(Read(seen.group["params"], WHOLE, seen.parameters))
@@ -219,6 +221,11 @@ class Optimizers:
         for node in known.sources if known is not None else ():
             self._read[node] = id(cell.group), cell.name, cell.at
         return number
+
+    @property
+    def opened(self) -> list[Number]:
+        """The numbers of groups that the program has read from cells."""
+        return list(self._read.values())
 
     def pinned(self, error: AskedForNumber) -> list[Number]:
         """The numbers of groups for whose values the program has asked."""

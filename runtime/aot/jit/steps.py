@@ -26,6 +26,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from ...func.provenance import line_in
 from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
 from ...seam.ambient import Ambient
 from ...seam.level_mode import entering
@@ -230,6 +231,14 @@ class Steps:
             except AskedForNumber as e:
                 self._fix(optimizers.pinned(e))
                 raise
+            except TypeError as e:
+                if "SymFloat" not in str(e):
+                    raise
+                self._fix(optimizers.opened)  # Python does not say which number it is
+                raise RuntimeError(
+                    f"{e}. That SymFloat is a number that the program has read of a tensor by item(). Compute with tensors instead, or "
+                    f"leave this part out of what is jitted.{line_in(e)}"
+                ) from e
             except Unknown as e:
                 unknown = e.optimizer  # the error itself keeps it alive
             if unknown is not None:

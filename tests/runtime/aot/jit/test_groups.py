@@ -337,3 +337,37 @@ def test_assigned_numbers_cost_no_further_captures() -> None:
         step(normal(i, 8, 4), 0.1 / (i + 1))
     assert len(explain(step).programs) == 2  # for the first rate, and for any
     assert nn.utils.parameters_to_vector(model.parameters()).isfinite().all()
+
+
+@pytest.mark.parametrize("text", [str, lambda rate: f"{rate:.4f}", lambda rate: rate < 0.04, round])
+def test_a_program_may_ask_for_the_value_of_a_learning_rate(text: Any) -> None:
+    optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
+
+    def f(x: Tensor) -> Any:
+        return [text(group["lr"]) for group in optimizer.param_groups]
+
+    run = jit(f)
+    for _ in range(4):
+        assert run(torch.ones(2)) == f(torch.ones(2))
+        optimizer.param_groups[0]["lr"] *= 0.5
+
+
+def test_a_learning_rate_that_becomes_a_tensor_or_an_integer_is_noticed() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = wrap(step)
+        for i, rate in enumerate((0.1, 0.2, torch.tensor(0.1), torch.tensor(0.3), 1, 0.1)):
+            optimizer.param_groups[0]["lr"] = rate
+            run(normal(i, 8, 4))
+            found += left(model)
+        return found
+
+    both(program)

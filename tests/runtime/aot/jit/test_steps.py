@@ -328,3 +328,9 @@ def test_calls_keep_nothing() -> None:
     for _ in range(1000):
         step(x)
     assert objects() <= before + 10
+
+
+@pytest.mark.parametrize("use", [lambda n: f"{n:.2f}", lambda n: divmod(n, 2), lambda n: n + 1j])
+def test_a_function_that_does_not_know_numbers_of_a_program_is_refused_with_its_line(use: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"read of a tensor by item\(\). Compute with tensors.*test_steps.py"):
+        jit(lambda x: use(x.sum().item()))(torch.ones(3))
