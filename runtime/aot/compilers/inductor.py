@@ -64,17 +64,17 @@ def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOL
     except Exception as error:
         raise RuntimeError(f"Inductor does not compile {_program(module)}: {cause(error)}. {_INSTEAD}") from error
 
-    uncounted = list(placed)
+    first = [list(placed)]
 
     def boxed(args: list[Any]) -> Any:
         taken = [args[i] for i in given]
+        uncounted = first.pop() if first else ()
         written = [(i, args[i], args[i]._version) for i in uncounted if not args[i].is_inference()]
         args.clear()
         with _below_autograd():
             results = run(taken)
         for i, t, version in written:  # the first call tells which writes of the code count: those of kernels of ATen
             placed[i] = max(0, placed[i] - (t._version - version))
-        uncounted.clear()
         return results
 
     boxed._boxed_call, boxed.placed = True, placed  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ order to read the graph, and the graph. The answers are pairs of a word and a te
 |---|---|
 | ``done`` | the code has run, or has raised an error, as kernels do for some elements |
 | ``unread`` | the graph cannot be read here, as its operators are known in the other process alone |
-| ``error`` | Inductor raised an error |
+| ``error`` | Inductor raised an error, or its code found another layout than it expects |
 """
 
 from __future__ import annotations
@@ -110,8 +110,13 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
         return "error", cause(error)
     compiled()
     if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):  # which may never end on zeros
-        with contextlib.suppress(Exception), torch._C._AutoDispatchBelowAutograd():
-            run([_zeros(x) for x in inputs])
+        try:
+            with torch._C._AutoDispatchBelowAutograd():
+                run([_zeros(x) for x in inputs])
+        except AssertionError as error:  # of the layout that a kernel gives, which does not depend on elements
+            return "error", f"its code expects another layout than a kernel gives: {str(error).strip().partition(chr(10))[0]}"
+        except Exception:
+            pass
     return "done", ""
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +24,9 @@ def _crash(x: torch.Tensor) -> torch.Tensor:
 
 
 _LIBRARY.impl("crash", _crash, "CPU")
+_LIBRARY.define("shorter(Tensor x) -> Tensor")
+_LIBRARY.impl("shorter", torch.empty_like, "Meta")
+_LIBRARY.impl("shorter", lambda x: x[1:].clone(), "CPU")
 
 
 def _exits(graph: fx.Graph) -> None:
@@ -44,9 +48,17 @@ def _raises(graph: fx.Graph) -> None:
 
 
 def _makes_code_that_crashes(graph: fx.Graph) -> None:
+    _replace_sines(graph, torch.ops.trial_tests.crash.default)
+
+
+def _makes_code_of_a_wrong_layout(graph: fx.Graph) -> None:
+    _replace_sines(graph, torch.ops.trial_tests.shorter.default)
+
+
+def _replace_sines(graph: fx.Graph, by: Any) -> None:
     for node in graph.nodes:
         if node.target is torch.ops.aten.sin.default:
-            node.target = torch.ops.trial_tests.crash.default
+            node.target = by
 
 
 WAYS: dict[str, Callable[[fx.Graph], None]] = {
@@ -55,6 +67,7 @@ WAYS: dict[str, Callable[[fx.Graph], None]] = {
     "never ends": _never_ends,
     "raises": _raises,
     "makes code that crashes": _makes_code_that_crashes,
+    "makes code of a wrong layout": _makes_code_of_a_wrong_layout,
 }
 
 

@@ -59,6 +59,7 @@ def test_one_process_tries_all_programs_and_a_fork_leaves_it_alone(seen: dict[st
         ("never ends", "it takes more than 15 s, and was compiling"),
         ("raises", "ValueError: not this graph"),
         ("makes code that crashes", "it ends by SIGSEGV while running the code"),
+        ("makes code of a wrong layout", "its code expects another layout than a kernel gives: expected size 2==3"),
     ],
 )
 def test_a_failure_of_inductor_is_an_error_that_names_the_program(seen: dict[str, Any], way: str, said: str) -> None:
