@@ -16,12 +16,15 @@ from typing import Any
 
 import torch
 
+from ...func.provenance import here
 from ...func.symbols import SYMBOLIC
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
+
+_default_dtype = torch.get_default_dtype  # by one look-up
 
 
 class ClosedOver(EnteringMode):
@@ -32,6 +35,7 @@ class ClosedOver(EnteringMode):
         self.enter = enter
         self.found = []
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
+        self._dtype = _default_dtype()
 
     def value(self, t: Any) -> Any:
         if (type(t) in VALUES and t._level is not SESSION) or not isinstance(t, torch.Tensor):
@@ -51,6 +55,10 @@ class ClosedOver(EnteringMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside
+        if _default_dtype() is not self._dtype:  # which calls without a dtype have, and each call of the graph finds its own
+            raise RuntimeError(
+                f"the program computes with a default dtype that it has set. Set it outside, or give the dtype to each call.{here()}"
+            )
         args, kwargs = self._entered(args), {name: self._entered(a) for name, a in kwargs.items()} if kwargs else {}
         if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
             return args[0].detach_()

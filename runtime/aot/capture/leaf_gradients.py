@@ -337,8 +337,16 @@ class _GradFunctions(TorchFunctionMode):
         if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
         if handler is None:
-            return func(*args, **kwargs or {})
+            return func(*args, **kwargs or {}) if not kwargs or not kwargs.get("requires_grad") else _leaf_of(func, args, kwargs)
         return handler(self.gradients, *args, **kwargs or {})
+
+
+def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set its own flag, on a value of the program."""
+    made = func(*args, **{**kwargs, "requires_grad": False})
+    if not isinstance(made, torch.Tensor):
+        return func(*args, **kwargs)
+    return _mode().value(made).requires_grad_()
 
 
 def _backward_of(

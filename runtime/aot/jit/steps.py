@@ -41,6 +41,7 @@ from ..capture import opened
 from ..capture.joint import Joint
 from ..capture.leaf_gradients import HOOKS, LeafGradients, hooked
 from ..capture.reads import Read, Slots
+from ..capture.surroundings import autocast_enabled, surroundings
 from .donation import take
 from .groups import Cell, Number, Numbers
 from .known import Known
@@ -225,7 +226,7 @@ class Steps:
             Scalers(self._known.scalers) as scalers,
             Optimizers(self.numbers, self._known, self._makes_optimizers) as optimizers,
         ):
-            unknown = None
+            unknown, modes = None, _modes()
             try:
                 result = self.f(*args, **kwargs)
             except AskedForNumber as e:
@@ -244,6 +245,11 @@ class Steps:
             if unknown is not None:
                 self._know(unknown)
                 raise _Again
+            if _modes() != modes:
+                raise RuntimeError(
+                    "the program leaves grad mode, autocast, the default dtype or device, or deterministic algorithms changed. A graph "
+                    "would not do that. Change them in a with statement, or outside of the jitted function."
+                )
             if gradients.asked:
                 self.asked += gradients.asked
                 raise _Again
@@ -341,6 +347,10 @@ class Steps:
         if numbers:
             self.numbers.fixed.update(numbers)
             raise _Again
+
+
+def _modes() -> tuple[Any, ...]:
+    return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), autocast_enabled())
 
 
 def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:

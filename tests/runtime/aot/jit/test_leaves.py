@@ -1,0 +1,126 @@
+"""Leaves that a jitted step makes itself have gradients as in an eager one, and what it leaves changed of torch's modes is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from runtime import jit
+
+from .training import Wrap, both, left, linear, normal
+
+LEAVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros": lambda x: torch.zeros(3, requires_grad=True),
+    "ones_like": lambda x: torch.ones_like(x, requires_grad=True),
+    "randn": lambda x: torch.randn(3, requires_grad=True),
+    "tensor": lambda x: torch.tensor([1.0, 2.0, 3.0], requires_grad=True),
+    "new_ones": lambda x: x.new_ones(3, requires_grad=True),
+    "linspace": lambda x: torch.linspace(0, 1, 3, requires_grad=True),
+    "a parameter": lambda x: nn.Parameter(x),
+    "a detached argument": lambda x: x.detach().requires_grad_(),
+    "a layer": lambda x: nn.Linear(3, 1, bias=False).weight,
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_leaf_that_the_step_makes_gets_its_gradient(name: str) -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            leaf = LEAVES[name](x)
+            assert leaf.requires_grad and leaf.is_leaf
+            (x * leaf * leaf).sum().backward()
+            assert leaf.grad is not None
+            return leaf.grad.clone(), leaf.detach()
+
+        run = wrap(f)
+        torch.manual_seed(5)
+        return [t for i in range(3) for t in run(normal(i, 3))]
+
+    both(program)
+
+
+def test_a_leaf_that_the_step_makes_and_returns_requires_grad() -> None:
+    assert jit(lambda x: torch.zeros(3, requires_grad=True))(torch.ones(3)).requires_grad
+
+
+def test_a_step_on_perturbed_inputs_has_the_bits_of_eager_steps() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = torch.optim.Adam(model.parameters())
+        found: list[Tensor | None] = []
+
+        def step(x: Tensor, y: Tensor) -> None:
+            noise = torch.zeros_like(x, requires_grad=True)
+            F.mse_loss(model(x + noise), y).backward()
+            assert noise.grad is not None
+            optimizer.zero_grad()
+            F.mse_loss(model(x + 0.1 * noise.grad.sign()), y).backward()
+            optimizer.step()
+
+        run = wrap(step)
+        for i in range(4):
+            run(normal(i, 8, 4), normal(-i, 8, 2))
+            found += left(model)
+        return found
+
+    both(program)
+
+
+def test_a_step_may_train_a_layer_of_its_own() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        def f(x: Tensor) -> list[Tensor]:
+            layer = nn.Linear(4, 2)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                layer(x).square().mean().backward()
+                optimizer.step()
+            return [p.detach() for p in layer.parameters()]
+
+        run = wrap(f)
+        torch.manual_seed(4)
+        return [t for i in range(3) for t in run(normal(i, 8, 4))]
+
+    both(program)
+
+
+def _without_grad() -> Any:
+    torch.set_grad_enabled(False)
+
+
+def _in_double() -> Any:
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.parametrize("change", [_without_grad, _in_double])
+def test_modes_that_the_program_leaves_changed_are_refused(change: Callable[[], Any]) -> None:
+    @jit
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        change()
+        return y
+
+    try:
+        with pytest.raises(RuntimeError, match="Change them in a with statement"):
+            f(torch.ones(2))
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_default_dtype_that_the_program_computes_with_is_refused_with_its_line() -> None:
+    @jit
+    def f(x: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return x + torch.zeros(2)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    with pytest.raises(RuntimeError, match=r"default dtype that it has set.*test_leaves.py"):
+        f(torch.ones(2))
