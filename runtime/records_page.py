@@ -69,6 +69,8 @@ def _facts(record: Record) -> Iterator[str]:
         yield f"inverse {_code(record.inverse)}"
     if isinstance(record.nondiff, tuple) and record.nondiff:
         yield f"no derivative of result {', '.join(map(str, record.nondiff))}"
+    if record.per_sample is not None:
+        yield f"per sample {', '.join(record.per_sample)}"
     if record.hidden_writes is not None:
         yield f"writes {', '.join(record.hidden_writes.arguments)} if {_code(record.hidden_writes.when)}"
     if record.draws is not None:

@@ -38,7 +38,7 @@ FLOORS = {
         ("func",),
         ("session",),
         ("autograd",),
-        ("aot", "checkpoint", "expanded_weights"),
+        ("aot", "checkpoint", "expanded_weights", "per_sample"),
         ("dropin",),
         ("__init__", "__main__", "coverage", "extend", "records_page"),
     ),

@@ -116,6 +116,10 @@ class BatchLevel(Level):
         v._inner = inner
         return v
 
+    def spread(self, t: torch.Tensor) -> Any:
+        """``t``, which all elements share, as a batch."""
+        return self.wrap(t.expand(self.size, *t.shape))
+
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         try:

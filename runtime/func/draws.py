@@ -15,6 +15,7 @@ from ..seam.keys import VIEWS, reopen_keys, set_excluded
 from ..seam.levels import hand_over, innermost
 from . import element_check
 
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 ERROR = (
     "vmap: called random operation while in randomness error mode. Say with randomness='same' or 'different' whether the elements of the "
     "batch share a draw, or draw outside of vmap."
@@ -33,6 +34,8 @@ class Batch(Protocol):
     def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]: ...
 
     def wrap(self, inner: torch.Tensor, /) -> Any: ...
+
+    def spread(self, t: torch.Tensor) -> Any: ...
 
     def valued(self, result: Any) -> Any: ...
 
@@ -151,9 +154,15 @@ class DrawPerElement(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = _is_excluded(VIEWS)
         reopen_keys(func)
         set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
-        kwargs = kwargs or {}
+        try:
+            return self._run(func, args, kwargs or {})
+        finally:
+            set_excluded(VIEWS, before)  # `.data` of a plain tensor calls this without the dispatcher, which would do it
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         level = self.level
         found = innermost(args, None)
         op = op_of(func)
@@ -175,4 +184,4 @@ class DrawPerElement(TorchDispatchMode):
                 return level.wrap(record.batch(func, level.size, (False,) * len(args), args, kwargs))
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))  # randperm, normal(0.0, 1.0, size)
         # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level would see the call.
-        return func(*(level.wrap(a.expand(level.size, *a.shape)) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+        return func(*(level.spread(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)

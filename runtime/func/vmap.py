@@ -56,7 +56,7 @@ def _mapped(
     """``vmap`` of ``piece_of(batch size)`` elements at a time. None: all elements at once."""
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
-    mapping = _Mapping(func, in_dims, out_dims, randomness)
+    mapping = MappedFunction(func, in_dims, out_dims, randomness)
 
     @wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def _mapped(
     return mapped
 
 
-class _Mapping:
+class MappedFunction:
     """A function with its ``in_dims``, ``out_dims`` and ``randomness``.
 
     The methods take ``leaves``, ``dims`` and ``spec``: the leaves of the arguments, the batch dimension of each (or None), and their
@@ -140,7 +140,7 @@ class _Mapping:
 
     def run(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, kwargs: dict[str, Any]) -> Any:
         """Run the function on the whole batch."""
-        level = BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
+        level = self.level(size)
         try:
             inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else x) for x, d in zip(leaves, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
@@ -149,6 +149,10 @@ class _Mapping:
             return self._outputs(level, outs)
         finally:
             level.close()
+
+    def level(self, size: int) -> BatchLevel:
+        """The level of one run."""
+        return BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
 
     def in_pieces(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, piece: int, kwargs: dict[str, Any]) -> Any:
         """Run the function on ``piece`` elements at a time."""

@@ -13,6 +13,7 @@ import torch
 
 from .derive_batch import expand, shaped_by_one
 from .derive_fold import filled
+from .per_sample import Dense, Windows
 from .record import kernels, register
 
 aten = torch.ops.aten
@@ -86,8 +87,15 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
     return 2 * math.prod(input_shape if transposed else result_shape) * math.prod(weight_shape[1:])
 
 
+def _windows(g: Any, input: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int) -> Any:
+    return (
+        None if transposed or input.dim() - 1 != len(weight_shape) else Windows(g, input, weight_shape, stride, padding, dilation, groups)
+    )
+
+
 register(
     "convolution",
+    per_sample={"weight": _windows, "bias": lambda g: Dense(g.transpose(1, 2).flatten(2).flatten(2).sum(2))},
     vjp={("input", "weight", "bias"): _vjp},
     jvp={
         "input": _without_bias,

@@ -9,6 +9,7 @@ import torch
 from . import derive_batch as batch
 from .derive import linear
 from .derive_index import folded
+from .per_sample import Rows
 from .record import register
 
 aten = torch.ops.aten
@@ -83,7 +84,12 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     return func(g, _table_rows(indices, rows, size, padding_idx), size * rows, padding_idx, scale).unflatten(0, (size, rows))
 
 
-linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, fresh=True, family="embedding")
+def _rows(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool) -> Rows | None:
+    """``weight_shape``: of the table, without a batch. The frequencies are those of a sample."""
+    return None if scale_grad_by_freq else Rows(indices, g, weight_shape[0], padding_idx)
+
+
+linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, fresh=True, family="embedding", per_sample={"weight": _rows})
 linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, fresh=True, cost="high", family="embedding")
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ..seam.levels import run_batchwise
 from . import derive_batch as batch
+from . import per_sample
 from .derive import conj, multilinear
 from .record import register
 
@@ -101,6 +102,7 @@ multilinear(
     {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
     _matmul_batch,
     flops=_flops,
+    per_sample={"self": lambda g, mat2: per_sample.by_left(g, mat2), "mat2": lambda g, self: per_sample.by_right(g, self)},
     **_CONTRACTION,
 )
 
@@ -125,7 +127,12 @@ multilinear(
     **_CONTRACTION,
 )
 multilinear(
-    "mv", {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)}, _mv_batch, fresh=True, cost="high"
+    "mv",
+    {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)},
+    _mv_batch,
+    fresh=True,
+    cost="high",
+    per_sample={"self": lambda g, vec: per_sample.by_left(g.unsqueeze(2), vec.unsqueeze(2))},
 )
 multilinear(
     "dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch, fresh=True, cost="high"
@@ -133,10 +140,11 @@ multilinear(
 multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch, **_CONTRACTION)
 
 
-def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, *, cost: str = "low") -> None:
+def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, **facts: Any) -> None:
     """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches if flags say so.
 
-    ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the right factor.
+    ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the right factor. ``facts``: further parts
+    of the record.
     """
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -173,9 +181,9 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
         },
         batch=combined,
         fresh=True,
-        cost=cost,
         flops=asks(lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1), f"{left}_shape", "result_shape"),
         family="multilinear",
+        **facts,
     )
 
 
@@ -187,9 +195,34 @@ def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Te
     return torch.matmul(x, y).sum(-3, dtype=x.dtype)
 
 
-_plus("addmm", "mat1", "mat2", product, _by_left, _by_right, cost="high")
+_plus(
+    "addmm",
+    "mat1",
+    "mat2",
+    product,
+    _by_left,
+    _by_right,
+    cost="high",
+    per_sample={
+        "self": lambda g, self_shape, beta: per_sample.reduced(scaled_back(g, beta), self_shape),
+        "mat1": lambda g, mat2, alpha: per_sample.by_left(g, mat2, alpha),
+        "mat2": lambda g, mat1, alpha: per_sample.by_right(g, mat1, alpha),
+    },
+)
 _plus("baddbmm", "batch1", "batch2", product, _by_left_stack, _by_right_stack, cost="high")
-_plus("addmv", "mat", "vec", _matvec, lambda g, r: g.outer(conj(r)), lambda g, x, _: adjoint(x).mv(g), cost="high")
+_plus(
+    "addmv",
+    "mat",
+    "vec",
+    _matvec,
+    lambda g, r: g.outer(conj(r)),
+    lambda g, x, _: adjoint(x).mv(g),
+    cost="high",
+    per_sample={
+        "self": lambda g, self_shape, beta: per_sample.reduced(scaled_back(g, beta), self_shape),
+        "mat": lambda g, vec, alpha: per_sample.by_left(g.unsqueeze(2), vec.unsqueeze(2), alpha),
+    },
+)
 _plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r)), lambda g, x, _: g.t().mv(conj(x)))
 _plus(
     "addbmm",

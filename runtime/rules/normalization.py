@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from . import derive_batch as batch
+from .per_sample import Dense, reduced
 from .record import kernels, register
 
 aten = torch.ops.aten
@@ -198,8 +199,13 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     return out, mean, rstd
 
 
+def _layer_weight(g: Tensor, input: Tensor, normalized_shape: Any, weight_shape: Any, eps: float) -> Dense:
+    return reduced(g * torch.nn.functional.layer_norm(input, normalized_shape, eps=eps), weight_shape)
+
+
 register(
     "native_layer_norm",
+    per_sample={"weight": _layer_weight, "bias": lambda g, bias_shape: reduced(g, bias_shape)},
     vjp={("input", "weight", "bias"): _layer_vjp},
     jvp=_layer_jvp,
     batch=_layer_batch,
@@ -384,7 +390,19 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     return out.reshape(x.shape), mean.reshape(size, N, group), rstd.reshape(size, N, group)
 
 
-register("native_group_norm", vjp={("input", "weight", "bias"): _group_vjp}, jvp=_group_jvp, batch=_group_batch, family="normalization")
+def _group_weight(g: Tensor, input: Tensor, N: int, C: int, HxW: int, group: int, eps: float) -> Dense:
+    normalized = torch.nn.functional.group_norm(input.reshape(-1, C, HxW), group, eps=eps)
+    return Dense((g.reshape(-1, N, C, HxW) * normalized.reshape(-1, N, C, HxW)).sum((1, 3)))
+
+
+register(
+    "native_group_norm",
+    per_sample={"weight": _group_weight, "bias": lambda g, N, C, HxW: Dense(g.reshape(-1, N, C, HxW).sum((1, 3)))},
+    vjp={("input", "weight", "bias"): _group_vjp},
+    jvp=_group_jvp,
+    batch=_group_batch,
+    family="normalization",
+)
 register(
     "native_group_norm_backward",
     vjp={("grad_out", "input", "mean", "rstd", "weight"): _group_backward_vjp},

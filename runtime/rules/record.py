@@ -72,6 +72,8 @@ class Record:
     commutes:       the first two arguments may change places.
     fresh:          each result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
     hidden_writes:  writes that the schema does not mention.
+    per_sample:     ``{argument: formula}``; a formula of ``g`` and arguments, all with a batch in front, returns the gradients of that
+                    argument for each sample in factors, see ``runtime/rules/per_sample.py``, or None where there are no factors.
     workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on one element of a batch.
     family:         the deriving helper, a word for tables; nothing is decided by it.
     """
@@ -93,6 +95,7 @@ class Record:
     commutes: bool = False
     fresh: bool = False
     hidden_writes: HiddenWrites | None = None
+    per_sample: Mapping[str, Formula] | None = None
     workspace: bool = False
     family: str = "op"
 
@@ -107,6 +110,7 @@ _WORDS = {
     "vjp": frozenset(("g", "gs", "needs")),
     "jvp": frozenset(),
     "flops": frozenset(),
+    "per_sample": frozenset(("g",)),
     "inverse": frozenset(("base", "part", "which", "ops")),
 }
 _VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}  # the possible values of these fields
@@ -148,7 +152,7 @@ def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Recor
 
 def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
     """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument would never run."""
-    for what, table in (("vjp", record.vjp), ("jvp", record.jvp)):
+    for what, table in (("vjp", record.vjp), ("jvp", record.jvp), ("per_sample", record.per_sample)):
         if isinstance(table, Mapping):
             _check_table(what, table, funcs)
     if isinstance(record.jvp, str) and record.jvp not in _KINDS:

@@ -13,12 +13,14 @@ import runtime
 import runtime.aot
 import runtime.checkpoint
 import runtime.expanded_weights
+import runtime.per_sample
 
-MODULES = (runtime, runtime.func, runtime.autograd, runtime.checkpoint, runtime.expanded_weights, runtime.aot)
+MODULES = (runtime, runtime.func, runtime.autograd, runtime.checkpoint, runtime.expanded_weights, runtime.per_sample, runtime.aot)
 FRONT_DOORS = {
     "runtime.func": "vmap grad grad_and_value vjp jvp jacrev jacfwd hessian linearize functionalize functional_call rearrange",
     "runtime.autograd": "backward grad",
     "runtime.expanded_weights": "call_for_per_sample_grads",
+    "runtime.per_sample": "per_sample_grads",
 }
 
 

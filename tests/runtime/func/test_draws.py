@@ -179,3 +179,11 @@ def test_native_dropout_scales_what_its_mask_leaves(run: Callable[[Any], Any]) -
     assert 0 < mask.sum() < 50
     torch.testing.assert_close(gradient, mask.double() / 0.75)
     torch.testing.assert_close(out, x * mask.double() / 0.75)
+
+
+def test_data_of_a_tensor_from_outside_leaves_versions_as_they_are() -> None:
+    t = torch.ones(3)
+    vmap(lambda x: x * t.data, randomness="different")(torch.ones(2, 3))
+    view = t[:2]
+    t.add_(1)
+    assert view._version == 1

@@ -1,0 +1,6 @@
+"""Gradients of a loss for each sample of a batch, in factors. See ``docs/per_sample.md``."""
+
+from .function import per_sample_grads
+from .grads import PerSampleGrads
+
+__all__ = ["PerSampleGrads", "per_sample_grads"]

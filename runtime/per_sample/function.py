@@ -1,0 +1,210 @@
+"""``per_sample_grads``: the gradients of a loss for each sample of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..func import trees
+from ..func.batch import BatchLevel
+from ..func.grad import outside_inference
+from ..func.vmap import MappedFunction
+from ..rules.per_sample import Tensor, Term
+from ..seam.levels import Value
+from ..tape.engine import execute
+from ..tape.grad_level import GradLevel
+from ..tape.nodes import Edge, Input, Node, OpNode
+from ..tape.values import edge_of
+from .general import Pulled
+from .grads import LIMIT, Parameter, PerSampleGrads
+from .samples import Samples
+
+_TRANSPOSED = frozenset((torch.ops.aten.t.default, torch.ops.aten.transpose.int))
+
+
+def per_sample_grads(
+    loss: Callable[..., Any],
+    in_dims: trees.Tree = 0,
+    randomness: str = "different",
+    *,
+    has_aux: bool = False,
+    memory_limit: int = LIMIT,
+) -> Callable[..., PerSampleGrads]:
+    """A function of parameters and a batch: the gradients of the loss of each sample by the parameters, in factors.
+
+    >>> loss = lambda w, x, y: (x @ w - y) ** 2
+    >>> grads = per_sample_grads(loss)(torch.ones(2), torch.eye(2), torch.zeros(2))
+    >>> grads.norms()
+    tensor([2., 2.])
+    >>> grads.clipped_sum(1.0)
+    tensor([1., 1.])
+
+    ``loss(params, *sample)`` returns a real tensor of shape (), as under ``vmap``: it sees one sample, so samples cannot mix. ``params``: a
+    pytree of real or complex tensors. ``in_dims``: where the batch lies in each further argument, as for ``vmap``. ``randomness``: as for
+    ``vmap``. ``has_aux``: ``loss`` returns (loss, aux). ``memory_limit``: how many bytes of dense gradients are computed at a time.
+
+    The gradients are those of ``vmap(grad(loss))``, which has all B × P of them in memory. The factors are those of the ops that use a
+    parameter (Goodfellow 2015, «Efficient per-example gradient computations»; Lee and Kifer 2021 for norms). ``RuntimeError`` for a loss
+    that does not depend on the sample, for a parameter that is written to, and for a tensor that is written to before it was used.
+    """
+
+    @outside_inference
+    @wraps(loss)
+    def found(params: Any, *batch: Any) -> PerSampleGrads:
+        if not batch:
+            raise ValueError("per_sample_grads: expected a batch beside the parameters")
+        run = _Run(loss, in_dims, randomness, has_aux)
+        return run.grads(params, batch, memory_limit)
+
+    return found
+
+
+class _End(Input):
+    """Where the tape begins at a parameter. All uses are taps, so no cotangent of a batch comes here. ``reached``: whether one did."""
+
+    __slots__ = ("reached",)
+
+    def __init__(self, level: GradLevel, inner: Tensor) -> None:
+        super().__init__(level, inner)
+        self.reached = False
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        self.reached = True
+        return ()
+
+
+class _Mapped(MappedFunction):
+    """The loss for all samples, at a level that notes where it uses parameters."""
+
+    __slots__ = ("samples", "tape")
+
+    def __init__(self, func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str, tape: GradLevel) -> None:
+        super().__init__(func, in_dims, out_dims, randomness)
+        self.tape = tape
+        self.samples: Samples | None = None
+
+    def level(self, size: int) -> BatchLevel:
+        if not size:
+            raise ValueError("per_sample_grads: the batch has no samples")
+        self.samples = Samples(size, self.randomness, self.tape)
+        return self.samples
+
+
+class _Run:
+    """One run of a loss, forward and backward."""
+
+    def __init__(self, loss: Callable[..., Any], in_dims: trees.Tree, randomness: str, has_aux: bool) -> None:
+        if randomness not in ("error", "different", "same"):
+            raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+        self.loss, self.has_aux = loss, has_aux
+        self.tape = GradLevel()
+        self.batched = _Mapped(self._one, in_dims, 0, randomness, self.tape)
+        self.params: Any = None
+
+    def grads(self, params: Any, batch: tuple[Any, ...], memory_limit: int) -> PerSampleGrads:
+        paths, spec = pytree.tree_flatten_with_path(params)
+        leaves = [leaf for _, leaf in paths]
+        names = [pytree.keystr(path) or "parameter" for path, _ in paths]
+        for name, leaf in zip(names, leaves, strict=True):
+            if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+                raise RuntimeError(f"per_sample_grads: {name} must be a real or complex tensor, got {_kind(leaf)}")
+        try:
+            inputs = [self.tape.wrap(leaf, (_End(self.tape, leaf), 0)) for leaf in leaves]
+            self.params = pytree.tree_unflatten(inputs, spec)
+            with torch.enable_grad():
+                losses, aux = self.tape.run_inside(self._mapped, batch, {})
+            uses = self._uses(losses, inputs, names)
+            terms = [self._terms(v, uses) for v in inputs]
+            own = self.tape.lowered(losses)
+            extra = trees.map_tensors(self.tape.lowered, aux)
+        finally:
+            self.tape.close()
+        found = [Parameter(*each) for each in zip(names, leaves, terms, strict=True)]
+        return PerSampleGrads(found, trees.flatten(params)[1], own, extra, memory_limit)
+
+    def _one(self, *sample: Any) -> Any:
+        """The loss of one sample, and aux."""
+        out = self.loss(self.params, *sample)
+        value, aux = out if self.has_aux else (out, ())
+        if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
+            raise RuntimeError(f"per_sample_grads: the loss of a sample must be a real tensor of shape (), got {_kind(value)}")
+        if not (isinstance(value, Value) and value._level is self.batched.samples):
+            raise RuntimeError("per_sample_grads: the loss does not depend on the sample, so all samples have one gradient. Use grad.")
+        return value, aux
+
+    def _mapped(self, *batch: Any) -> Any:
+        mapped = self.batched
+        leaves, dims, spec, size = mapped.inputs(batch)
+        return mapped.run(leaves, dims, spec, size, {})
+
+    def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> dict[Edge, list[Term]]:
+        """The gradients of each use of a parameter, by where the tensor that is used comes from."""
+        edge = edge_of(losses) if isinstance(losses, Value) and losses._level is self.tape else None
+        samples = self.batched.samples
+        assert samples is not None
+        if edge is not None:
+            ones = torch.ones_like(self.tape.lowered(losses))
+            execute(self.tape, [(edge, ones)], None, create_graph=False, keep_graph=True, accumulate=False)
+        ends: Any = [edge_of(v) for v in inputs]
+        if unseen := [name for name, (end, _) in zip(names, ends, strict=True) if end.reached]:
+            raise RuntimeError(
+                f"per_sample_grads: the loss uses {unseen[0]} by an op that computes with the whole batch below vmap, so the gradients of "
+                "the samples cannot be told apart. Use vmap(grad(loss))."
+            )
+        found: dict[Edge, list[Term]] = {}
+        for at, term in samples.uses:
+            found.setdefault(at, []).append(term)
+        return found
+
+    def _terms(self, parameter: Any, uses: dict[Edge, list[Term]]) -> list[Term]:
+        """The gradients of ``parameter`` by its own uses and by those of tensors that are computed of it."""
+        end = edge_of(parameter)
+        assert end is not None
+        value = self.tape.lowered(parameter)
+        found = list(uses.get(end, ()))
+        for at, terms in uses.items():
+            if at == end or not _leads_to(at[0], end[0]):
+                continue
+            turned = [t.transposed for t in terms] if _is_transpose(at[0], end) else [None]
+            if all(t is not None for t in turned):
+                found += [t for t in turned if t is not None]
+            else:
+                found += [Pulled(t, self._pull(at, end), value) for t in terms]
+        return found
+
+    def _pull(self, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
+        def pull(g: Tensor) -> Tensor:
+            (found,) = execute(self.tape, [(at, g)], [end], create_graph=False, keep_graph=True, accumulate=False)
+            return found  # type: ignore[no-any-return]
+
+        return pull
+
+
+def _leads_to(node: Node, end: Node) -> bool:
+    """Whether a path leads from ``node`` to ``end``."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        at = stack.pop()
+        if at is end:
+            return True
+        if at not in seen:
+            seen.add(at)
+            stack.extend(edge[0] for edge in at.edges if edge is not None)
+    return False
+
+
+def _is_transpose(node: Node, end: Edge) -> bool:
+    """Whether ``node`` is the transposition of the matrix at ``end``."""
+    if not isinstance(node, OpNode) or node.plan.op.func not in _TRANSPOSED or list(node.edges) != [end] or not isinstance(end[0], Input):
+        return False
+    shape: Any = node.metas[0][0]
+    return len(shape) == 2
+
+
+def _kind(a: object) -> str:
+    return f"a tensor of dtype {a.dtype} and shape {list(a.shape)}" if isinstance(a, torch.Tensor) else type(a).__name__

@@ -1,0 +1,92 @@
+"""Gradients of a parameter for each sample, for ops without factors, and for tensors that are computed of parameters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..func import jvp, vjp, vmap
+from ..rules.per_sample import Tensor, Term, flat, real
+
+
+class General(Term):
+    """The gradients of argument ``position`` of a call of any op, by derivatives of the op.
+
+    ``op``: takes the tensors of ``args``. ``dims``: 0 for each that has a batch in front, else None. ``gs``: the cotangents of the results,
+    with a batch in front; None for a result without one.
+    """
+
+    def __init__(
+        self, op: Callable[..., Any], args: Sequence[Tensor], dims: Sequence[int | None], position: int, gs: Sequence[Any]
+    ) -> None:
+        self.op, self.args, self.dims, self.position, self.gs = op, args, dims, position, gs
+        parameter = args[position]
+        self.size = next(g.shape[0] for g in gs if g is not None)
+        self.shape, self.dtype = parameter.shape, parameter.dtype
+
+    def _one(self, *args: Tensor) -> tuple[Tensor, ...]:
+        """The results of one sample that have cotangents."""
+        outs = self.op(*args)
+        results = (outs,) if isinstance(outs, torch.Tensor) else outs
+        return tuple(o for o, g in zip(results, self.gs, strict=True) if g is not None)
+
+    def _cotangents(self) -> tuple[Tensor, ...]:
+        return tuple(g for g in self.gs if g is not None)
+
+    def _with(self, args: Sequence[Tensor], parameter: Tensor) -> list[Tensor]:
+        return [parameter if i == self.position else a for i, a in enumerate(args)]
+
+    def dense(self) -> Tensor:
+        def one(args: Sequence[Tensor], gs: tuple[Tensor, ...]) -> Tensor:
+            _, pullback = vjp(lambda parameter: self._one(*self._with(args, parameter)), args[self.position])
+            return pullback(gs)[0]  # type: ignore[no-any-return]
+
+        found: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(list(self.args), self._cotangents())
+        return found
+
+    def held(self) -> Sequence[Tensor]:
+        return [*self.args, *self._cotangents()]
+
+    def part(self, start: int, stop: int) -> General:
+        args = [a if d is None else a[start:stop] for a, d in zip(self.args, self.dims, strict=True)]
+        return General(self.op, args, self.dims, self.position, [None if g is None else g[start:stop] for g in self.gs])
+
+    def _batched(self, parameter: Tensor) -> tuple[Tensor, ...]:
+        return vmap(self._one, in_dims=tuple(self.dims), randomness="same")(*self._with(self.args, parameter))  # type: ignore[no-any-return]
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        _, pullback = vjp(self._batched, self.args[self.position])
+        found: Tensor = pullback(tuple(g * weights.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1)) for g in self._cotangents()))[0]
+        return found
+
+    def dot(self, v: Tensor) -> Tensor:
+        _, tangents = jvp(self._batched, (self.args[self.position],), (v,))
+        products = [real(flat(g.conj() * t).sum(1)) for g, t in zip(self._cotangents(), tangents, strict=True)]
+        return functools.reduce(torch.add, products)
+
+
+class Pulled(Term):
+    """The gradients of a parameter from those of a tensor that is computed of parameters alone, such as a normalized weight.
+
+    ``pull``: takes a gradient of that tensor to one of the parameter.
+    """
+
+    def __init__(self, term: Term, pull: Callable[[Tensor], Tensor], parameter: Tensor) -> None:
+        self.term, self.pull, self.parameter = term, pull, parameter
+        self.size, self.shape, self.dtype = term.size, parameter.shape, parameter.dtype
+
+    def dense(self) -> Tensor:
+        found: Tensor = vmap(self.pull)(self.term.dense())
+        return found
+
+    def held(self) -> Sequence[Tensor]:
+        return self.term.held()
+
+    def part(self, start: int, stop: int) -> Pulled:
+        return Pulled(self.term.part(start, stop), self.pull, self.parameter)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self.pull(self.term.weighted_sum(weights))

@@ -1,0 +1,268 @@
+"""What one can ask of the gradients of each sample without computing them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..func import trees
+from ..rules.per_sample import Outer, Tensor, Term, flat, real
+from .samples import refuse_written, versions
+
+LIMIT = 1 << 28
+"""How many bytes of dense gradients are computed at a time."""
+_ENTRIES = 1 << 24  # of a random matrix, at a time
+_PER = ("total", "parameter")
+
+
+class Parameter(NamedTuple):
+    """One parameter. ``terms``: the gradients of each use of it; their sum is its gradient."""
+
+    name: str
+    value: Tensor
+    terms: Sequence[Term]
+
+
+class PerSampleGrads:
+    """The gradients of the losses of B samples, in factors.
+
+    ``losses``: (B,). ``aux``: what the loss returned beside it, with the batch in front. Trees have the structure of the parameters.
+    At most ``memory_limit`` bytes of dense gradients are computed at a time; only :meth:`materialize` returns all of them.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], spec: trees.Spec, losses: Tensor, aux: Any, memory_limit: int) -> None:
+        self.losses, self.aux = losses, aux
+        self.memory_limit = memory_limit
+        self._parameters = parameters
+        self._spec = spec
+        self._held = versions(t for p in parameters for term in p.terms for t in term.held())
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return int(self.losses.shape[0])
+
+    # norms and sums
+
+    def norms(self, per: str = "total") -> Any:
+        """The 2-norm of the gradient of each sample, of shape (B,). ``per="parameter"``: a tree of such norms."""
+        squares = self._squared_norms()
+        if _checked(per) == "parameter":
+            return trees.unflatten([s.sqrt() for s in squares], self._spec)
+        return functools.reduce(torch.add, [s.to(self.losses.device) for s in squares]).sqrt()
+
+    def weighted_sum(self, weights: Tensor) -> Any:
+        """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree. ``weights``: (B,)."""
+        if weights.shape != self.losses.shape:
+            raise ValueError(f"weighted_sum: expected weights of shape {list(self.losses.shape)}, got {list(weights.shape)}")
+        return self._tree(lambda p: self._sum_of(p, weights))
+
+    def clipped_sum(self, max_norm: float, per: str = "total") -> Any:
+        """The sum of the gradients, each scaled down to a norm of at most ``max_norm``, as a tree.
+
+        ``per="parameter"``: the gradient of each parameter is clipped by itself. A gradient that is not finite makes the sum NaN.
+        """
+        if not max_norm > 0:
+            raise ValueError(f"clipped_sum: max_norm must be positive, got {max_norm}")
+        norms = self.norms(per)
+        if _checked(per) == "parameter":
+            each = zip(self._parameters, trees.flatten(norms)[0], strict=True)
+            return trees.unflatten([self._sum_of(p, _factor(n, max_norm)) for p, n in each], self._spec)
+        return self.weighted_sum(_factor(norms, max_norm))
+
+    # products
+
+    def dot(self, vector: Any) -> Tensor:
+        """The product of the gradient of each sample with ``vector``, a tree of the parameters' shapes. Shape (B,)."""
+        leaves, spec = trees.flatten(vector)
+        if spec != self._spec:
+            raise ValueError("dot: the vector has another structure than the parameters")
+        for p, v in zip(self._parameters, leaves, strict=True):
+            if v.shape != p.value.shape:
+                raise ValueError(f"dot: expected shape {list(p.value.shape)} for {p.name}, got {list(v.shape)}")
+        self._refuse_written()
+        found = [term.dot(v) for p, v in zip(self._parameters, leaves, strict=True) for term in p.terms]
+        return functools.reduce(torch.add, found) if found else torch.zeros_like(self.losses)
+
+    def gram(self, other: PerSampleGrads | None = None) -> Tensor:
+        """The product of each gradient with each gradient of ``other``: the empirical tangent kernel of two batches, of shape
+        (B, B of ``other``). None: of this batch with itself."""
+        other = self if other is None else other
+        shapes, others = ([p.value.shape for p in each._parameters] for each in (self, other))
+        if other._spec != self._spec or shapes != others:
+            raise ValueError("gram: the two batches have gradients of other parameters")
+        self._refuse_written()
+        other._refuse_written()
+        found = self.losses.new_zeros(len(self), len(other))
+        for mine, theirs in zip(self._parameters, other._parameters, strict=True):
+            for a in mine.terms:
+                for b in theirs.terms:
+                    found = found + self._gram_of(a, b)
+        return found
+
+    def project(self, k: int, seed: int = 0) -> Tensor:
+        """The gradients times a random matrix with ``k`` columns, of shape (B, k). Products of projections are, on average, those of the
+        gradients (Johnson and Lindenstrauss 1984; TRAK, Park et al. 2023).
+
+        The entries are ``±1 / sqrt(k)``. They follow from ``seed``, the number of the parameter and the place in it, so that two batches
+        are projected alike. The matrix is made a block at a time.
+        """
+        if k < 1:
+            raise ValueError(f"project: k must be positive, got {k}")
+        self._refuse_written()
+        found = self.losses.new_zeros(len(self), k)
+        for number, p in enumerate(self._parameters):
+            if p.value.is_complex():
+                raise ValueError(f"project: {p.name} is complex")
+            if not p.terms or not p.value.numel():
+                continue
+            width = p.value.numel() // (p.value.shape[0] if p.value.dim() else 1)
+            for samples, block, columns in self._blocks(p, max(1, _ENTRIES // (k * width))):
+                found[samples] += columns @ _signs(seed, number, block, columns.shape[1], k).to(columns)
+        projected: Tensor = found / k**0.5
+        return projected
+
+    # gradients
+
+    def materialize(self, out: Any = None) -> Any:
+        """The gradients, as a tree of tensors of shape (B, *parameter). ``out``: such a tree, which is written to and returned."""
+        self._refuse_written()
+        if out is None:
+            return self._tree(lambda p: self._dense(p, 0, len(self)))
+        leaves, spec = trees.flatten(out)
+        shapes = [(len(self), *p.value.shape) for p in self._parameters]
+        if spec != self._spec or any(tuple(t.shape) != shape for t, shape in zip(leaves, shapes, strict=True)):
+            raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
+        for p, t in zip(self._parameters, leaves, strict=True):
+            for start, stop in self._parts(p):
+                t[start:stop].copy_(self._dense(p, start, stop))
+        return out
+
+    def second_moment(self) -> Any:
+        """The mean over the samples of the squared gradients, entry by entry, as a tree."""
+        return self._tree(lambda p: self._summed(p, lambda d: real(d.conj() * d)) / len(self))
+
+    def variance(self) -> Any:
+        """The variance over the samples of each entry of the gradients, as a tree. It divides by B."""
+
+        def of(p: Parameter) -> Tensor:
+            mean = self._summed(p, lambda d: d) / len(self)
+            return self._summed(p, lambda d: real((d - mean).conj() * (d - mean))) / len(self)
+
+        return self._tree(of)
+
+    def explain(self) -> str:
+        """A table: for each parameter its uses, how the norms are computed, and the bytes of its dense gradients."""
+        table = Table(box=box.SIMPLE_HEAD, title=f"gradients of {len(self)} samples", title_justify="left")
+        for column in ("parameter", "shape", "uses", "form", "norms", "dense bytes"):
+            table.add_column(column, justify="right" if column in ("uses", "dense bytes") else "left")
+        for p in self._parameters:
+            forms = ", ".join(dict.fromkeys(type(t).__name__.lower() for t in p.terms)) or "unused"
+            way = "ghost" if p.terms and _in_factors(p.terms) else "direct"
+            size = p.value.numel() * p.value.element_size() * len(self)
+            table.add_row(p.name, str(list(p.value.shape)), str(len(p.terms)), forms, way, f"{size:,}")
+        console = Console(width=120)
+        with console.capture() as captured:
+            console.print(table)
+        return captured.get()
+
+    # parts
+
+    def _refuse_written(self) -> None:
+        refuse_written(self._held, "a tensor that the gradients are computed of")
+
+    def _tree(self, of: Callable[[Parameter], Tensor]) -> Any:
+        self._refuse_written()
+        return trees.unflatten([of(p) for p in self._parameters], self._spec)
+
+    def _sum_of(self, p: Parameter, weights: Tensor) -> Tensor:
+        found = [term.weighted_sum(weights) for term in p.terms]
+        return functools.reduce(torch.add, found).to(p.value.dtype) if found else torch.zeros_like(p.value)
+
+    def _dense(self, p: Parameter, start: int, stop: int) -> Tensor:
+        found = [term.part(start, stop).dense() for term in p.terms]
+        return functools.reduce(torch.add, found) if found else p.value.new_zeros(stop - start, *p.value.shape)
+
+    def _parts(self, p: Parameter, entries: int | None = None) -> Iterator[tuple[int, int]]:
+        """The samples in parts of which so many entries of the gradients, or all, are within the limit. At least one at a time."""
+        entries = p.value.numel() if entries is None else entries
+        step = max(1, self.memory_limit // max(1, entries * p.value.element_size()))
+        return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
+
+    def _summed(self, p: Parameter, f: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = [f(self._dense(p, start, stop)).sum(0) for start, stop in self._parts(p)]
+        return functools.reduce(torch.add, parts) if parts else torch.zeros_like(p.value)
+
+    def _squared_norms(self) -> list[Tensor]:
+        self._refuse_written()
+        return [self._squared_norms_of(p) for p in self._parameters]
+
+    def _squared_norms_of(self, p: Parameter) -> Tensor:
+        if not p.terms:
+            return torch.zeros_like(self.losses)
+        if _in_factors(p.terms):
+            found = [t.squared_norms() for t in p.terms]
+            found += [2 * a.products(b) for i, a in enumerate(p.terms) for b in p.terms[:i]]
+            return functools.reduce(torch.add, found).clamp_min(0)  # the cross terms may round below
+        dense = (flat(self._dense(p, start, stop)) for start, stop in self._parts(p))
+        return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [torch.zeros_like(self.losses)])
+
+    def _gram_of(self, a: Term, b: Term) -> Tensor:
+        if isinstance(a, Outer) and isinstance(b, Outer) and a.left.shape[1] == b.left.shape[1] == 1:
+            return a.gram(b)
+        numel = max(1, a.shape.numel() * a.dtype.itemsize)
+        step = max(1, self.memory_limit // (2 * numel))
+        rows = [
+            torch.cat([a.part(i, min(i + step, a.size)).gram(b.part(j, min(j + step, b.size))) for j in range(0, b.size, step)], 1)
+            for i in range(0, a.size, step)
+        ]
+        return torch.cat(rows)
+
+    def _blocks(self, p: Parameter, rows: int) -> Iterator[tuple[slice, int, Tensor]]:
+        """The dense gradients as matrices: for some samples, ``rows`` rows of the parameter at a time, with the number of the block."""
+        n = p.value.shape[0] if p.value.dim() else 1
+        by_rows = all(isinstance(t, Outer) for t in p.terms)
+        for start, stop in self._parts(p, min(rows, n) * (p.value.numel() // n) if by_rows else p.value.numel()):
+            terms = [t.part(start, stop) for t in p.terms]
+            dense = None if by_rows else flat(self._dense(p, start, stop))
+            for block, first in enumerate(range(0, n, rows)):
+                last = min(first + rows, n)
+                if dense is None:
+                    found = functools.reduce(torch.add, [_rows_of(t, first, last) for t in terms if isinstance(t, Outer)])
+                else:
+                    width = p.value.numel() // n
+                    found = dense[:, first * width : last * width]
+                yield slice(start, stop), block, found
+
+
+def _in_factors(terms: Sequence[Term]) -> bool:
+    """Whether the norms of the sum of ``terms`` follow from factors."""
+    return not any(t.needs_dense() for t in terms) and len({type(t) for t in terms}) == 1
+
+
+def _rows_of(term: Outer, first: int, last: int) -> Tensor:
+    """The gradients of these rows of the parameter, as a matrix of B rows."""
+    return Outer(term.left[:, :, first:last], term.right).dense().flatten(1)
+
+
+def _checked(per: str) -> str:
+    if per not in _PER:
+        raise ValueError(f"per must be one of {', '.join(map(repr, _PER))}, got {per!r}")
+    return per
+
+
+def _factor(norms: Tensor, max_norm: float) -> Tensor:
+    """What scales gradients of these norms down to ``max_norm``."""
+    return max_norm / norms.clamp_min(max_norm)
+
+
+def _signs(seed: int, parameter: int, block: int, rows: int, k: int) -> Tensor:
+    """A matrix of ``±1``, of shape (rows, k)."""
+    mixed = seed * 0x9E37_79B9_7F4A_7C15 + parameter * 0xBF58_476D_1CE4_E5B9 + block * 0x94D0_49BB_1331_11EB
+    generator = torch.Generator().manual_seed(mixed & 0x7FFF_FFFF_FFFF_FFFF)
+    return torch.randint(0, 2, (rows, k), generator=generator, dtype=torch.int8).mul_(2).sub_(1)

@@ -1,0 +1,309 @@
+"""Gradients of a parameter for each sample, in factors: what a layer knows before it multiplies.
+
+    Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and nobody has computed it yet
+
+Most uses need no gradient of a single sample. Their norms, a weighted sum of them and their products with a vector follow from the
+factors in less time and memory. A record gives the factors by ``per_sample``; an op without such a part gets the general form of
+``runtime/per_sample``.
+
+Gradients have torch's convention for complex numbers. A product of two is ``Re sum(conj(a) * b)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class Term:
+    """The gradients of one parameter for B samples. ``shape``: of the parameter.
+
+    A subclass has ``dense``, ``part`` and ``weighted_sum``. The other methods work on the dense gradients, so a caller takes parts of the
+    samples that fit into memory; :meth:`needs_dense` tells.
+    """
+
+    size: int
+    shape: torch.Size
+    dtype: torch.dtype
+    way = "direct"
+    """How the norms are computed: ``direct`` from dense gradients, ``ghost`` from factors."""
+
+    def dense(self) -> Tensor:
+        """The gradients, of shape (B, *shape)."""
+        raise NotImplementedError
+
+    def part(self, start: int, stop: int) -> Term:
+        """The gradients of these samples."""
+        raise NotImplementedError
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of ``weights[b]`` times gradient ``b``, of the parameter's shape. ``weights``: (B,)."""
+        raise NotImplementedError
+
+    def squared_norms(self) -> Tensor:
+        """The squared 2-norm of each gradient, of shape (B,)."""
+        return _squares(flat(self.dense()))
+
+    def dot(self, v: Tensor) -> Tensor:
+        """The product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
+        return real((flat(self.dense()).conj() * v.reshape(-1)).sum(1))
+
+    def products(self, other: Term) -> Tensor:
+        """The product of each gradient with that of the same sample in ``other``, of shape (B,)."""
+        return real((flat(self.dense()).conj() * flat(other.dense())).sum(1))
+
+    def gram(self, other: Term) -> Tensor:
+        """The product of each gradient with each in ``other``, of shape (B, B of ``other``)."""
+        return real(flat(self.dense()).conj() @ flat(other.dense()).mT)
+
+    def held(self) -> Sequence[Tensor]:
+        """The tensors that the gradients are computed of. They must stay as they are."""
+        raise NotImplementedError
+
+    def needs_dense(self) -> bool:
+        """Whether the norms take the dense gradients."""
+        return self.way == "direct"
+
+    @property
+    def transposed(self) -> Term | None:
+        """The gradients of the transpose of a matrix; None if they have no factors that say so."""
+        return None
+
+
+class Outer(Term):
+    """Gradient ``b`` is ``left[b].T @ right[b]``: a sum of T outer products, as in a layer on a sequence of T vectors.
+
+    ``left``: (B, T, m). ``right``: (B, T, n). The parameter has shape (m, n).
+    """
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self.size = left.shape[0]
+        self.shape = torch.Size((left.shape[2], right.shape[2]))
+        self.dtype = torch.promote_types(left.dtype, right.dtype)
+        _, t, m = left.shape
+        self.way = "ghost" if t * (m + self.shape[1]) <= m * self.shape[1] or t == 1 else "direct"
+
+    def dense(self) -> Tensor:
+        return self.left.mT @ self.right
+
+    def held(self) -> Sequence[Tensor]:
+        return self.left, self.right
+
+    def part(self, start: int, stop: int) -> Outer:
+        return Outer(self.left[start:stop], self.right[start:stop])
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        scaled = self.left * weights.to(self.left.dtype)[:, None, None]
+        return scaled.flatten(0, 1).mT @ self.right.flatten(0, 1)
+
+    def squared_norms(self) -> Tensor:
+        if self.needs_dense():
+            return super().squared_norms()
+        if self.left.shape[1] == 1:
+            return _squares(self.left.flatten(1)) * _squares(self.right.flatten(1))
+        return self._by_pairs(self)
+
+    def dot(self, v: Tensor) -> Tensor:
+        return real(((self.left.conj() @ v) * self.right.conj()).sum((1, 2)))
+
+    def products(self, other: Term) -> Tensor:
+        if isinstance(other, Outer) and not (self.needs_dense() or other.needs_dense()):
+            return self._by_pairs(other)
+        return super().products(other)
+
+    def gram(self, other: Term) -> Tensor:
+        if isinstance(other, Outer) and self.left.shape[1] == other.left.shape[1] == 1:
+            left, right = self.left[:, 0].conj() @ other.left[:, 0].mT, self.right[:, 0].conj() @ other.right[:, 0].mT
+            return real(left * right)
+        return super().gram(other)
+
+    def _by_pairs(self, other: Outer) -> Tensor:
+        """The products from those of the vectors, T × T of them for each sample."""
+        left, right = self.left.conj() @ other.left.mT, self.right.conj() @ other.right.mT
+        return real((left * right).sum((1, 2)))
+
+    @property
+    def transposed(self) -> Outer:
+        return Outer(self.right, self.left)
+
+
+class Dense(Term):
+    """Gradients that are at hand, of shape (B, *shape). For parameters that are added or multiplied element by element: their gradients
+    have at most as many elements as the cotangent."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.size, self.shape, self.dtype = values.shape[0], values.shape[1:], values.dtype
+
+    def dense(self) -> Tensor:
+        return self.values
+
+    def held(self) -> Sequence[Tensor]:
+        return (self.values,)
+
+    def part(self, start: int, stop: int) -> Dense:
+        return Dense(self.values[start:stop])
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return (weights.to(self.dtype) @ flat(self.values)).reshape(self.shape)
+
+
+class Windows(Term):
+    """The gradients of the weight of a convolution: outer products of the cotangent with the windows of the input.
+
+    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places). The parameter has shape (O, C / groups, *kernel).
+    """
+
+    def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+                 groups: int) -> None:  # fmt: skip
+        self.g, self.x, self.size, self.shape, self.dtype = g, x, g.shape[0], torch.Size(shape), g.dtype
+        rank = len(shape) - 2
+        self.stride, self.padding, self.dilation = (list(a) * (rank if len(a) == 1 else 1) for a in (stride, padding, dilation))
+        self.groups = groups
+        places = g.shape[1] * math.prod(g.shape[3:])
+        rows, columns = shape[0] // groups, math.prod(shape[1:])
+        self.way = "ghost" if places * (rows + columns) <= rows * columns else "direct"
+
+    def held(self) -> Sequence[Tensor]:
+        return self.g, self.x
+
+    def part(self, start: int, stop: int) -> Windows:
+        return Windows(self.g[start:stop], self.x[start:stop], self.shape, self.stride, self.padding, self.dilation, self.groups)
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups, places, C / groups * kernel)."""
+        rank = len(self.shape) - 2
+        windows = torch.nn.functional.pad(self.x, [p for n in reversed(self.padding) for p in (n, n)])
+        for d, (n, stride, dilation) in enumerate(zip(self.shape[2:], self.stride, self.dilation, strict=True)):
+            windows = windows.unfold(3 + d, (n - 1) * dilation + 1, stride)[..., ::dilation]
+        windows = windows.unflatten(2, (self.groups, -1))  # B, N, groups, C / groups, *places, *kernel
+        places, kernel = range(4, 4 + rank), range(4 + rank, 4 + 2 * rank)
+        columns = math.prod(self.shape[1:])
+        right = windows.permute(0, 2, 1, *places, 3, *kernel).reshape(self.size, self.groups, -1, columns).conj()
+        left = self.g.unflatten(2, (self.groups, -1)).permute(0, 2, 1, *places, 3)
+        return left.reshape(self.size, self.groups, right.shape[2], -1), right
+
+    def dense(self) -> Tensor:
+        left, right = self._factors()
+        return (left.mT @ right).reshape(self.size, *self.shape)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        scaled = self.g * weights.to(self.dtype).reshape(-1, *[1] * (self.g.dim() - 1))
+        like = self.x.new_empty(1).expand(self.shape)  # of the weight its shape alone matters
+        nothing = [0] * len(self.stride)
+        given = (
+            scaled.flatten(0, 1),
+            self.x.flatten(0, 1),
+            like,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            nothing,
+            self.groups,
+        )
+        found: Tensor = torch.ops.aten.convolution_backward(*given, [False, True, False])[1]
+        return found
+
+    def squared_norms(self) -> Tensor:
+        if self.needs_dense():
+            return super().squared_norms()
+        left, right = self._factors()
+        return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
+
+    def dot(self, v: Tensor) -> Tensor:
+        nothing = [0] * len(self.stride)
+        moved = torch.ops.aten.convolution(
+            self.x.flatten(0, 1), v, None, self.stride, self.padding, self.dilation, False, nothing, self.groups
+        )
+        return real((self.g.conj() * moved.reshape(self.g.shape)).flatten(1).sum(1))
+
+
+class Rows(Term):
+    """Gradient ``b`` has ``g[b, i]`` in row ``indices[b, i]`` of a table, added up where rows repeat.
+
+    ``indices``: (B, T). ``g``: (B, T, n). The parameter has shape (rows, n). ``padding``: the row that has no gradient, or -1.
+    """
+
+    way = "ghost"
+
+    def __init__(self, indices: Tensor, g: Tensor, rows: int, padding: int = -1) -> None:
+        self.indices = indices.flatten(1)
+        self.g = g.reshape(*self.indices.shape, g.shape[-1])
+        if padding >= 0:
+            self.g = self.g.masked_fill((self.indices == padding).unsqueeze(-1), 0)
+        self.size, self.shape, self.dtype = g.shape[0], torch.Size((rows, g.shape[-1])), g.dtype
+
+    def dense(self) -> Tensor:
+        rows, n = self.shape
+        first = torch.arange(self.size, device=self.indices.device).unsqueeze(1) * rows
+        table = self.g.new_zeros(self.size * rows, n)
+        return table.index_add(0, (self.indices + first).flatten(), self.g.flatten(0, 1)).reshape(self.size, rows, n)
+
+    def held(self) -> Sequence[Tensor]:
+        return self.indices, self.g
+
+    def part(self, start: int, stop: int) -> Rows:
+        return Rows(self.indices[start:stop], self.g[start:stop], self.shape[0])
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        scaled = self.g * weights.to(self.dtype)[:, None, None]
+        return self.g.new_zeros(self.shape).index_add(0, self.indices.flatten(), scaled.flatten(0, 1))
+
+    def squared_norms(self) -> Tensor:
+        return self._by_pairs(self)
+
+    def dot(self, v: Tensor) -> Tensor:
+        return real((self.g.conj() * v[self.indices]).sum((1, 2)))
+
+    def products(self, other: Term) -> Tensor:
+        return self._by_pairs(other) if isinstance(other, Rows) else super().products(other)
+
+    def _by_pairs(self, other: Rows) -> Tensor:
+        same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
+        return real(((self.g.conj() @ other.g.mT) * same).sum((1, 2)))
+
+
+def flat(t: Tensor) -> Tensor:
+    """``t`` of shape (B, …) as a matrix of B rows."""
+    return t.reshape(t.shape[0], -1)
+
+
+def real(t: Tensor) -> Tensor:
+    """The real part of ``t``."""
+    return t.real if t.is_complex() else t
+
+
+def _squares(t: Tensor) -> Tensor:
+    """The sum of the squares of each row."""
+    return real((t.conj() * t).sum(1))
+
+
+def by_left(g: Tensor, right: Tensor, alpha: Any = 1) -> Outer:
+    """The gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
+    return Outer(_scaled(g, alpha).mT, right.mH)
+
+
+def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
+    """The gradients of ``right`` in ``alpha * left @ right``, all with the batch in front."""
+    return Outer(left.conj(), _scaled(g, alpha))
+
+
+def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
+    """The gradients of what was broadcast from ``shape`` to the shape of ``g`` without its batch."""
+    extra = g.dim() - 1 - len(shape)
+    if extra:
+        g = g.sum(list(range(1, 1 + extra)))
+    wide = [d for d, n in enumerate(shape, 1) if n == 1 and g.shape[d] != 1]
+    return Dense(g.sum(wide, keepdim=True) if wide else g)
+
+
+def _scaled(g: Tensor, alpha: Any) -> Tensor:
+    return g if alpha == 1 else g * (alpha.conjugate() if isinstance(alpha, complex) else alpha)
