@@ -56,7 +56,8 @@ def influence(x: Tensor, y: Tensor, at: tuple[Tensor, Tensor], ridge: float = 1.
     Liang 2017), and by leaving it out."""
 
     def fit(x: Tensor, y: Tensor) -> Tensor:
-        return torch.linalg.solve(x.mT @ x + ridge * torch.eye(x.shape[1], dtype=x.dtype), x.mT @ y)
+        solution: Tensor = torch.linalg.solve(x.mT @ x + ridge * torch.eye(x.shape[1], dtype=x.dtype), x.mT @ y)
+        return solution
 
     def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return (x @ w - y).square() / 2
@@ -75,7 +76,8 @@ def tangent_kernel(model: nn.Module, x: Tensor, z: Tensor) -> Tensor:
     params = {name: p.detach() for name, p in model.named_parameters()}
 
     def output(params: Params, x: Tensor) -> Tensor:
-        return functional_call(model, params, (x[None],))[0, 0]
+        first: Tensor = functional_call(model, params, (x[None],))[0, 0]
+        return first
 
     grads = per_sample_grads(output)
     kernel: Tensor = grads(params, x).gram(grads(params, z))
