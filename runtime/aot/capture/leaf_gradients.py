@@ -194,7 +194,7 @@ class LeafGradients:
         with without_autocast():
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
         if not (create_graph if retain_graph is None else retain_graph):
-            self.spent |= reached - set(leaves)
+            self.spent |= reached.keys() - set(leaves)
         mode = _mode()
         shown = [
             *self.arguments,
@@ -285,13 +285,15 @@ def _mode() -> EnteringMode:
     return mode
 
 
-def _behind(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
+def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
+    """The nodes that ``nodes`` lead to, in the same order at every capture of a program. A graph that is another text each time is found in
+    no cache on disk."""
+    found: dict[Node, None] = {}
     stack = list(nodes)
     while stack:
         node = stack.pop()
         if node not in found:
-            found.add(node)
+            found[node] = None
             stack.extend(edge[0] for edge in node.edges if edge is not None)
     return found
 

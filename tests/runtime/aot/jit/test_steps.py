@@ -334,3 +334,23 @@ def test_calls_keep_nothing() -> None:
 def test_a_function_that_does_not_know_numbers_of_a_program_is_refused_with_its_line(use: Any) -> None:
     with pytest.raises(RuntimeError, match=r"read of a tensor by item\(\). Compute with tensors.*test_steps.py"):
         jit(lambda x: use(x.sum().item()))(torch.ones(3))
+
+
+def test_a_step_is_the_same_graph_at_each_capture() -> None:
+    def captured() -> str:
+        graphs: list[str] = []
+
+        def keep(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            graphs.append(str(module.graph))
+            return module.forward
+
+        model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(6)))
+
+        def step(x: Tensor) -> None:
+            model(x).square().sum().backward()
+
+        jit(step, compiler=keep)(torch.ones(2, 3))
+        return graphs[0]
+
+    kept = [object() for _ in range(1000)]  # so that the objects of captures lie elsewhere
+    assert len({captured() for _ in range(4)}) == 1 and kept
