@@ -28,7 +28,7 @@ from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from .functional_forms import defaults_of, drops_nothing, functional_of
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
-from .out_arguments import grow, write_out
+from .out_arguments import grow, refuse_shared_by, write_out
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .scatter import copying_form, put_back
@@ -339,6 +339,9 @@ class FunctionalLevel(Level):
         if isinstance(first, FunctionalValue) and draws_in_turn(op.func, self.read(first)):
             return self._write_in_place(op.func, first, args, kwargs)
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
+        others = [a._store.memory for a in args[1:] if isinstance(a, FunctionalValue)]
+        if isinstance(first, FunctionalValue) and first._store.memory in others:
+            refuse_shared_by(self, op.func, args, kwargs, targets)
         n_own = len(schema.returns) if op.fills_argument else 0  # results that are not written arguments
         functional = functional_of(op.func)
         if functional is not None:

@@ -38,7 +38,7 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     functional = functional_of(op.func)
     if functional is None:
         raise InplaceError(f"{op.func} has no functional form; use the form of the op that returns its result")
-    refuse_shared(op.func, args, kwargs, targets, lambda t: t._store.memory.whole if getattr(t, "_level", None) is level else None)
+    refuse_shared_by(level, op.func, args, kwargs, targets)
     given = level.lowered_args(args)
     options = level.lowered_kwargs({k: v for k, v in kwargs.items() if k not in names}) | factory_options(op.func, functional, targets[0])
     results = filled(op.func, level.lowered_args(targets), given, options) or functional(*given, **options)
@@ -55,6 +55,11 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     if not op.func._schema.returns:
         return None
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def refuse_shared_by(level: FunctionalLevel, func: Any, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]) -> None:
+    """:func:`.refuse_shared` of values of ``level``."""
+    refuse_shared(func, args, kwargs, targets, lambda t: t._store.memory.whole if getattr(t, "_level", None) is level else None)
 
 
 def grow(level: FunctionalLevel, target: Any, new: torch.Tensor) -> bool:

@@ -37,14 +37,15 @@ def refuse_shared(func: Any, args: Sequence[Any], kwargs: dict[str, Any], target
     """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of memory that they share with one another or
     with other arguments. ``memory``: what the aliases of a tensor have in common, or None."""
     given = [t for t in pytree.tree_leaves((list(args), kwargs)) if isinstance(t, torch.Tensor)]
-    of_given = [memory(t) for t in given]
-    written = [m for m in map(memory, targets) if m is not None]
     if any(t.layout is not torch.strided for t in given):
         return
+    of_given, written = list(map(memory, given)), list(map(memory, targets))
+    apart = all(m is None or sum(m is other for other in of_given) < 2 for m in written)
+    if None in [size for t in given for size in _known((*t.shape, *t.stride(), t.storage_offset()))]:
+        return  # a size that depends on values
     flat: dict[Any, torch.Tensor] = {}
     with torch._C._DisableTorchDispatch():
-        twice = any(shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta")) for t in targets)
-        if not twice and all(sum(m is other for other in of_given) < 2 for m in written):
+        if apart and not any(shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta")) for t in targets):
             return
         for t, m in zip(given, of_given, strict=True):
             key = (id(t if m is None else m), t.dtype)
@@ -74,6 +75,7 @@ def _zeros(t: torch.Tensor) -> torch.Tensor:
 
 
 def _known(sizes: Sequence[Any]) -> list[int]:
+    """``sizes`` as they are in the arguments of the capture, without a guard."""
     return [s if isinstance(s, int) else s.node.hint for s in sizes]
 
 

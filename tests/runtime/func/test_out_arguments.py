@@ -111,6 +111,35 @@ def test_memory_that_the_kernel_refuses_is_refused(f: Function, transform: Any) 
     assert str(found.value) == str(eager.value)
 
 
+PIECES: dict[str, Function] = {
+    "add_": lambda x: x[:-1].add_(x[1:]),
+    "copy_": lambda x: x[:2].copy_(x[1:3]),
+    "addcmul_": lambda x: x[1:].addcmul_(x[:-1], x[:-1]),
+    "index_copy_": lambda x: x.index_copy_(0, torch.tensor([2, 3]), x[:2]),
+}
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+@pytest.mark.parametrize("name", PIECES)
+def test_a_write_of_another_piece_of_the_same_memory_is_refused_as_by_the_kernel(name: str, transform: Any) -> None:
+    with pytest.raises(RuntimeError, match="unsupported operation") as eager:
+        PIECES[name](torch.arange(4.0))
+    with pytest.raises(RuntimeError, match="unsupported operation") as found:
+        transform(PIECES[name])(torch.arange(4.0))
+    assert str(found.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("transform", FOLLOWED)
+def test_a_write_of_the_tensor_itself_or_of_another_row_happens(transform: Any) -> None:
+    def f(x: torch.Tensor) -> Any:
+        x.mul_(x)
+        x[0].add_(x[1])
+        return x[1].copy_(x[0]), x
+
+    for n in (2, 3, 4):
+        torch.testing.assert_close(transform(f)(torch.full((2, n), 3.0)), f(torch.full((2, n), 3.0)), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("transform", FOLLOWED)
 def test_out_may_be_a_term_or_another_row(transform: Any) -> None:
     def f(x: torch.Tensor) -> Any:
