@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..func import jvp, vjp, vmap
-from ..rules.per_sample import Tensor, Term, flat, real
+from ..rules.per_sample import Tensor, Term, flat, real, scaled_by
 
 
 class General(Term):
@@ -59,7 +59,7 @@ class General(Term):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         _, pullback = vjp(self._batched, self.args[self.position])
-        found: Tensor = pullback(tuple(g * weights.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1)) for g in self._cotangents()))[0]
+        found: Tensor = pullback(tuple(scaled_by(weights, g).to(g.dtype) for g in self._cotangents()))[0]
         return found
 
     def dot(self, v: Tensor) -> Tensor:

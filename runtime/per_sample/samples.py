@@ -175,7 +175,7 @@ class _Call:
             return term
         general = self._general(i, gs)
         few = general.shape.numel() * self.size <= max(g.numel() for g in gs if g is not None)
-        return Dense(general.dense()) if few else general
+        return _of_dtype(Dense(general.dense()), general.dtype) if few else general
 
     def _factored(self, i: int, g: Tensor) -> Term | None:
         """The gradients by the op's record: its factors, or the formula of an elementwise op."""
@@ -194,8 +194,13 @@ class _Call:
             return None
         operands = [g if p == "g" else self.given[numbers[p]] if p in numbers else defaults[p] for p in parameters(formula)]
         dims = [0 if p == "g" or (p in numbers and self.batched[numbers[p]]) else None for p in parameters(formula)]
-        by_element = vmap(lambda *given: formula(*given), in_dims=tuple(dims))(*operands)
-        return None if by_element is None else reduced(by_element, self.given[i].shape)
+        parameter = self.given[i]
+
+        def by_element(*given: Any) -> Tensor:
+            found = formula(*given)
+            return g.new_zeros(g.shape[1:]) if found is None else found
+
+        return _of_dtype(reduced(vmap(by_element, in_dims=tuple(dims))(*operands), parameter.shape), parameter.dtype)
 
     def _operand(self, name: str, numbers: dict[str, Any], defaults: dict[str, Any], g: Tensor) -> Any:
         if name == "g":
@@ -222,3 +227,9 @@ class _Call:
 
         dims = [0 if self.batched[j] else None for j in tensors]
         return General(op, [self.given[j] for j in tensors], dims, tensors.index(i), gs)
+
+
+def _of_dtype(term: Dense, dtype: torch.dtype) -> Dense:
+    """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent comes from a complex operand beside it."""
+    values = term.values.real if term.dtype.is_complex and not dtype.is_complex else term.values
+    return Dense(values.to(dtype))

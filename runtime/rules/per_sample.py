@@ -51,15 +51,15 @@ class Term:
 
     def dot(self, v: Tensor) -> Tensor:
         """The product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
-        return real((flat(self.dense()).conj() * v.reshape(-1)).sum(1))
+        return real((wide(flat(self.dense())).conj() * v.reshape(-1)).sum(1))
 
     def products(self, other: Term) -> Tensor:
         """The product of each gradient with that of the same sample in ``other``, of shape (B,)."""
-        return real((flat(self.dense()).conj() * flat(other.dense())).sum(1))
+        return real((wide(flat(self.dense())).conj() * flat(other.dense())).sum(1))
 
     def gram(self, other: Term) -> Tensor:
         """The product of each gradient with each in ``other``, of shape (B, B of ``other``)."""
-        return real(flat(self.dense()).conj() @ flat(other.dense()).mT)
+        return real(wide(flat(self.dense())).conj() @ wide(flat(other.dense())).mT)
 
     def held(self) -> Sequence[Tensor]:
         """The tensors that the gradients are computed of. They must stay as they are."""
@@ -99,8 +99,7 @@ class Outer(Term):
         return Outer(self.left[start:stop], self.right[start:stop])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        scaled = self.left * weights.to(self.left.dtype)[:, None, None]
-        return scaled.flatten(0, 1).mT @ self.right.flatten(0, 1)
+        return scaled_by(weights, self.left).flatten(0, 1).mT @ wide(self.right).flatten(0, 1)
 
     def squared_norms(self) -> Tensor:
         if self.needs_dense():
@@ -110,7 +109,7 @@ class Outer(Term):
         return self._by_pairs(self)
 
     def dot(self, v: Tensor) -> Tensor:
-        return real(((self.left.conj() @ v) * self.right.conj()).sum((1, 2)))
+        return real(((wide(self.left).conj() @ wide(v)) * wide(self.right).conj()).sum((1, 2)))
 
     def products(self, other: Term) -> Tensor:
         if isinstance(other, Outer) and not (self.needs_dense() or other.needs_dense()):
@@ -119,14 +118,14 @@ class Outer(Term):
 
     def gram(self, other: Term) -> Tensor:
         if isinstance(other, Outer) and self.left.shape[1] == other.left.shape[1] == 1:
-            left, right = self.left[:, 0].conj() @ other.left[:, 0].mT, self.right[:, 0].conj() @ other.right[:, 0].mT
-            return real(left * right)
+            left = wide(self.left[:, 0]).conj() @ wide(other.left[:, 0]).mT
+            return real(left * (wide(self.right[:, 0]).conj() @ wide(other.right[:, 0]).mT))
         return super().gram(other)
 
     def _by_pairs(self, other: Outer) -> Tensor:
         """The products from those of the vectors, T × T of them for each sample."""
-        left, right = self.left.conj() @ other.left.mT, self.right.conj() @ other.right.mT
-        return real((left * right).sum((1, 2)))
+        left = wide(self.left).conj() @ wide(other.left).mT
+        return real((left * (wide(self.right).conj() @ wide(other.right).mT)).sum((1, 2)))
 
     @property
     def transposed(self) -> Outer:
@@ -151,7 +150,8 @@ class Dense(Term):
         return Dense(self.values[start:stop])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return (weights.to(self.dtype) @ flat(self.values)).reshape(self.shape)
+        values = wide(flat(self.values))
+        return (weights.to(values.dtype) @ values).reshape(self.shape)
 
 
 class Windows(Term):
@@ -194,28 +194,17 @@ class Windows(Term):
         return (left.mT @ right).reshape(self.size, *self.shape)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        scaled = self.g * weights.to(self.dtype).reshape(-1, *[1] * (self.g.dim() - 1))
-        like = self.x.new_empty(1).expand(self.shape)  # of the weight its shape alone matters
-        nothing = [0] * len(self.stride)
-        given = (
-            scaled.flatten(0, 1),
-            self.x.flatten(0, 1),
-            like,
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            nothing,
-            self.groups,
-        )
+        scaled = scaled_by(weights, self.g)
+        like = scaled.new_empty(1).expand(self.shape)  # of the weight its shape alone matters
+        geometry = (self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups)
+        given = (scaled.flatten(0, 1), wide(self.x).flatten(0, 1), like, None, *geometry)
         found: Tensor = torch.ops.aten.convolution_backward(*given, [False, True, False])[1]
         return found
 
     def squared_norms(self) -> Tensor:
         if self.needs_dense():
             return super().squared_norms()
-        left, right = self._factors()
+        left, right = map(wide, self._factors())
         return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
 
     def dot(self, v: Tensor) -> Tensor:
@@ -254,26 +243,37 @@ class Rows(Term):
         return Rows(self.indices[start:stop], self.g[start:stop], self.shape[0])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        scaled = self.g * weights.to(self.dtype)[:, None, None]
-        return self.g.new_zeros(self.shape).index_add(0, self.indices.flatten(), scaled.flatten(0, 1))
+        scaled = scaled_by(weights, self.g)
+        return scaled.new_zeros(self.shape).index_add(0, self.indices.flatten(), scaled.flatten(0, 1))
 
     def squared_norms(self) -> Tensor:
         return self._by_pairs(self)
 
     def dot(self, v: Tensor) -> Tensor:
-        return real((self.g.conj() * v[self.indices]).sum((1, 2)))
+        return real((wide(self.g).conj() * v[self.indices]).sum((1, 2)))
 
     def products(self, other: Term) -> Tensor:
         return self._by_pairs(other) if isinstance(other, Rows) else super().products(other)
 
     def _by_pairs(self, other: Rows) -> Tensor:
         same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
-        return real(((self.g.conj() @ other.g.mT) * same).sum((1, 2)))
+        return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
 
 
 def flat(t: Tensor) -> Tensor:
     """``t`` of shape (B, …) as a matrix of B rows."""
     return t.reshape(t.shape[0], -1)
+
+
+def wide(t: Tensor) -> Tensor:
+    """``t`` in float32 if its dtype is narrower, for sums and products of many numbers."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
+    """``t`` with row b times ``weights[b]``."""
+    t = wide(t)
+    return t * weights.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
 
 def real(t: Tensor) -> Tensor:
@@ -283,6 +283,7 @@ def real(t: Tensor) -> Tensor:
 
 def _squares(t: Tensor) -> Tensor:
     """The sum of the squares of each row."""
+    t = wide(t)
     return real((t.conj() * t).sum(1))
 
 

@@ -42,6 +42,9 @@ LOSSES: dict[str, Any] = {
     "cumsum": lambda w, x: (torch.cumsum(w, 0) * x).sum(),
     "stack": lambda w, x: torch.stack([w, x, w]).pow(2).sum(),
     "complex": lambda w, x: (torch.fft.fft(w) * x).abs().sum(),
+    "a real parameter times complex numbers": lambda w, x: torch.view_as_real(w * torch.complex(x, x * x)).square().sum(),
+    "a parameter of another dtype": lambda w, x: (w.float() * x).square().sum(),
+    "no derivative": lambda w, x: (torch.div(x, w, rounding_mode="floor") + x * w).square().sum(),
     "svd": lambda w, x: (torch.linalg.svdvals(w.reshape(2, 3)) * x[:2]).sum(),
     "a penalty on the parameter": lambda w, x: (w * x).sum() ** 2 + 0.1 * w.square().sum(),
     "a checkpoint": lambda w, x: checkpoint(lambda x, w: (x * w).sin(), x, w, use_reentrant=False).sum(),
@@ -218,6 +221,19 @@ def test_refused(name: str) -> None:
     run, error, text = REFUSALS[name]
     with pytest.raises(error, match=text):
         run()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_narrow_gradients_are_those_of_wide_ones(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    w, x = torch.randn(8, 64).to(dtype), (torch.randn(256, 4, 64) * 8).to(dtype)
+    grads = per_sample_grads(lambda w, x: F.linear(x, w).float().square().sum())(w, x)
+    rows = grads.materialize().double().flatten(1)
+    assert rows.square().sum(1).max() > 65504  # which a half cannot hold
+    torch.testing.assert_close(grads.norms().double(), rows.norm(dim=1), rtol=1e-2, atol=0)
+    weights = torch.linspace(0, 1e-3, 256)
+    torch.testing.assert_close(grads.weighted_sum(weights).double(), (weights.double() @ rows).reshape(8, 64), rtol=2e-2, atol=1.0)
+    assert grads.weighted_sum(weights).dtype is dtype
 
 
 def test_what_gradients_are_computed_of_must_stay() -> None:
