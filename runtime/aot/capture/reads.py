@@ -344,7 +344,9 @@ class _Reader:
 
     def _read_attributes(self, f: FunctionType, owner: Any) -> None:
         """Note the numbers and tensors of an object of torch's, such as a gradient scaler or a distribution, whose method ``f`` the program
-        calls. The code of the method is not looked through."""
+        calls. The code of the method is not looked through. A step of a scheduler changes what it reads, and is refused elsewhere."""
+        if isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and f.__name__ == "step":
+            return
         if (
             is_of_user(f.__code__.co_filename)
             or isinstance(owner, (torch.nn.Module, torch.optim.Optimizer, type))

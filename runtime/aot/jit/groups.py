@@ -103,7 +103,7 @@ class Group(dict[str, Any]):
         if threading.get_ident() != self._thread:
             return self.group[name]
         _refuse_scheduler()
-        if name in self and name not in self.asked and name not in self.assigned:
+        if super().__contains__(name) and name not in self.asked and name not in self.assigned:
             self.asked.add(name)
             cells = self._numbers.opened(self.group, name)
             if cells:
@@ -111,6 +111,12 @@ class Group(dict[str, Any]):
                 numbers = [self._number(cell) for cell in cells]
                 super().__setitem__(name, numbers[0] if cells[0].at is None else tuple(numbers))
         return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        if not found and isinstance(name, str):
+            self.asked.add(name)  # a call asks whether there is still none
+        return found
 
     def __setitem__(self, name: str, value: Any) -> None:
         if threading.get_ident() != self._thread:

@@ -103,10 +103,12 @@ class Watched:
         return [cell for seen in self.seen for cell in seen.cells]
 
     @property
-    def carried(self) -> list[tuple[int, str]]:
-        """Items of the groups, by id and name, that the graph does not keep: each call reads them, or assigns to them first."""
+    def carried(self) -> list[tuple[int, Any]]:
+        """Items of the groups, by id and name, that the graph does not keep: each call reads them, or assigns to them first. And the
+        groups as a whole, since :meth:`reads` has what is kept."""
         kept = [{name for name, _ in seen.constants()} for seen in self.seen]
-        return [(id(seen.group), n) for seen, names in zip(self.seen, kept, strict=True) for n in seen.group if n not in names]
+        items = [(id(seen.group), n) for seen, names in zip(self.seen, kept, strict=True) for n in seen.group if n not in names]
+        return [*items, *((id(seen.group), WHOLE) for seen in self.seen)]
 
     def _state_holds(self) -> bool:
         state = self.optimizer.state

@@ -371,3 +371,50 @@ def test_a_learning_rate_that_becomes_a_tensor_or_an_integer_is_noticed() -> Non
         return found
 
     both(program)
+
+
+def test_numbers_that_the_program_scales_cost_no_further_captures() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @jit
+    def step(x: Tensor) -> None:
+        optimizer.param_groups[0]["lr"] *= 0.5
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    for i in range(4):
+        step(normal(i, 8, 4))
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 16
+    assert len(explain(step).programs) == 1
+
+
+def test_an_item_that_a_group_gets_between_calls_is_noticed() -> None:
+    optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
+    f = jit(lambda x: x * optimizer.param_groups[0].get("scale", 1.0))
+    assert f(torch.ones(())) == 1.0
+    optimizer.param_groups[0]["scale"] = 3.0
+    assert f(torch.ones(())) == 3.0
+
+
+def test_a_scheduler_that_the_program_might_step_costs_no_captures() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = _exponential(optimizer)
+
+    @jit
+    def step(x: Tensor, ticks: bool) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        if ticks:
+            scheduler.step()
+
+    for i in range(4):
+        step(normal(i, 8, 4), False)
+        optimizer.step()
+        scheduler.step()
+    assert len(explain(step).programs) == 1
+    with pytest.raises(RuntimeError, match="Step schedulers outside"):
+        step(normal(4, 8, 4), True)
