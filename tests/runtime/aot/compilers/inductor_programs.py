@@ -46,22 +46,6 @@ def cnn() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3), nn.Linear(4, 3))
 
 
-class Recurrent(nn.Module):
-    """An LSTM that takes each row of a matrix for a step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(4, 3, num_layers=2)
-
-    def forward(self, x: Any) -> Any:
-        return self.lstm(x.unsqueeze(1))[0]
-
-
-@model
-def lstm() -> nn.Module:
-    return Recurrent()
-
-
 class Block(nn.Module):
     """A block of a language model with its embedding."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.nn import functional as F
 
 from runtime.aot import aot_function, aot_module, inductor, make_fx
@@ -73,21 +73,9 @@ def test_an_op_whose_abstract_kernel_is_wrong_is_refused_by_name() -> None:
             aot_function(lambda x: torch.ops.inductor_tests.transposed(x), here)(torch.ones(2, 3))
 
 
-def test_a_layer_of_an_lstm_is_lowered_with_the_workspace_that_its_kernel_asks_for() -> None:
-    lstm, graphs = nn.LSTM(4, 3), []
-
-    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
-        graphs.append(module)
-        return module.forward
-
-    aot_module(lstm, keep)(torch.ones(2, 1, 4))
-    module = graphs[0]
-    asked = next(n for n in module.graph.nodes if n.target is aten.mkldnn_rnn_layer.default).meta["val"][3]
-    lowered = decomposed(module, examples(module))
-    layer = next(n for n in lowered.graph.nodes if n.target is torch.ops.runtime.lstm_layer.default)
-    assert asked.numel() > 1 and layer.meta["val"][3].shape == asked.shape
-    inputs = [torch.randn(x.shape) for x in examples(module)]
-    torch.testing.assert_close(lowered(*inputs)[0], module(*inputs)[0])
+def test_a_layer_of_an_lstm_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"mkldnn_rnn_layer\.default, a layer of an LSTM, has a workspace"):
+        aot_module(nn.LSTM(4, 3), here)(torch.ones(2, 1, 4))
 
 
 def test_arguments_that_are_no_tensors_are_not_given_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
