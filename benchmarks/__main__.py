@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, jitted, memory, partitions, peers, report, steps, transforms
+from benchmarks import calls, compiled, engine, jitted, memory, partitions, peers, per_sample, report, steps, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "jit", "captures", "steps", "engine", "compiled", "calls", "memory", "compilers")
+SUITES = ("transforms", "jit", "captures", "steps", "engine", "compiled", "calls", "per_sample", "memory", "compilers")
 
 
 def _options() -> argparse.Namespace:
@@ -52,6 +52,8 @@ def main() -> int:
         cells += compiled.cells()
     if wanted("calls"):
         cells += calls.cells()
+    if wanted("per_sample"):
+        cells += per_sample.cells()
     cells = [c for c in cells if options.only.lower() in c.name.lower()]
     console = Console(width=None if sys.stdout.isatty() else 140)
     outcomes: list[Outcome] = []

@@ -13,7 +13,7 @@ from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
 from ..func.vmap import MappedFunction
-from ..rules.per_sample import Tensor, Term
+from ..rules.per_sample import Tensor, Term, joined
 from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
@@ -174,7 +174,7 @@ class _Run:
                 found += [t for t in turned if t is not None]
             else:
                 found += [Pulled(t, self._pull(at, end), value) for t in terms]
-        return found
+        return joined(found)
 
     def _pull(self, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
         def pull(g: Tensor) -> Tensor:

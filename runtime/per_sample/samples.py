@@ -172,7 +172,7 @@ class _Call:
         first, *others = gs
         term = self._factored(i, first) if first is not None and all(g is None for g in others) else None
         if term is not None:
-            return term
+            return Dense(term.dense()) if term.needs_dense() and term.dense_bytes <= sum(t.nbytes for t in term.held()) else term
         general = self._general(i, gs)
         few = general.shape.numel() * self.size <= max(g.numel() for g in gs if g is not None)
         return _of_dtype(Dense(general.dense()), general.dtype) if few else general

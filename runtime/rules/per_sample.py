@@ -11,6 +11,7 @@ Gradients have torch's convention for complex numbers. A product of two is ``Re 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -68,6 +69,11 @@ class Term:
     def needs_dense(self) -> bool:
         """Whether the norms take the dense gradients."""
         return self.way == "direct"
+
+    @property
+    def dense_bytes(self) -> int:
+        """The memory of the dense gradients."""
+        return self.size * self.shape.numel() * self.dtype.itemsize
 
     @property
     def transposed(self) -> Term | None:
@@ -258,6 +264,22 @@ class Rows(Term):
     def _by_pairs(self, other: Rows) -> Tensor:
         same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
         return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
+
+
+def joined(terms: Sequence[Term]) -> list[Term]:
+    """Fewer terms of the same sum: those of one form become one, as the steps of a recurrent layer do."""
+    outers = [t for t in terms if isinstance(t, Outer)]
+    tables = [t for t in terms if isinstance(t, Rows)]
+    ready = [t for t in terms if isinstance(t, Dense)]
+    found = [t for t in terms if not isinstance(t, (Outer, Rows, Dense))]
+    if outers:
+        found.append(Outer(torch.cat([t.left for t in outers], 1), torch.cat([t.right for t in outers], 1)) if outers[1:] else outers[0])
+    if tables:
+        indices, g = torch.cat([t.indices for t in tables], 1), torch.cat([t.g for t in tables], 1)
+        found.append(Rows(indices, g, tables[0].shape[0]))
+    if ready:
+        found.append(Dense(functools.reduce(torch.add, [t.values for t in ready])) if ready[1:] else ready[0])
+    return found
 
 
 def flat(t: Tensor) -> Tensor:

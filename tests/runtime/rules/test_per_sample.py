@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.rules.per_sample import Dense, Outer, Rows, Term, Windows, reduced
+from runtime.rules.per_sample import Dense, Outer, Rows, Term, Windows, joined, reduced
 
 
 def _draw(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -106,3 +106,13 @@ def test_a_transposed_outer_product_is_that_of_the_transpose() -> None:
 def test_a_padding_row_has_no_gradient() -> None:
     indices, g = torch.tensor([[0, 1]]), _draw(1, 2, 3)
     assert torch.equal(Rows(indices, g, 4, padding=1).dense()[0, 1], torch.zeros(3, dtype=g.dtype))
+
+
+def test_terms_of_one_form_become_one() -> None:
+    terms = [_outer(1)[0], _rows()[0], Dense(_draw(3, 4, 5)), _outer(3)[0], Dense(_draw(3, 4, 5) * 2)]
+    matrices = [t for t in terms if t.shape == (4, 5)]
+    found = joined(matrices)
+    assert [type(t) for t in found] == [Outer, Dense]
+    torch.testing.assert_close(sum(t.dense() for t in found), sum(t.dense() for t in matrices))
+    (table,) = joined([_rows()[0], _rows()[0]])
+    torch.testing.assert_close(table.dense(), 2 * _rows()[1])
