@@ -173,6 +173,10 @@ def _written_before_its_use(w: Tensor, x: Tensor) -> Tensor:
     return y + h.sum()
 
 
+def _normalized(w: Tensor, x: Tensor) -> Tensor:
+    return F.batch_norm(x.reshape(2, 3), torch.zeros(3), torch.ones(3), w[:3], training=True).sum()
+
+
 class _Scaled(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -205,6 +209,13 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "no batch": (lambda: per_sample_grads(_loss)(W), ValueError, "expected a batch"),
     "no samples": (_refuses(_loss, W, X[:0]), ValueError, "no samples"),
     "a value that is written to": (_refuses(_written_before_its_use), RuntimeError, "aten.mul.Tensor.* modified by an inplace operation"),
+    "batch norm with running statistics": (
+        _refuses(
+            lambda w, x: F.batch_norm(x.reshape(2, 3), torch.zeros(3), torch.ones(3), w[:3], training=True).sum(), W.float(), X.float()
+        ),
+        RuntimeError,
+        "running_mean or running_var .* use group norm",
+    ),
     "a parameter that is written to": (_refuses(lambda w, x: w.mul_(x).sum()), RuntimeError, "inplace arithmetic"),
     "a Function that makes its own vmap": (_refuses(lambda w, x: _scaled(x, w).sum()), RuntimeError, "cannot be told apart"),
     "other norms": (lambda: _grads().norms(per="layer"), ValueError, "'total', 'parameter', got 'layer'"),
