@@ -56,7 +56,8 @@ def _found(func: Any) -> CallFacts:
     schema, op = func._schema, op_of(func)
     written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
     question = QUESTIONS.get(schema.name.split("::")[1])
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
+    known = torch._C._dispatch_has_kernel(func.name())  # `prim::layout` is no operator of the dispatcher
+    composite = known and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
     sized_by_values = torch.Tag.dynamic_output_shape in func.tags
     reads = torch.Tag.data_dependent_output in func.tags
     asks = question is not None or reads or func in _SIZES or func in _STORED
