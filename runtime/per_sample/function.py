@@ -23,7 +23,7 @@ from .general import Pulled
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .samples import Samples
 
-_TRANSPOSED = frozenset((torch.ops.aten.t.default, torch.ops.aten.transpose.int))
+aten = torch.ops.aten
 
 
 def per_sample_grads(
@@ -199,11 +199,12 @@ def _leads_to(node: Node, end: Node) -> bool:
 
 
 def _is_transpose(node: Node, end: Edge) -> bool:
-    """Whether ``node`` is the transposition of the matrix at ``end``."""
-    if not isinstance(node, OpNode) or node.plan.op.func not in _TRANSPOSED or list(node.edges) != [end] or not isinstance(end[0], Input):
+    """Whether ``node`` is the transposition of the matrix at ``end``. ``w.transpose(0, 0)`` is ``w``."""
+    func = node.plan.op.func if isinstance(node, OpNode) and list(node.edges) == [end] else None
+    saved: Any = node
+    if len(node.metas[0][0]) != 2:
         return False
-    shape: Any = node.metas[0][0]
-    return len(shape) == 2
+    return func is aten.t.default or (func is aten.transpose.int and (saved._saved_dim0 - saved._saved_dim1) % 2 == 1)
 
 
 def _kind(a: object) -> str:

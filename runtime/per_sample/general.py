@@ -42,7 +42,8 @@ class General(Term):
     def dense(self) -> Tensor:
         def one(args: Sequence[Tensor], gs: tuple[Tensor, ...]) -> Tensor:
             _, pullback = vjp(lambda parameter: self._one(*self._with(args, parameter)), args[self.position])
-            return pullback(gs)[0]  # type: ignore[no-any-return]
+            gradient: Tensor = pullback(gs)[0]
+            return gradient
 
         found: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(list(self.args), self._cotangents())
         return found

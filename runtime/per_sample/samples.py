@@ -20,7 +20,7 @@ from ..func.draws import is_random
 from ..rules.ops import DIFFERENTIABLE, INPLACE, Op, op_of
 from ..rules.per_sample import Dense, Tensor, Term, reduced
 from ..rules.record import parameters
-from ..seam.levels import Value, rewrapped
+from ..seam.levels import Value
 from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
@@ -69,14 +69,13 @@ class Tap(Node):
 class Samples(BatchLevel):
     """One run of a loss for a batch of ``size`` samples. ``uses``: what the taps have found, once a backward pass has run."""
 
-    __slots__ = ("tape", "taps", "uses")
+    __slots__ = ("tape", "uses")
     what = "per_sample_grads"
 
     def __init__(self, size: int, randomness: str, tape: GradLevel) -> None:
         super().__init__(size, randomness)
         self.tape = tape
         self.uses: list[Use] = []
-        self.taps: list[Edge] = []
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         flat, spec = pytree.tree_flatten((list(args), kwargs))
@@ -144,7 +143,7 @@ class Samples(BatchLevel):
         tap = Tap(self.tape, edges, tuple(meta_of(t, t.dtype) for t in lowered), found)
         for i, t in zip(at, lowered, strict=True):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, number[i])))
-        return rewrapped(pytree.tree_unflatten(flat, spec), lambda t, _: t)
+        return pytree.tree_unflatten(flat, spec)
 
 
 class _Call:

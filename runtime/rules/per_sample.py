@@ -155,6 +155,10 @@ class Dense(Term):
     def part(self, start: int, stop: int) -> Dense:
         return Dense(self.values[start:stop])
 
+    @property
+    def transposed(self) -> Dense:
+        return Dense(self.values.mT)
+
     def weighted_sum(self, weights: Tensor) -> Tensor:
         values = wide(flat(self.values))
         return (weights.to(values.dtype) @ values).reshape(self.shape)

@@ -161,7 +161,7 @@ class Group(dict[str, Any]):
         if any(name not in self for name in self.group):
             raise RuntimeError(f"the program deletes an item {where}. Do that outside of the jitted function.")
         kept = super().__getitem__("params")
-        if kept is not self.group["params"] or len(kept) != len(self.parameters) or any(a is not b for a, b in zip(kept, self.parameters)):  # noqa: B905
+        if kept is not self.group["params"] or [id(p) for p in kept] != [id(p) for p in self.parameters]:
             raise RuntimeError(f"the program changes the parameters {where}. Do that outside of the jitted function.")
         return {name: super(Group, self).__getitem__(name) for name in self if name in self.assigned}
 

@@ -65,6 +65,17 @@ def test_a_loss_with(name: str) -> None:
     torch.testing.assert_close(grads.weighted_sum(X[:, 1]), X[:, 1] @ loop)
 
 
+@pytest.mark.parametrize("dims", [(0, 1), (-1, 0), (0, 0), (1, -1)])
+def test_a_square_matrix_that_is_transposed_or_not(dims: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    w, x = torch.randn(24, 24, dtype=torch.float64), torch.randn(3, 24, dtype=torch.float64)
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return (x @ w.transpose(*dims)).pow(3).sum()
+
+    torch.testing.assert_close(per_sample_grads(loss)(w, x).materialize(), _loop(loss, w, x))
+
+
 NESTED: dict[str, Any] = {
     "grad by the input": lambda w, x: grad(lambda x: torch.tanh(w * x).sum())(x).square().sum(),
     "vmap over parts of a sample": lambda w, x: vmap(lambda a: (a * w).sum())(x.reshape(2, 3, 1)).square().sum(),

@@ -14,8 +14,11 @@ from torch.testing._internal.common_methods_invocations import op_db
 from runtime.func.batch import fallback_policy
 from runtime.per_sample import per_sample_grads
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of ops of torch that are deprecated
-
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.qr is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning"),
+    pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning"),  # inside the kernel of prelu
+]
 _LEFT_OUT = {
     "as_strided_scatter": "torch keeps the gradient of the base where it should drop it (docs/findings.md, F21)",
     "native_layer_norm": "torch leaves out what comes by the mean and the standard deviation",
@@ -93,11 +96,13 @@ _OPS = [op for op in op_db if op.supports_dtype(torch.float64, "cpu") and op.sup
 
 @pytest.mark.parametrize("op", _OPS, ids=lambda op: f"{op.name}-{op.variant_test_name}".rstrip("-"))
 def test_gradients_norms_and_sums_of(op: Any) -> None:
+    if op.name in _LEFT_OUT:
+        pytest.skip(_LEFT_OUT[op.name])
     torch.manual_seed(0)
-    for use in _uses(op):
-        want = _loop(use)
-        if want is None or op.name in _LEFT_OUT:
-            continue
+    compared = [(use, want) for use in _uses(op) if (want := _loop(use)) is not None]
+    if not compared:
+        pytest.skip("no two real tensors, or no derivative that is the same twice")
+    for use, want in compared:
         with fallback_policy("silent"):
             grads = per_sample_grads(use.loss)(use.parameter, use.batch)
             rows = want.reshape(3, -1)

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler, swa_utils
 from runtime import jit
 from runtime.aot.jit import explain
 
-from .training import Wrap, both, left, linear, normal
+from .training import Wrap, both, left, linear, normal, step_of
 
 Stepped = Callable[[torch.optim.Optimizer], None]
 
@@ -302,12 +302,7 @@ def test_a_hook_that_an_optimizer_gets_is_noticed() -> None:
             for p in optimizer.param_groups[0]["params"]:
                 p.grad.mul_(2)
 
-        def step(x: Tensor) -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        run = wrap(step)
+        run = wrap(step_of(model, optimizer))
         found: list[Tensor | None] = []
         for i in range(6):
             run(normal(i, 8, 4))
@@ -358,12 +353,7 @@ def test_a_learning_rate_that_becomes_a_tensor_or_an_integer_is_noticed() -> Non
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         found: list[Tensor | None] = []
 
-        def step(x: Tensor) -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        run = wrap(step)
+        run = wrap(step_of(model, optimizer))
         for i, rate in enumerate((0.1, 0.2, torch.tensor(0.1), torch.tensor(0.3), 1, 0.1)):
             optimizer.param_groups[0]["lr"] = rate
             run(normal(i, 8, 4))

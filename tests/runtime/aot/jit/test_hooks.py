@@ -12,7 +12,7 @@ from torch.nn.modules import module as of_all
 
 from runtime import jit
 
-from .training import Wrap, both, deep, left, normal
+from .training import Wrap, both, deep, left, normal, step_of
 
 Register = Callable[[nn.Module], Any]
 
@@ -46,12 +46,7 @@ def test_hooks_of_modules_are_run_from_the_call_on_at_which_they_are_there(name:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         found: list[Tensor | None] = []
 
-        def step(x: Tensor) -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        run = wrap(step)
+        run = wrap(step_of(model, optimizer))
         handle = None
         try:
             for i in range(7):

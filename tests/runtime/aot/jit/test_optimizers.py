@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from runtime import jit
 from runtime.aot.jit import explain
 
-from .training import Wrap, assert_equal_bits, both, deep, left, linear, normal
+from .training import Wrap, assert_equal_bits, both, deep, left, linear, normal, step_of
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -81,12 +81,7 @@ def test_schedulers_of_any_number_of_a_group_are_followed() -> None:
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=10)  # changes betas, too
         found: list[Tensor | None] = []
 
-        def step(x: Tensor) -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        run = wrap(step)
+        run = wrap(step_of(model, optimizer))
         for i in range(6):
             run(normal(i, 8, 4))
             scheduler.step()
@@ -102,12 +97,7 @@ def test_state_that_is_loaded_or_dropped_and_groups_that_are_added_are_noticed()
         optimizer = torch.optim.Adam(model[0].parameters(), lr=0.01)  # type: ignore[index]
         found: list[Tensor | None] = []
 
-        def step(x: Tensor) -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        run = wrap(step)
+        run = wrap(step_of(model, optimizer))
 
         def steps() -> None:
             for i in range(3):

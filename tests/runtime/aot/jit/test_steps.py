@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from runtime import jit
 from runtime.aot.jit import explain
 
-from .training import Wrap, assert_equal_bits, both, deep, left, linear, normal
+from .training import Wrap, assert_equal_bits, both, deep, left, linear, normal, step_of
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -221,12 +221,7 @@ def test_parameters_that_are_frozen_between_calls_are_noticed() -> None:
         optimizer = torch.optim.Adam(model.parameters())
         found: list[Tensor | None] = []
 
-        def step(x: Tensor) -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        run = wrap(step)
+        run = wrap(step_of(model, optimizer))
         for i in range(6):
             if i == 3:
                 model[0].requires_grad_(False)  # type: ignore[index]

@@ -27,6 +27,17 @@ def deep() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
 
 
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor], None]:
+    """One step of training: the mean square of what ``model`` gives."""
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
 def left(module: nn.Module) -> list[Tensor | None]:
     """What a step leaves in ``module``."""
     gradients = [None if p.grad is None else p.grad.detach().clone() for p in module.parameters()]
