@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...autograd.function_node import FunctionNode
 from ...func.functionalize import FunctionalValue
 from ...func.provenance import here
+from ...func.stores import Memory
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
 from ...seam.levels import Value
@@ -23,6 +24,7 @@ from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Input, Node
 from ...tape.values import edge_of
+from ...tape.view_history import base_edge
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
 from .shown import refuse_recording, requiring_grad, shown
@@ -92,10 +94,13 @@ class JointLevel(GradLevel):
                 self.refuse_view_of_leaf(a)
             return super().call(func, args, kwargs)
         op = op_of(func)
-        unseen = op.kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
+        in_place = op.kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
+        memories = self._memories_with_histories((args, kwargs))
         self._read((args, kwargs))
+        before = [memory.generation for memory in memories]
         last = next(iter(reversed(self.trace.graph.nodes)), None)
         result = super().call(func, args, kwargs)
+        unseen = in_place or [memory.generation for memory in memories] != before
         for n in reversed(self.trace.graph.nodes):
             if n is last:
                 break
@@ -105,11 +110,17 @@ class JointLevel(GradLevel):
         if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:  # which adds no step
             chains = [v._inner._chain for v in pytree.tree_leaves(result) if isinstance(getattr(v, "_inner", None), FunctionalValue)]
             self.unrecorded |= {id(chain[-1]): chain[-1] for chain in chains if chain}
-        if unseen and op.base_name in GEOMETRY:
+        if in_place and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
             self.turned.add(edge[0])
             self.reshaped.append(result)
         return result
+
+    def _memories_with_histories(self, given: Any) -> list[Memory]:
+        """The memories of the arguments of a call that have a history, or are views of a tensor that has one."""
+        found: list[Any] = [a for a in pytree.tree_leaves(given) if isinstance(a, Value) and a._level is self]
+        recorded = [a._inner for a in found if a._edge is not None or base_edge(a) is not None]
+        return [v._store.memory for v in recorded if isinstance(v, FunctionalValue)]
 
     def _read(self, given: Any) -> None:
         """Bring arguments of a call to what was written to their memory. This is a part of their histories, and the call may be none."""

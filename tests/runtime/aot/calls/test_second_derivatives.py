@@ -192,6 +192,37 @@ def written(x: Any) -> Any:
     return y.exp()
 
 
+def part_written(x: Any) -> Any:
+    y = x * 1
+    with torch.no_grad():
+        y[1:].sin_()
+    return y.exp()
+
+
+def parts_written(x: Any) -> Any:
+    y = x * 1
+    with torch.no_grad():
+        torch._foreach_mul_(list(y.unbind()), 3.0)
+    return y.exp()
+
+
+def written_as_out(x: Any) -> Any:
+    y = x * 1
+    with torch.no_grad():
+        torch.sin(torch.ones(2), out=y)
+    return y.exp()
+
+
+def older_view_written(x: Any) -> Any:
+    y = torch.ones(2)
+    with torch.no_grad():
+        part = y[1:]
+    y.mul_(x)
+    with torch.no_grad():
+        part.mul_(3)
+    return y.exp()
+
+
 @pytest.mark.parametrize(
     ("f", "why"),
     [
@@ -200,6 +231,10 @@ def written(x: Any) -> Any:
         (part_written_by_custom, "custom Function"),
         (hooked, "hook"),
         (written, "under no_grad"),
+        (part_written, "under no_grad"),
+        (parts_written, "under no_grad"),
+        (written_as_out, "under no_grad"),
+        (older_view_written, "under no_grad"),
     ],
 )
 def test_what_only_the_tape_of_the_trace_knew_is_refused(f: Any, why: str) -> None:
