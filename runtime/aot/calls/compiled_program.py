@@ -40,6 +40,15 @@ def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
             torch._C._increment_version([t])
 
 
+def _ordinary(results: Sequence[Any], which: Sequence[int]) -> list[Any]:
+    """``results``, of which those in ``which`` are copied outside of inference mode."""
+    made = list(results)
+    with torch.inference_mode(False), torch.no_grad():
+        for i in which:
+            made[i] = made[i].clone()
+    return made
+
+
 class CompiledProgram:
     """One program for one kind of inputs.
 
@@ -172,6 +181,8 @@ class CompiledProgram:
         reread = [plain[i] for i in self.reread] if self.reread else ()
         with seeded(self.seedings) if self.seedings else nullcontext():
             results = self.forward(plain)  # empties the list
+        if self.joint.boundary.ordinary:
+            results = _ordinary(results, self.joint.boundary.ordinary)
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
         targets = call.targets if not self.begun else self._begin(call)
         for i, x in self.written:

@@ -247,7 +247,8 @@ class Boundary:
     memory is viewed.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
     the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`. ``seedings``: what a call does with the states of random generators,
-    beside the draws of the graph.
+    beside the draws of the graph. ``ordinary``: numbers of the graph's results that are no inference tensors although the program is
+    called in inference mode. ``grad`` and its like leave it.
     """
 
     inputs: tuple[Input, ...]
@@ -262,6 +263,7 @@ class Boundary:
     reach: tuple[int, ...] = ()
     asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)
     seedings: tuple[Seeding, ...] = ()
+    ordinary: tuple[int, ...] = ()
 
     def finish(self, arguments: Sequence[Any], results: list[Any]) -> None:
         """Let computed results be leaves, and lie in other memory, before views of them are taken."""

@@ -136,7 +136,11 @@ class Program:
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
         again = released([primals.functional_value(o) for o in outs])
         self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun)))
+        made = enumerate(results[len(results) - len(tangents) :], len(results) - len(tangents))
+        ordinary = tuple(i for i, t in made if isinstance(t, TracedValue) and not t._inner.is_inference())
         self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.items()))
+        if torch.is_inference_mode_enabled():
+            self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(v), self._ones_like(v)))

@@ -147,3 +147,28 @@ def test_an_op_that_returns_its_argument_returns_the_callers_tensor_in_inference
         with torch.inference_mode():
             assert f(x) is x
             assert compiled(f)(x) is x
+
+
+TRANSFORMED: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "grad beside an op": lambda func, x: (func.grad(lambda t: (t * x).sin().sum())(x), x.sin()),
+    "a view of a gradient": lambda func, x: func.grad(lambda t: t.sin().sum())(x).unsqueeze(0),
+    "vjp after a write": lambda func, x: func.vjp(torch.sin, x.mul_(2))[1](x),
+    "jvp": lambda func, x: func.jvp(torch.sin, (x,), (x,)),
+    "vmap": lambda func, x: func.vmap(torch.sin)(x),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("inference", [False, True], ids=["an ordinary argument", "an inference tensor"])
+@pytest.mark.parametrize("f", TRANSFORMED.values(), ids=TRANSFORMED.keys())
+def test_results_that_a_transform_makes_in_inference_mode_are_ordinary_tensors(f: Any, inference: bool, dynamic: bool) -> None:
+    def seen(func: Any, wrapped: Callable[[Any], Any]) -> Any:
+        with torch.inference_mode(inference):
+            x = torch.arange(6.0).reshape(2, 3)
+        with torch.inference_mode():
+            found = wrapped(lambda x: f(func, x))(x)
+        found = found if isinstance(found, tuple) else (found,)
+        return x.tolist(), [(t.is_inference(), [round(v, 4) for v in t.flatten().tolist()]) for t in found]
+
+    expected = seen(torch.func, lambda f: f)
+    assert seen(runtime.func, lambda f: compiled(f, dynamic=dynamic)) == expected
