@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..func import trees
 from ..rules.per_sample import Outer, Tensor, Term, flat, real
-from .samples import refuse_written, versions
+from .uses import refuse_written, versions
 
 LIMIT = 1 << 28
 """How many bytes of dense gradients are computed at a time."""

@@ -1,0 +1,142 @@
+"""What the use of a parameter by a call tells of its gradients for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..func import vmap
+from ..rules.ops import Op
+from ..rules.per_sample import Dense, Tensor, Term, reduced
+from ..rules.record import parameters
+from ..seam.levels import Level
+from ..tape.nodes import Edge, Node
+from ..tape.saved import FREED
+from .general import General
+
+Use = tuple[Edge, Term]
+"""Where a parameter, or a tensor computed of parameters, comes from on the tape, and the gradients that one use of it has."""
+
+
+def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    """Each tensor with its version. A tensor of inference mode has none."""
+    return [(t, t._version) for t in tensors if not t.is_inference()]
+
+
+def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
+    """Raise if one of these tensors has been written to since. ``what``: what it is."""
+    for t, version in known:
+        if t._version != version:
+            raise RuntimeError(
+                f"per_sample_grads: {what}, of shape {list(t.shape)}, has been modified by an inplace operation: it is at version "
+                f"{t._version}, and gradients need version {version}. Write to a copy, or compute what you need before."
+            )
+
+
+class Tap(Node):
+    """Takes the cotangents of the results of one call, and passes them on. ``found`` is called with them once."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, found: Callable[[list[Any]], None]) -> None:
+        super().__init__(level, edges, metas)
+        self.found: Callable[[list[Any]], None] | None = found
+
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        if self.found is None:
+            raise RuntimeError(FREED)
+        self.found(grads)
+        return tuple(g if e is not None else None for g, e in zip(grads, self.edges, strict=True))
+
+    def release(self) -> None:
+        self.found = None
+
+
+class ParameterCall:
+    """A call that uses parameters, once for each sample.
+
+    ``given``: its arguments in one list, without histories. ``batched``: for each, whether it is a batch, which lies in dimension 0.
+    ``edges``: by the number of an argument that comes from parameters, where it comes from.
+    """
+
+    def __init__(
+        self, op: Op, given: list[Any], batched: list[bool], spec: pytree.TreeSpec, edges: dict[int, Edge | None], size: int
+    ) -> None:
+        self.op, self.given, self.batched, self.spec, self.edges, self.size = op, given, batched, spec, edges, size
+        self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
+
+    def uses(self, gs: list[Any]) -> list[Use]:
+        """The gradients of the parameters by the cotangents of the results. None for a result without one."""
+        if all(g is None for g in gs):
+            return []
+        refuse_written(self.versions, f"an argument of {self.op.func}")
+        return [(edge, self._term(i, gs)) for i, edge in self.edges.items() if edge is not None]
+
+    def _term(self, i: int, gs: list[Any]) -> Term:
+        first, *others = gs
+        term = self._factored(i, first) if first is not None and all(g is None for g in others) else None
+        if term is not None:
+            return Dense(term.dense()) if term.needs_dense() and term.dense_bytes <= sum(t.nbytes for t in term.held()) else term
+        general = self._general(i, gs)
+        few = general.shape.numel() * self.size <= max(g.numel() for g in gs if g is not None)
+        return _of_dtype(Dense(general.dense()), general.dtype) if few else general
+
+    def _factored(self, i: int, g: Tensor) -> Term | None:
+        """The gradients by the op's record: its factors, or the formula of an elementwise op."""
+        record = self.op.record
+        if record is None:
+            return None
+        args, kwargs = pytree.tree_unflatten(list(range(len(self.given))), self.spec)
+        numbers = dict(zip(self.op.arg_names, args, strict=False)) | kwargs
+        name = next((name for name, number in numbers.items() if number == i), None)  # None for one of a list
+        factors, formula = (None if table is None or name is None else table.get(name) for table in (record.per_sample, record.vjp))
+        defaults = dict(zip(self.op.arg_names, self.op.defaults, strict=True))
+        if factors is not None:
+            found: Term | None = factors(*(self._operand(name, numbers, defaults, g) for name in parameters(factors)))
+            return found
+        if formula is None or not record.elementwise or any(p not in ("g", *defaults) for p in parameters(formula)):
+            return None
+        operands = [g if p == "g" else self.given[numbers[p]] if p in numbers else defaults[p] for p in parameters(formula)]
+        dims = [0 if p == "g" or (p in numbers and self.batched[numbers[p]]) else None for p in parameters(formula)]
+        parameter = self.given[i]
+
+        def by_element(*given: Any) -> Tensor:
+            found = formula(*given)
+            return g.new_zeros(g.shape[1:]) if found is None else found
+
+        return _of_dtype(reduced(vmap(by_element, in_dims=tuple(dims))(*operands), parameter.shape), parameter.dtype)
+
+    def _operand(self, name: str, numbers: dict[str, Any], defaults: dict[str, Any], g: Tensor) -> Any:
+        if name == "g":
+            return g
+        if name not in defaults:  # weight_shape
+            return self.given[numbers[name.removesuffix("_shape")]].shape
+        number = numbers.get(name)
+        if number is None:
+            return defaults[name]
+        if not isinstance(number, int):
+            return pytree.tree_map(self.given.__getitem__, number)
+        a = self.given[number]
+        return a.expand(self.size, *a.shape) if isinstance(a, torch.Tensor) and not self.batched[number] else a
+
+    def _general(self, i: int, gs: list[Any]) -> General:
+        tensors = [j for j, a in enumerate(self.given) if isinstance(a, torch.Tensor)]
+
+        def op(*given: Tensor) -> Any:
+            full = list(self.given)
+            for j, a in zip(tensors, given, strict=True):
+                full[j] = a
+            args, kwargs = pytree.tree_unflatten(full, self.spec)
+            return self.op.func(*args, **kwargs)
+
+        dims = [0 if self.batched[j] else None for j in tensors]
+        return General(op, [self.given[j] for j in tensors], dims, tensors.index(i), gs)
+
+
+def _of_dtype(term: Dense, dtype: torch.dtype) -> Dense:
+    """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent comes from a complex operand beside it."""
+    values = term.values.real if term.dtype.is_complex and not dtype.is_complex else term.values
+    return Dense(values.to(dtype))
