@@ -19,6 +19,7 @@ from . import python_kernels as python_kernels
 from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance, line_in
+from .stack_room import with_room
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace import Trace
 
@@ -50,6 +51,7 @@ def trace_flat(
     return level.graph, level.attributes, level
 
 
+@with_room
 def run_trace(
     level: Trace,
     f: Callable[..., Sequence[Any]],

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ...func.graph_edits import without_unused
 from ...func.graph_module import LateGraphModule
+from ...func.stack_room import with_room
 from ...func.symbols import Abstraction
 from ...func.traced_numbers import on_side
 from ...seam.levels import SCOPE
@@ -130,6 +131,7 @@ class Recipe:
     beside: Callable[[], Beside] = Beside
     starting: Callable[[Sequence[Read]], None] | None = None
 
+    @with_room
     def program(
         self,
         spec: pytree.TreeSpec | None,
