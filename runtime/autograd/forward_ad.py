@@ -6,7 +6,6 @@ them. At the end of the level all tangents are dropped, and every tensor is its 
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from ..seam.levels import Value
 from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
-from ..tape.running import DUALS, FORWARD, current_dual
+from ..tape.running import FORWARD, current_dual, current_stand_in, stand_in, step_down
 from . import dual_function as dual_function  # declares the rule of custom Functions
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
@@ -42,8 +41,10 @@ def enter_dual_level() -> int:
     """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level of this thread and return its number. Levels do not nest."""
     if FORWARD.dual is not None:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
+    if current_stand_in() is not None:
+        raise RuntimeError("forward mode inside per_sample is not possible: use per_sample_grads, which nests with jvp")
     FORWARD.dual = DualSession(SESSION)
-    DUALS.add(weakref.ref(FORWARD.dual, DUALS.discard))
+    stand_in(FORWARD.dual)
     return 0
 
 
@@ -57,7 +58,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     if dual is None or level != 0:
         raise RuntimeError(f"Trying to exit a forward AD level that was not the last one that was created. Level {level} is not open.")
     FORWARD.dual = None
-    DUALS.discard(weakref.ref(dual))
+    step_down()
     dual.tangents.close()
 
 

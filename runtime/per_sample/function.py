@@ -13,17 +13,15 @@ from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
 from ..func.vmap import MappedFunction
-from ..rules.per_sample import Tensor, Term, joined
+from ..rules.per_sample import Tensor, Term
 from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
-from ..tape.nodes import Edge, Input, Node, OpNode
+from ..tape.nodes import Edge, Input
 from ..tape.values import edge_of
-from .general import Pulled
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .samples import Samples
-
-aten = torch.ops.aten
+from .terms import by_source, terms_of
 
 
 def per_sample_grads(
@@ -118,7 +116,9 @@ class _Run:
             with torch.enable_grad():
                 losses, aux = self.tape.run_inside(self._mapped, batch, {})
             uses = self._uses(losses, inputs, names)
-            terms = [self._terms(v, uses) for v in inputs]
+            terms = [
+                terms_of(self.tape, end, leaf, uses) for v, leaf in zip(inputs, leaves, strict=True) if (end := edge_of(v)) is not None
+            ]
             own = self.tape.lowered(losses)
             extra = trees.map_tensors(self.tape.lowered, aux)
         finally:
@@ -155,56 +155,7 @@ class _Run:
                 f"per_sample_grads: the loss uses {unseen[0]} by an op that computes with the whole batch below vmap, so the gradients of "
                 "the samples cannot be told apart. Use vmap(grad(loss))."
             )
-        found: dict[Edge, list[Term]] = {}
-        for at, term in samples.uses:
-            found.setdefault(at, []).append(term)
-        return found
-
-    def _terms(self, parameter: Any, uses: dict[Edge, list[Term]]) -> list[Term]:
-        """The gradients of ``parameter`` by its own uses and by those of tensors that are computed of it."""
-        end = edge_of(parameter)
-        assert end is not None
-        value = self.tape.lowered(parameter)
-        found = list(uses.get(end, ()))
-        for at, terms in uses.items():
-            if at == end or not _leads_to(at[0], end[0]):
-                continue
-            turned = [t.transposed for t in terms] if _is_transpose(at[0], end) else [None]
-            if all(t is not None for t in turned):
-                found += [t for t in turned if t is not None]
-            else:
-                found += [Pulled(t, self._pull(at, end), value) for t in terms]
-        return joined(found)
-
-    def _pull(self, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
-        def pull(g: Tensor) -> Tensor:
-            (found,) = execute(self.tape, [(at, g)], [end], create_graph=False, keep_graph=True, accumulate=False)
-            return found  # type: ignore[no-any-return]
-
-        return pull
-
-
-def _leads_to(node: Node, end: Node) -> bool:
-    """Whether a path leads from ``node`` to ``end``."""
-    seen: set[Node] = set()
-    stack = [node]
-    while stack:
-        at = stack.pop()
-        if at is end:
-            return True
-        if at not in seen:
-            seen.add(at)
-            stack.extend(edge[0] for edge in at.edges if edge is not None)
-    return False
-
-
-def _is_transpose(node: Node, end: Edge) -> bool:
-    """Whether ``node`` is the transposition of the matrix at ``end``. ``w.transpose(0, 0)`` is ``w``."""
-    func = node.plan.op.func if isinstance(node, OpNode) and list(node.edges) == [end] else None
-    saved: Any = node
-    if len(node.metas[0][0]) != 2:
-        return False
-    return func is aten.t.default or (func is aten.transpose.int and (saved._saved_dim0 - saved._saved_dim1) % 2 == 1)
+        return by_source(samples.uses)
 
 
 def _kind(a: object) -> str:

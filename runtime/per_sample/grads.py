@@ -39,13 +39,20 @@ class PerSampleGrads:
     def __init__(self, parameters: Sequence[Parameter], spec: trees.Spec, losses: Tensor, aux: Any, memory_limit: int) -> None:
         self.losses, self.aux = losses, aux
         self.memory_limit = memory_limit
-        self._parameters = parameters
+        self._found = parameters
         self._spec = spec
         self._held = versions(t for p in parameters for term in p.terms for t in term.held())
+
+    @property
+    def _parameters(self) -> Sequence[Parameter]:
+        return self._found
 
     def __len__(self) -> int:
         """The number of samples."""
         return int(self.losses.shape[0])
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.losses.new_zeros(shape)
 
     # norms and sums
 
@@ -54,12 +61,12 @@ class PerSampleGrads:
         squares = self._squared_norms()
         if _checked(per) == "parameter":
             return trees.unflatten([s.sqrt() for s in squares], self._spec)
-        return functools.reduce(torch.add, [s.to(self.losses.device) for s in squares]).sqrt()
+        return functools.reduce(torch.add, [s.to(squares[0].device) for s in squares]).sqrt()
 
     def weighted_sum(self, weights: Tensor) -> Any:
         """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree. ``weights``: (B,)."""
-        if weights.shape != self.losses.shape:
-            raise ValueError(f"weighted_sum: expected weights of shape {list(self.losses.shape)}, got {list(weights.shape)}")
+        if weights.shape != (len(self),):
+            raise ValueError(f"weighted_sum: expected weights of shape {[len(self)]}, got {list(weights.shape)}")
         return self._tree(lambda p: self._sum_of(p, weights))
 
     def clipped_sum(self, max_norm: float, per: str = "total") -> Any:
@@ -87,7 +94,7 @@ class PerSampleGrads:
                 raise ValueError(f"dot: expected shape {list(p.value.shape)} for {p.name}, got {list(v.shape)}")
         self._refuse_written()
         found = [term.dot(v) for p, v in zip(self._parameters, leaves, strict=True) for term in p.terms]
-        return functools.reduce(torch.add, found) if found else torch.zeros_like(self.losses)
+        return functools.reduce(torch.add, found) if found else self._zeros(len(self))
 
     def gram(self, other: PerSampleGrads | None = None) -> Tensor:
         """The product of each gradient with each gradient of ``other``: the empirical tangent kernel of two batches, of shape
@@ -98,7 +105,7 @@ class PerSampleGrads:
             raise ValueError("gram: the two batches have gradients of other parameters")
         self._refuse_written()
         other._refuse_written()
-        found = self.losses.new_zeros(len(self), len(other))
+        found = self._zeros(len(self), len(other))
         for mine, theirs in zip(self._parameters, other._parameters, strict=True):
             for a in mine.terms:
                 for b in theirs.terms:
@@ -115,7 +122,7 @@ class PerSampleGrads:
         if k < 1:
             raise ValueError(f"project: k must be positive, got {k}")
         self._refuse_written()
-        found = self.losses.new_zeros(len(self), k)
+        found = self._zeros(len(self), k)
         for number, p in enumerate(self._parameters):
             if p.value.is_complex():
                 raise ValueError(f"project: {p.name} is complex")
@@ -204,13 +211,13 @@ class PerSampleGrads:
 
     def _squared_norms_of(self, p: Parameter) -> Tensor:
         if not p.terms:
-            return torch.zeros_like(self.losses)
+            return self._zeros(len(self))
         if _in_factors(p.terms):
             found = [t.squared_norms() for t in p.terms]
             found += [2 * a.products(b) for i, a in enumerate(p.terms) for b in p.terms[:i]]
             return functools.reduce(torch.add, found).clamp_min(0)  # the cross terms may round below
         dense = (flat(self._dense(p, start, stop)) for start, stop in self._parts(p))
-        return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [torch.zeros_like(self.losses)])
+        return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
 
     def _gram_of(self, a: Term, b: Term) -> Tensor:
         if isinstance(a, Outer) and isinstance(b, Outer) and a.left.shape[1] == b.left.shape[1] == 1:

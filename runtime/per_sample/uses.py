@@ -75,7 +75,14 @@ class ParameterCall:
         refuse_written(self.versions, f"an argument of {self.op.func}")
         return [(edge, self._term(i, gs)) for i, edge in self.edges.items() if edge is not None]
 
+    def _shape(self, i: int) -> torch.Size:
+        """The shape of an argument for one sample."""
+        shape: torch.Size = self.given[i].shape
+        return shape[1:] if self.batched[i] else shape
+
     def _term(self, i: int, gs: list[Any]) -> Term:
+        if self.batched[i]:  # each sample uses a part of its own
+            return Dense(self._general(i, gs).dense())
         first, *others = gs
         term = self._factored(i, first) if first is not None and all(g is None for g in others) else None
         if term is not None:
@@ -113,7 +120,7 @@ class ParameterCall:
         if name == "g":
             return g
         if name not in defaults:  # weight_shape
-            return self.given[numbers[name.removesuffix("_shape")]].shape
+            return self._shape(numbers[name.removesuffix("_shape")])
         number = numbers.get(name)
         if number is None:
             return defaults[name]

@@ -26,7 +26,7 @@ from ..seam.levels import SCOPE
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.nodes import Edge, OpNode
-from ..tape.running import current_dual
+from ..tape.running import current_stand_in
 from ..tape.saved import HOOKS
 from ..tape.values import GradValue, edge_of
 from .tensor import SESSION, Tensor
@@ -47,9 +47,9 @@ _autocast = torch._C._is_any_autocast_enabled
 
 
 def plain_case() -> bool:
-    """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast, dual level or inference mode."""
+    """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast, stand-in or inference mode."""
     modes = HOOKS.stack or SCOPE.levels or _active_modes() or _autocast()
-    return current_dual() is None and not modes and (_grad_enabled() or not _inference())
+    return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
 
 
 def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:

@@ -20,7 +20,7 @@ from ..seam.levels import SCOPE
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
-from ..tape.running import current_dual
+from ..tape.running import current_stand_in
 from ..tape.values import edge_of
 from .composite import known_part, step
 from .tensor import SESSION, Tensor
@@ -44,8 +44,8 @@ _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
-    """Whether only the session's tape would see a call of its tensors: no mode, no trace of torch's, no dual level."""
-    return not (_dispatch_modes() or _function_modes()) and current_dual() is None and _traced() is None
+    """Whether only the session's tape would see a call of its tensors: no mode, no trace of torch's, no stand-in."""
+    return not (_dispatch_modes() or _function_modes()) and current_stand_in() is None and _traced() is None
 
 
 def _dense(t: Any) -> bool:

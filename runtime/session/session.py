@@ -14,7 +14,7 @@ from ..seam.levels import Level, Value
 from ..seam.shells import VALUES, make_subclass, same_shape
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
-from ..tape.running import DUALS, FORWARD, current_dual
+from ..tape.running import STAND_IN, STAND_INS, current_dual, current_stand_in
 
 
 class Session(GradLevel):
@@ -49,12 +49,12 @@ class Session(GradLevel):
         return v
 
     def call(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if DUALS and FORWARD.dual is not None:
-            return FORWARD.dual.call(func, args, kwargs)
+        if STAND_INS and STAND_IN.session is not None:
+            return STAND_IN.session.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
     def record(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """:meth:`call` without forward mode, which the caller has handled."""
+        """:meth:`call` without what stands in for the session, which the caller is."""
         return GradLevel.call(self, func, args, kwargs)
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -67,8 +67,8 @@ class Session(GradLevel):
             set_excluded(VIEWS, False)
 
     def acting(self) -> Any:
-        """The dual level of ``forward_ad`` that this thread has entered, else the session itself."""
-        return current_dual() or self
+        """What stands in for the session in this thread, else the session itself."""
+        return current_stand_in() or self
 
     def tangent_of(self, v: Any) -> Any:
         """The tangent that a dual level of ``forward_ad`` gives ``v``, or None."""

@@ -23,7 +23,7 @@ from ..rules.ops import Op
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import VALUES
-from ..tape.running import DUALS
+from ..tape.running import STAND_INS
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches
 
@@ -108,7 +108,7 @@ class _Wrapper(Subclassed):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if SCOPE.levels or DUALS or innermost(args, kwargs) is not SESSION:
+        if SCOPE.levels or STAND_INS or innermost(args, kwargs) is not SESSION:
             return Value.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
         return SESSION.call(_handled_below(func), args, kwargs or {})

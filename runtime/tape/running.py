@@ -1,4 +1,4 @@
-"""State of each thread: its running backward pass, and its dual level of forward mode."""
+"""State of each thread: its running backward pass, its dual level of forward mode, and what stands in for the session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,33 @@ class _Forward(Ambient):
 
 
 FORWARD = _Forward()
-DUALS: set[weakref.ref[Any]] = set()  # the dual levels of all threads. While it is empty, FORWARD need not be read, which is slower
+
+
+class _StandIn(Ambient):
+    """``session``: what handles this thread's calls of the session: a dual level, or one that follows samples. None: the session."""
+
+    session: Any = None
+
+
+STAND_IN = _StandIn()
+STAND_INS: set[weakref.ref[Any]] = set()  # those of all threads. While it is empty, STAND_IN need not be read, which is slower
+
+
+def stand_in(session: Any) -> None:
+    """From now on ``session`` handles this thread's calls of the session. It ends with :func:`step_down`."""
+    STAND_IN.session = session
+    STAND_INS.add(weakref.ref(session, STAND_INS.discard))
+
+
+def step_down() -> None:
+    """The session handles its calls again."""
+    STAND_INS.discard(weakref.ref(STAND_IN.session))
+    STAND_IN.session = None
+
+
+def current_stand_in() -> Any:
+    """What handles this thread's calls of the session, or None."""
+    return STAND_IN.session if STAND_INS else None
 
 
 _enabled = torch._C._is_fwd_grad_enabled
@@ -55,7 +81,7 @@ def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
 
 def current_dual() -> Any:
     """The dual level of ``forward_ad`` that this thread has entered, or None."""
-    return FORWARD.dual if DUALS else None
+    return FORWARD.dual if STAND_INS else None
 
 
 def current_graph_task_id() -> int:

@@ -14,7 +14,7 @@ from runtime import checkpoint as ckpt
 from runtime.autograd import forward_ad as fw
 from runtime.autograd import graph
 from runtime.func.batch import current_fallback_policy, fallback_policy
-from runtime.tape.running import DUALS, FORWARD
+from runtime.tape.running import FORWARD, STAND_INS
 
 from ..scenarios import OURS
 
@@ -95,7 +95,7 @@ def test_an_error_ends_the_dual_level_and_a_second_one_can_be_entered() -> None:
 
 def test_a_thread_that_dies_in_a_dual_level_leaves_nothing_behind() -> None:
     in_another_thread(fw.enter_dual_level)
-    assert not DUALS
+    assert not STAND_INS
     assert FORWARD.dual is None
 
 

@@ -1,0 +1,412 @@
+"""The session, while it follows where the samples of a batch lie.
+
+Inside ``with per_sample(…)`` this object handles the session's calls of the thread. It runs each call on the session's tape, on the whole
+batch, and gives each result a *state*: where the samples lie in it (:class:`Place`), that it is their sum or mean (:class:`Pooled`), that
+it follows from parameters alone (:data:`PARAMETERS`), or that samples are mixed in it (:class:`Mixture`). A tensor without a state is the
+same for all samples.
+
+A call with samples and with parameters *uses* the parameters: it runs on constants in their place, and a tap takes the cotangent of its
+result. A gradient that reaches a mixture is an error, which names the op and the module.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
+from ..rules.place_rules import rule_of
+from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor
+from ..seam.levels import Value
+from ..session.tensor import SESSION
+from ..tape.metas import meta_of
+from ..tape.nodes import Edge, Input, Node
+from ..tape.running import current_graph_task_id
+from ..tape.values import edge_of
+from .own_rows import OwnRows
+from .uses import ParameterCall, Tap, Use, versions
+from .written_places import place_in_base, place_in_view
+
+_grad_enabled = torch.is_grad_enabled
+
+
+class Mixture(NamedTuple):
+    """Samples are mixed in a tensor. ``why``: a sentence for the error."""
+
+    why: str
+
+
+class _Inherited(Mixed):
+    """An argument is a mixture already."""
+
+
+PARAMETERS = object()
+_LINEAR = {
+    *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar"),
+    *("clone", "_to_copy", "detach", "alias", "view", "_unsafe_view", "squeeze", "unsqueeze", "expand", "sum", "mean", "stack"),
+}
+
+
+class ParameterInput(Input):
+    """Where the tape begins at a parameter. Its uses are taps, so no cotangent of a whole batch may come here."""
+
+    __slots__ = ("name_",)
+
+    def __init__(self, inner: Tensor, name: str) -> None:
+        super().__init__(SESSION, inner)
+        self.name_ = name
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        raise RuntimeError(
+            f"per_sample: the loss depends on {self.name_} by a term without samples, so its gradient belongs to no sample. If the term "
+            "comes from the batch, mark the batch: x = grads.batch(x). If it does not, as a weight decay, compute its gradient outside."
+        )
+
+
+class _Refusal(Node):
+    """Stands before a mixture. A gradient that arrives is an error."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, edge: Edge, metas: Any, why: str) -> None:
+        super().__init__(SESSION, (edge,), metas)
+        self.why = why
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        raise RuntimeError(self.why)
+
+
+class _Pool(Node):
+    """Stands before a sum or mean over the samples, and notes which it is when a gradient comes by."""
+
+    __slots__ = ("note",)
+
+    def __init__(self, edge: Edge, metas: Any, note: Callable[[], None]) -> None:
+        super().__init__(SESSION, (edge,), metas)
+        self.note = note
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        self.note()
+        return tuple(grads)
+
+
+class BatchSession:
+    """Follows one batch. ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the loss follows from
+    those of the samples, ``"sum"`` or ``"mean"``; None: it is seen where the program computes it. ``where``: the path of the module that
+    runs now, for errors."""
+
+    __slots__ = ("__weakref__", "_factor", "_of_pass", "held", "parameters", "reduction", "size", "uses", "where")
+
+    def __init__(self, reduction: str | None, where: Callable[[], str]) -> None:
+        self.size: int | None = None
+        self.reduction = reduction
+        self.where = where
+        self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
+        self.uses: list[Use] = []
+        self.held: list[tuple[Tensor, int]] = []  # what the gradients are computed of, with versions
+        self._factor: Any = None
+        self._of_pass = -1
+
+    # states
+
+    def state(self, v: Any) -> Any:
+        """The state of a tensor of the session, or None."""
+        held = v.__dict__.get("_samples")
+        if held is not None and held[0]() is self:
+            return held[1]
+        view = v._view
+        if view is None:
+            return None
+        of_base = view.base.__dict__.get("_samples")
+        if of_base is None or of_base[0]() is not self:
+            return None  # nothing has been written to the base since the view was taken
+        if not isinstance(of_base[1], Place):
+            return of_base[1]
+        assert self.size is not None
+        found = of_base[1] if self.size == 1 else place_in_view(v, of_base[1], self.size)
+        return found or Mixture("per_sample: a view shows parts of several samples that were written to its base after it was taken")
+
+    def put(self, v: Any, state: Any) -> None:
+        v.__dict__["_samples"] = (weakref.ref(self), state)
+
+    def mark(self, v: Any, dim: int) -> None:
+        """The samples lie in dimension ``dim`` of ``v``."""
+        n = v.shape[dim]
+        if self.size is None:
+            self.size = n
+        if n != self.size:
+            raise RuntimeError(f"per_sample: a batch has {n} samples in dimension {dim}, and another one has {self.size}")
+        self.put(v, ALONE if n == 1 else Place(dim))
+
+    # calls
+
+    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        flat, spec = pytree.tree_flatten((list(args), kwargs))
+        states = [self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat]
+        if not any(s is not None for s in states):
+            return SESSION.record(func, args, kwargs)
+        op = op_of(func)
+        if op.composite and op.record is None and rule_of(op) is None:
+            return func.decompose(*args, **kwargs)
+        samples = any(isinstance(s, Place) for s in states)
+        if all(s is None or s is PARAMETERS for s in states):
+            return self._with_state(SESSION.record(func, args, kwargs), PARAMETERS)
+        if op.kind in (INPLACE, OUT):
+            return self._written(op, flat, states, args, kwargs)
+        used = [i for i, s in enumerate(states) if s is PARAMETERS] if _grad_enabled() else []
+        if used and not samples and not any(isinstance(s, Mixture) for s in states):
+            return self._mixed(
+                SESSION.record(func, args, kwargs), op, Mixed("it adds a term of parameters alone to the loss of the samples")
+            )
+        plain = list(flat)
+        for i in used:
+            plain[i] = SESSION.wrap(flat[i]._inner)
+        constant_args, constant_kwargs = pytree.tree_unflatten(plain, spec)
+        outs = SESSION.record(func, constant_args, constant_kwargs)
+        results = pytree.tree_leaves(outs)
+        try:
+            where, call = self._places(op, flat, states, spec, results, samples)
+        except Mixed as error:
+            return self._mixed(SESSION.record(func, args, kwargs) if used else outs, op, error)
+        if isinstance(where[0], Pooled) and not used:
+            return self._pooled(outs, where[0].factor)
+        if used:
+            outs = self._tapped(op, flat, spec, used, call, outs, where)
+            results = pytree.tree_leaves(outs)
+        for o, place in zip(results, where, strict=True):
+            if place is not None and isinstance(o, Value):
+                self.put(o, place)
+        return outs
+
+    def _places(
+        self, op: Op, flat: list[Any], states: list[Any], spec: pytree.TreeSpec, outs: list[Any], samples: bool
+    ) -> tuple[list[Any], Placed]:
+        """Where the samples lie in the results, and the call with the places of all arguments. ``Mixed`` if they lie nowhere."""
+        for s in states:
+            if isinstance(s, Mixture):
+                raise _Inherited(s.why)
+        if not samples:
+            return [self._still_pooled(op, states)] * len(outs), Placed(op, {}, {}, outs, 0)
+        if any(isinstance(s, Pooled) for s in states):
+            raise Mixed("it computes with a sum or mean over the samples and with single samples")
+        assert self.size is not None
+        plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in flat]
+        args, kwargs = pytree.tree_unflatten(plain, spec)
+        of_args, of_kwargs = pytree.tree_unflatten([s if isinstance(s, Place) else None for s in states], spec)
+        named = dict(zip(op.arg_names, op.defaults, strict=True)) | dict(zip(op.arg_names, args, strict=False)) | kwargs
+        places = dict(zip(op.arg_names, of_args, strict=False)) | of_kwargs
+        call = Placed(op, named, places, [o._inner if isinstance(o, Value) else o for o in outs], self.size)
+        if self.size == 1:
+            return [ALONE if isinstance(o, torch.Tensor) else None for o in outs], call
+        rule = rule_of(op)
+        if rule is None:
+            raise Mixed("nothing is known of where it leaves the samples")
+        found = rule(call)
+        return (found if isinstance(found, list) else [found] * len(outs)), call
+
+    def _still_pooled(self, op: Op, states: list[Any]) -> Pooled:
+        """The state of a linear function of sums or means over the samples."""
+        pooled = [s for s in states if isinstance(s, Pooled)]
+        name = op.func.name().removeprefix("aten::")
+        if (f"{name}.default" not in _LINEAR and name not in _LINEAR) or (len(pooled) > 1 and name.startswith(("mul", "div"))):
+            raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
+        if any(p.factor is not pooled[0].factor and p.factor != pooled[0].factor for p in pooled[1:]):
+            raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")
+        return pooled[0]
+
+    def _with_state(self, outs: Any, state: Any) -> Any:
+        for o in pytree.tree_leaves(outs):
+            if isinstance(o, Value) and edge_of(o) is not None:
+                self.put(o, state)
+        return outs
+
+    def _mixed(self, outs: Any, op: Op, error: Mixed) -> Any:
+        """The results, with a refusal before their histories."""
+        text = str(error)
+        if not isinstance(error, _Inherited):
+            text = (
+                f"per_sample: {op.func} mixes samples in {self.where()}: {error}. Gradients of single samples do not exist there; if its "
+                "result is to be a constant, say so by grads.shared(t.detach())."
+            )
+
+        def replaced(o: Any) -> Any:
+            if not isinstance(o, Value):
+                return o
+            edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
+            v = o if edge is None or op.kind is INPLACE else SESSION.wrap(o._inner, (_Refusal(edge, (meta_of(o, o.dtype),), text), 0))
+            self.put(v, Mixture(text))
+            return v
+
+        return pytree.tree_map(replaced, outs)
+
+    def _pooled(self, outs: Any, factor: Any) -> Any:
+        def replaced(o: Any) -> Any:
+            if not isinstance(o, Value):
+                return o
+            edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
+            v = o if edge is None else SESSION.wrap(o._inner, (_Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0))
+            self.put(v, Pooled(factor))
+            return v
+
+        return pytree.tree_map(replaced, outs)
+
+    def _passed(self, factor: Any) -> None:
+        """A gradient passes a sum or mean over the samples."""
+        number = current_graph_task_id()
+        if self.reduction is None and self._of_pass == number and not _equal(self._factor, factor):
+            raise RuntimeError(
+                "per_sample: the loss is a sum over the samples in one term and a mean in another. Say which the gradients are of by "
+                "reduction='sum' or 'mean'."
+            )
+        self._of_pass, self._factor = number, factor
+
+    def factor(self) -> Any:
+        """What makes a cotangent of the running backward pass that of the sample's own loss."""
+        if self.size == 1:
+            return 1
+        if self.reduction is not None:
+            return self.size if self.reduction == "mean" else 1
+        if self._of_pass != current_graph_task_id():
+            raise RuntimeError(
+                "per_sample: the backward pass began behind the sum or mean over the samples, or outside of the with block, so it is not "
+                "known which of them the loss is. Compute the loss inside, or say reduction='sum' or 'mean'."
+            )
+        return self._factor
+
+    # uses of parameters
+
+    def _tapped(self, op: Op, flat: list[Any], spec: pytree.TreeSpec, used: list[int], call: Placed, outs: Any, where: list[Any]) -> Any:
+        """The results, each with a history that leads to one tap."""
+        results, out_spec = pytree.tree_flatten(outs)
+        at = [i for i, o in enumerate(results) if isinstance(o, Value) and o.dtype in DIFFERENTIABLE and i not in op.nondiff]
+        edges = tuple(edge_of(results[i]) for i in at)
+        metas = tuple(meta_of(results[i], results[i].dtype) for i in at)
+        places = self._places_in_order(op, call, flat, spec)
+        rows = {i: p for i in used if isinstance(p := places[i], Place)}
+        sources = {i: edge_of(flat[i]) for i in used}
+        plain = [
+            a._inner if isinstance(a, Value) and a._level is SESSION else a.detach() if isinstance(a, torch.Tensor) else a for a in flat
+        ]
+        size, number = call.size, dict(zip(at, range(len(at)), strict=True))
+        pooled = isinstance(where[0], Pooled)
+        parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
+        batched = [isinstance(p, Place) for p in places]
+        _adapt(op, parts, batched, spec, size)
+        of_parameters = ParameterCall(op, parts, batched, spec, sources, size)
+
+        def found(grads: list[Any]) -> None:
+            gs: list[Any] = [None] * len(results)
+            if pooled:
+                self._passed(where[0].factor)
+            factor = self.factor() / where[0].factor if pooled else self.factor()
+            for i, k in number.items():
+                g = grads[k]
+                if g is None:
+                    continue
+                if where[i] is None:
+                    raise RuntimeError(f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient")
+                g = g.expand(size) if pooled else where[i].split_gradient(g, size)
+                gs[i] = g if not isinstance(factor, torch.Tensor) and factor == 1 else g * _shaped(factor, g)
+            for i, (edge, term) in zip(used, of_parameters.uses(gs), strict=False):
+                self.uses.append((edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term))
+                self.held += versions(term.held())
+
+        tap = Tap(SESSION, edges, metas, found)
+        for k, i in enumerate(at):
+            results[i] = SESSION.wrap(results[i]._inner, (tap, k))
+        return pytree.tree_unflatten(results, out_spec)
+
+    def _places_in_order(self, op: Op, call: Placed, flat: list[Any], spec: pytree.TreeSpec) -> list[Any]:
+        """The place in each of the arguments in one list."""
+        if self.size == 1:
+            return [ALONE if isinstance(a, torch.Tensor) and not self._is_parameter(a) else None for a in flat]
+        args, kwargs = pytree.tree_unflatten(list(range(len(flat))), spec)
+        found: list[Any] = [None] * len(flat)
+        for name, numbers in (dict(zip(op.arg_names, args, strict=False)) | kwargs).items():
+            place = call.places.get(name)
+            if isinstance(numbers, int):
+                found[numbers] = place
+            elif isinstance(place, list):
+                for i, p in zip(numbers, place, strict=True):
+                    found[i] = p
+        return found
+
+    def _is_parameter(self, a: Any) -> bool:
+        return isinstance(a, Value) and a._level is SESSION and self.state(a) is PARAMETERS
+
+    # writes
+
+    def _written(self, op: Op, flat: list[Any], states: list[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """A call that writes to its first argument."""
+        target: Any = args[0]
+        if op.kind is OUT or not isinstance(target, torch.Tensor) or op.functional is None:
+            outs = SESSION.record(op.func, args, kwargs)
+            return self._mixed(outs, op, Mixed("nothing is known of where this write leaves the samples"))
+        if op.base_name == "copy_":
+            v: Any = target
+            if states[0] is PARAMETERS and v._view is None:
+                v._edge = None
+            states = [None, *states[1:]]  # nothing is left of what was there, nor of its history
+            if states[1] is PARAMETERS or states[1] is None:
+                outs = SESSION.record(op.func, args, kwargs)
+                self.put(outs, states[1])
+                return self._follow_base(outs, states[1], op)
+        samples = any(isinstance(s, Place) for s in states)
+        if samples and any(s is PARAMETERS for s in states) and _grad_enabled():
+            result = op.functional.func(target.clone(), *args[1:], **kwargs)
+            return target.copy_(result)
+        before = [target._inner.detach() if isinstance(target, Value) else target, *flat[1:]]
+        outs = SESSION.record(op.func, args, kwargs)
+        if not isinstance(outs, Value):
+            return outs  # the target is a plain tensor
+        spec = pytree.tree_structure((list(args), kwargs))
+        try:
+            where, _ = self._places(op.functional, before, states, spec, [outs], samples)
+        except Mixed as error:
+            return self._mixed(outs, op, error)
+        self.put(outs, where[0])
+        return self._follow_base(outs, where[0], op)
+
+    def _follow_base(self, v: Any, state: Any, op: Op) -> Any:
+        """Give the base of ``v``, which was written to, a state that fits. Returns ``v``."""
+        view = v._view
+        if view is None:
+            return v
+        of_base, size = self.state(view.base), self.size
+        assert size is not None
+        if isinstance(state, Place) and of_base is None:
+            found = state if size == 1 else place_in_base(v, state, size)
+        elif isinstance(state, Place) and isinstance(of_base, Place):
+            found = of_base if size == 1 or place_in_view(v, of_base, size) == state else None
+        elif state is None and (of_base is None or isinstance(of_base, Place)):
+            found = of_base
+        else:
+            found = None
+        if found is not None:
+            self.put(view.base, found)
+        elif of_base is not None or state is not None:
+            self._mixed(view.base, op, Mixed("it writes to a part of a tensor what does not fit the samples in the other parts"))
+        return v
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a is b or (not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b)
+
+
+def _shaped(factor: Any, g: Tensor) -> Any:
+    return factor.reshape(-1, *[1] * (g.dim() - 1)).to(g.dtype) if isinstance(factor, torch.Tensor) else factor
+
+
+def _adapt(op: Op, parts: list[Any], batched: list[bool], spec: pytree.TreeSpec, size: int) -> None:
+    """Make arguments that count samples, or elements of them, those of one sample."""
+    args, _ = pytree.tree_unflatten(list(range(len(parts))), spec)
+    if op.base_name == "native_group_norm":
+        parts[args[3]] = parts[args[0]].shape[1]
+    elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:
+        offsets, length = parts[args[2]], parts[args[1]].shape[1]
+        starts = torch.arange(size, device=offsets.device).unsqueeze(1) * length
+        parts[args[2]], batched[args[2]] = offsets.reshape(size, -1) - starts, True

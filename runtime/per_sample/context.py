@@ -1,0 +1,250 @@
+"""``per_sample``: a context in which ordinary code also gives the gradients of each sample."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..func import trees
+from ..rules.per_sample import Tensor, wide
+from ..seam.levels import Value
+from ..session.leaf import as_leaf
+from ..session.tensor import SESSION
+from ..tape.running import current_stand_in, stand_in, step_down
+from ..tape.values import edge_of
+from .batch_session import PARAMETERS, BatchSession, ParameterInput
+from .grads import LIMIT, Parameter, PerSampleGrads
+from .terms import by_source, terms_of
+
+_READS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data"))
+"""Attributes that compute. Any other only tells or stores something."""
+
+
+class per_sample(PerSampleGrads):
+    """A context in which the backward pass of ordinary code gives the gradients of each sample, in factors.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with per_sample(model.parameters()) as grads:
+    ...     model(torch.eye(2)).pow(2).sum().backward()
+    >>> [tuple(g.shape) for g in grads.materialize()]
+    [(2, 1, 2), (2, 1)]
+
+    ``params``: the parameters, as an iterable, a dictionary by name, or one tensor; those that do not require grad have no gradients.
+    Results have the same structure. ``batch_dim``: where the batch lies in the arguments of the outermost module that is called, which are
+    marked as the batch: each tensor from outside whose size there is the number of samples. :meth:`batch` marks any other tensor, and
+    :meth:`shared` says that one is no batch. From there on the samples are followed through every op.
+
+    ``reduction``: how the loss follows from the losses of the samples, ``"sum"`` or ``"mean"``. None: as the program computes it. The
+    gradients are those of the loss of each sample alone. ``.grad`` of ``params`` stays as it is. Several backward passes add up.
+
+    ``RuntimeError`` where samples mix and the gradient passes there, such as batch norm or a softmax over the batch; it names the op and
+    the module. As ``torch.nn.utils._per_sample_grad`` in purpose, without rules by layer.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Mapping[str, Tensor] | Tensor,
+        batch_dim: int = 0,
+        *,
+        reduction: str | None = None,
+        memory_limit: int = LIMIT,
+    ) -> None:
+        if reduction not in (None, "sum", "mean"):
+            raise ValueError(f"per_sample: reduction must be 'sum', 'mean' or None, got {reduction!r}")
+        given = params if isinstance(params, (torch.Tensor, Mapping)) else list(params)
+        self.batch_dim = batch_dim
+        self._modules = Modules(self)
+        self._session = BatchSession(reduction, self._modules.path)
+        self._functions = _Functions(self)
+        self._shared: dict[int, Tensor] = {}
+        spec = trees.flatten(given)[1]
+        paths = pytree.tree_flatten_with_path(given)[0]
+        self._given = [(pytree.keystr(path) or "the parameter", leaf) for path, leaf in paths]
+        for name, leaf in self._given:
+            if not isinstance(leaf, torch.Tensor):
+                raise TypeError(f"per_sample: {name} must be a tensor, got {type(leaf).__name__}")
+            self._enter(name, leaf)
+        self._known = -1
+        super().__init__([], spec, torch.zeros(0), (), memory_limit)
+
+    def _enter(self, name: str, leaf: Tensor) -> None:
+        """Make a tensor of the user a parameter on the tape."""
+        if not leaf.requires_grad:
+            return
+        if not leaf.is_leaf:
+            raise RuntimeError(f"per_sample: {name} is no leaf: it was computed before. Give the tensors that it was computed of")
+        inner = SESSION.lowered(leaf).detach()
+        v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
+        self._session.put(v, PARAMETERS)
+        self._session.parameters[id(leaf)] = v
+
+    # the context
+
+    def __enter__(self) -> per_sample:
+        if current_stand_in() is not None:
+            raise RuntimeError("per_sample: another per_sample, or forward mode, is active in this thread")
+        stand_in(self._session)
+        self._entered = ExitStack()
+        self._entered.enter_context(self._functions)
+        self._modules.begin()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._modules.end()
+        self._entered.close()
+        step_down()
+
+    def batch(self, x: Tensor, dim: int | None = None) -> Any:
+        """``x`` as a batch, whose samples lie in dimension ``dim``; None: ``batch_dim``. Use the result in place of ``x``."""
+        v = x if isinstance(x, Value) else as_leaf(x)
+        self._session.mark(v, self.batch_dim if dim is None else dim)
+        return v
+
+    def shared(self, x: Tensor) -> Any:
+        """``x`` as a tensor that all samples share, such as a mask or a statistic of the batch. Use the result in place of ``x``."""
+        if x.requires_grad:
+            raise RuntimeError("per_sample: shared() is for constants, and this tensor requires grad. Detach it first")
+        v = SESSION.wrap(SESSION.lowered(x).detach())
+        self._shared[id(v)] = v
+        return v
+
+    def marked(self, args: Any) -> Any:
+        """The arguments of the outermost module, with the batch marked."""
+        return pytree.tree_map_only(torch.Tensor, self._marked_if_batch, args)
+
+    def _marked_if_batch(self, x: Tensor) -> Any:
+        session, dim = self._session, self.batch_dim
+        if id(x) in session.parameters or id(x) in self._shared or self._functions.made_inside(x) or x.dim() <= dim:
+            return x
+        if isinstance(x, Value) and (x._level is not SESSION or session.state(x) is not None):
+            return x
+        return self.batch(x) if session.size in (None, x.shape[dim]) else x
+
+    # what was found
+
+    @property
+    def _parameters(self) -> Sequence[Parameter]:
+        """The parameters with the terms of all backward passes so far."""
+        uses = self._session.uses
+        if self._known != len(uses):
+            self._known = len(uses)
+            sources = by_source(uses)
+            self._found = [Parameter(name, leaf.detach(), self._terms(leaf, sources)) for name, leaf in self._given]
+        self._held = self._session.held
+        if not uses:
+            raise RuntimeError("per_sample: no backward pass has come to a use of the parameters, so there are no gradients")
+        return self._found
+
+    def __len__(self) -> int:
+        return self._session.size or 0
+
+    def _zeros(self, *shape: int) -> Tensor:
+        leaf = self._given[0][1]
+        return torch.zeros(shape, dtype=wide(leaf.new_empty(0)).dtype.to_real(), device=leaf.device)
+
+    def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
+        v = self._session.parameters.get(id(leaf))
+        end = None if v is None else edge_of(v)
+        return [] if end is None else terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
+
+
+class _Functions(TorchFunctionMode):
+    """Gives torch functions the values that stand for the parameters, and notes which tensors are made inside."""
+
+    def __init__(self, grads: per_sample) -> None:
+        super().__init__()
+        self.session = grads._session
+        self._made: dict[int, weakref.ref[Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__", "__delete__") and func not in _READS:
+            return func(*args, **kwargs)
+        tensors: list[Tensor] = []
+        args = [self._value(a, tensors) for a in args]
+        kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
+        out = func(*args, **kwargs)
+        if type(out) is torch.Tensor and all(self.made_inside(t) for t in tensors):
+            self._made[id(out)] = weakref.ref(out)
+        return out
+
+    def made_inside(self, t: Tensor) -> bool:
+        """Whether ``t`` is a plain tensor that was made in the context of nothing from outside."""
+        found = self._made.get(id(t))
+        return found is not None and found() is t
+
+    def _value(self, a: Any, tensors: list[Tensor]) -> Any:
+        if isinstance(a, torch.Tensor):
+            tensors.append(a)
+            if torch.is_grad_enabled():
+                known = self.session.parameters.get(id(a))
+                return known if known is not None else as_leaf(a) if a.requires_grad and not isinstance(a, Value) else a
+            return a
+        if type(a) is list or type(a) is tuple:
+            return type(a)(self._value(b, tensors) for b in a)
+        return a
+
+
+class Modules:
+    """Which modules run now."""
+
+    def __init__(self, grads: per_sample) -> None:
+        self.grads = weakref.ref(grads)
+        self.stack: list[torch.nn.Module] = []
+
+    def begin(self) -> None:
+        _CALLS.of_thread = self
+        _intercept(1)
+
+    def end(self) -> None:
+        _CALLS.of_thread = None
+        _intercept(-1)
+
+    def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        grads = self.grads()
+        if not self.stack and grads is not None:
+            args, kwargs = grads.marked((args, kwargs))
+        self.stack.append(module)
+        try:
+            return _native_call(module, *args, **kwargs)
+        finally:
+            self.stack.pop()
+
+    def path(self) -> str:
+        """The module that runs now, by its path from the outermost one."""
+        if not self.stack:
+            return "the program"
+        outermost, inner = self.stack[0], self.stack[-1]
+        names = [name for name, m in outermost.named_modules() if m is inner and name]
+        return f"{names[0]} ({type(inner).__name__})" if names else f"a {type(inner).__name__}"
+
+
+class _Calls(threading.local):
+    of_thread: Modules | None = None
+
+
+_CALLS = _Calls()
+_native_call = torch.nn.Module.__call__
+_lock = threading.Lock()
+_entered = 0
+
+
+def _called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    modules = _CALLS.of_thread
+    return _native_call(self, *args, **kwargs) if modules is None else modules.call(self, args, kwargs)
+
+
+def _intercept(change: int) -> None:
+    """While a context is entered in any thread, calls of modules are seen."""
+    global _entered
+    with _lock:
+        _entered += change
+        torch.nn.Module.__call__ = _called if _entered else _native_call  # type: ignore[method-assign]
