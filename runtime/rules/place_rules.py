@@ -149,14 +149,18 @@ def _pooled(place: Place, size: int, mean: bool) -> Pooled:
     return Pooled(counts.sum() / counts)
 
 
+def _only(call: Placed, *names: str) -> None:
+    """Raise unless all other arguments are the same for all samples."""
+    if other := [name for name, p in call.places.items() if isinstance(p, Place) and name not in names]:
+        raise Mixed(f"its argument {other[0]} must be the same for all samples, and differs between them")
+
+
 def _front(*names: str, dim: int = 0) -> Rule:
     """Layers that have the batch in dimension ``dim`` of the named arguments and of all results."""
 
     def rule(call: Placed) -> Place:
-        found = [p for p in map(call.place, names) if p is not None]
-        if len(found) != sum(isinstance(p, Place) for p in call.places.values()):
-            raise Mixed("an argument that must be the same for all samples differs between them")
-        place = one_place(found)
+        _only(call, *names)
+        place = one_place([p for p in map(call.place, names) if p is not None])
         if place.dim != dim:
             raise Mixed(f"it has the batch in dimension {dim}, and the samples lie in dimension {place.dim}")
         for name in names:
@@ -174,13 +178,15 @@ def _normalized(call: Placed) -> Place:
 
 def _batch_norm(call: Placed) -> Any:
     place, channels = call.place("input"), call.args["input"].dim() > 1
+    rows = ("weight", "bias", "running_mean", "running_var")
     if place is None:
         raise Mixed("its weights depend on the sample")
     if channels and place.dim == 1:  # instance norm: the channels of all samples side by side
-        for name in ("weight", "bias", "running_mean", "running_var"):
+        for name in rows:
             if call.args.get(name) is not None:
-                call.places[name] = place.moved(0)
+                call.places[name] = one_place([place.moved(0), call.place(name) or place.moved(0)])
         return [place, *[place.moved(0) if o.dim() == 1 and o.numel() else None for o in call.outs[1:]]]
+    _only(call, "input")
     if call.args.get("training", call.op.base_name not in ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")):
         raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")
     return [place, *[None] * (len(call.outs) - 1)]
@@ -202,6 +208,7 @@ def _loss(*others: str, cores: int = 0) -> Rule:
 def _nll_loss(call: Placed) -> Any:
     x, target = call.args["self"], call.args["target"]
     place = call.place("self")
+    _only(call, "self", "target")
     if place is None or place.dim == 1 or x.dim() < 2:
         raise Mixed("the classes lie in dimension 1, and so do the samples")
     if call.place("target") not in (None, shifted := place.moved(place.dim - (place.dim > 1))):
@@ -221,6 +228,9 @@ def _nll_loss(call: Placed) -> Any:
 def _embedding_bag(call: Placed) -> Any:
     place, offsets = call.place("indices"), call.args["offsets"]
     bags = call.outs[0].shape[0]
+    _only(call, "indices", "per_sample_weights")
+    if call.args.get("per_sample_weights") is not None and place is not None:
+        call.places["per_sample_weights"] = one_place([place, call.place("per_sample_weights") or place])
     if place is None or isinstance(place, Listed) or place.outer != 1 or bags % call.size:
         raise Mixed("the bags of a sample are not known. Give the indices as a matrix with one row per bag")
     starts = offsets[:bags].reshape(call.size, -1)[:, 0]
@@ -231,11 +241,13 @@ def _embedding_bag(call: Placed) -> Any:
 
 def _recurrent(call: Placed) -> Any:
     place = call.place("input")
+    _only(call, "input", "hx_", "cx_")
     if place is None or place.dim != 1:
         raise Mixed("a recurrent layer has the batch in dimension 1 of its input")
     for name in ("hx_", "cx_"):
-        if call.place(name) is None and call.args.get(name) is not None:
-            call.places[name] = place.moved(call.args[name].dim() - 2)
+        if call.args.get(name) is not None:
+            own = place.moved(call.args[name].dim() - 2)
+            call.places[name] = one_place([own, call.place(name) or own])
     return [place, *[place.moved(o.dim() - 2) if o.dim() > 1 else None for o in call.outs[1:]]]
 
 
@@ -289,6 +301,7 @@ def _diag_embedded(call: Placed) -> Place:
 def _log_probs(call: Placed) -> Any:
     """``ctc_loss``: (T, B, C)."""
     place = call.place("log_probs")
+    _only(call, "log_probs", "targets")
     if place != Place(1) or call.args["targets"].dim() != 2:
         raise Mixed("ctc_loss has the batch in dimension 1 of the scores, and needs the targets as a matrix")
     return Place(0)

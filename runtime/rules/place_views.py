@@ -36,7 +36,14 @@ def _dim(call: Placed, name: str = "dim", more: int = 0) -> int:
     return number % rank if rank else 0
 
 
-@_rule("detach alias lift_fresh _conj _neg_view view_as_real view_as_complex detach_copy alias_copy _conj_copy view_as_real_copy")
+@_rule("view_as_complex")
+def _as_complex(call: Placed, place: Place) -> Place:
+    if place.dim == call.args["self"].dim() - 1:
+        raise Mixed("it joins pairs of samples to complex numbers")
+    return place
+
+
+@_rule("detach alias lift_fresh _conj _neg_view view_as_real detach_copy alias_copy _conj_copy view_as_real_copy")
 def _same(call: Placed, place: Place) -> Place:
     return place
 

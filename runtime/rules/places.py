@@ -210,10 +210,11 @@ def reshaped(place: Place, old: Sequence[int], new: Sequence[int], size: int) ->
     """The place in a tensor of shape ``new`` that has the elements of one of shape ``old`` in the same order."""
     if isinstance(place, Listed):
         return _reshaped_list(place, old, new, size)
+    old, new = [n or 1 for n in old], [n or 1 for n in new]  # where there are no elements, any place is right
     after = place.inner * math.prod(old[place.dim + 1 :])  # elements until the next sample
     rest = math.prod(new)
     for dim, n in enumerate(new):
-        rest //= n or 1
+        rest //= n
         if after % rest == 0 and n % (after // rest * size) == 0:
             inner = after // rest
             return Place(dim, n // (size * inner), inner)
