@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, op_of
@@ -146,8 +147,26 @@ class Randomness:
                 raise BatchingError(ERROR) from error
 
 
+_DRAWING: dict[Op, bool] = {}
+
+
+def _draws_or_fills(op: Op) -> bool:
+    """Whether an op may draw, or returns a buffer that is not filled yet. Such a buffer must differ per element: the draws of composite ops
+    (dropout) may fill it."""
+    known = _DRAWING.get(op)
+    if known is None:
+        record = op.record
+        filled_later = record is not None and (record.unfilled or bool(record.draws))
+        known = _DRAWING[op] = torch.Tag.nondeterministic_seeded in op.func.tags or filled_later
+    return known
+
+
 class DrawPerElement(TorchDispatchMode):
     """Makes a random op without batched arguments (``torch.rand(3)``) return a batch of draws. Used under ``randomness="different"``."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
 
     def __init__(self, level: Batch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,8 +186,7 @@ class DrawPerElement(TorchDispatchMode):
         found = innermost(args, None)
         op = op_of(func)
         record = op.record
-        # A buffer that is not filled yet must differ per element, since the draws of composite ops (dropout) may fill it.
-        draws = torch.Tag.nondeterministic_seeded in func.tags or (record is not None and (record.unfilled or bool(record.draws)))
+        draws = _draws_or_fills(op)
         if found is not None and found.number > level.number and (draws or op.composite):
             with self:  # a rule of an inner level may draw from tensors that all elements share
                 return hand_over(found, func, args, kwargs)
@@ -185,3 +203,16 @@ class DrawPerElement(TorchDispatchMode):
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))  # randperm, normal(0.0, 1.0, size)
         # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level would see the call.
         return func(*(level.spread(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+
+@contextmanager
+def without_draws(level: Batch) -> Iterator[None]:
+    """Run the body of a ``with`` block, which draws nothing, outside of the :class:`DrawPerElement` of ``level`` if that mode is innermost.
+    The mode costs each ATen call more than a small kernel does."""
+    n = torch._C._len_torch_dispatch_stack()
+    mode: Any = torch._C._get_dispatch_stack_at(n - 1) if n else None
+    if not isinstance(mode, DrawPerElement) or mode.level is not level:
+        yield
+        return
+    with _pop_mode_temporarily():
+        yield

@@ -15,7 +15,7 @@ from torch._C import DispatchKey
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Value
+from ..seam.levels import Value, run_recurrent
 from .functional_forms import drops_nothing
 
 _DROPOUT = torch.ops.aten.dropout.default
@@ -50,6 +50,9 @@ def _layer_by_layer(overload: Any) -> None:
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(x: torch.Tensor, *rest: Any) -> Any:
+        result = run_recurrent(overload, (x, *rest))
+        if result is not NotImplemented:
+            return result
         hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
         if not (sees_ours((x, *params)) and train and dropout and n > 1):
             return theirs(x, *rest)

@@ -13,15 +13,15 @@ from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
 from ..func.vmap import MappedFunction
-from ..rules.per_sample import Tensor, Term
+from ..rules.per_sample import Tensor
 from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
-from ..tape.nodes import Edge, Input
+from ..tape.nodes import Input
 from ..tape.values import edge_of
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .samples import Samples
-from .terms import by_source, terms_of
+from .terms import Sources, by_source, terms_of
 
 
 def per_sample_grads(
@@ -92,6 +92,11 @@ class _Mapped(MappedFunction):
         return self.samples
 
 
+def _over(*sample: Any) -> Any:
+    """Stands for the loss of a run that is over."""
+    raise RuntimeError("per_sample_grads: the run is over")
+
+
 class _Run:
     """One run of a loss, forward and backward."""
 
@@ -123,6 +128,7 @@ class _Run:
             extra = trees.map_tensors(self.tape.lowered, aux)
         finally:
             self.tape.close()
+            self.batched.func = _over  # no cycle of references, which would keep all tensors of the run
         found = [Parameter(*each) for each in zip(names, leaves, terms, strict=True)]
         return PerSampleGrads(found, trees.flatten(params)[1], own, extra, memory_limit)
 
@@ -141,7 +147,7 @@ class _Run:
         leaves, dims, spec, size = mapped.inputs(batch)
         return mapped.run(leaves, dims, spec, size, {})
 
-    def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> dict[Edge, list[Term]]:
+    def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> Sources:
         """The gradients of each use of a parameter, by where the tensor that is used comes from."""
         edge = edge_of(losses) if isinstance(losses, Value) and losses._level is self.tape else None
         samples = self.batched.samples

@@ -8,22 +8,23 @@ and no two samples meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..func.batch import BatchLevel
 from ..func.draws import is_random
 from ..rules.ops import DIFFERENTIABLE, INPLACE, Op, op_of
 from ..rules.per_sample import Dense, Tensor
 from ..seam.levels import Value
+from ..seam.shells import VALUES
 from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge
 from ..tape.values import edge_of
-from .uses import ParameterCall, Tap, Use
+from . import recurrent
+from .uses import Layout, ParameterCall, Tap, Use, flattened, unflattened
 
 
 class Samples(BatchLevel):
@@ -38,22 +39,33 @@ class Samples(BatchLevel):
         self.uses: list[Use] = []
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        flat, spec = pytree.tree_flatten((list(args), kwargs))
-        used = [i for i, a in enumerate(flat) if self._edge(a) is not None]
-        if not used:
+        if not self._uses_any(args) and not (kwargs and self._uses_any(kwargs.values())):
             return super().call(func, args, kwargs)
         op = op_of(func)
         if op.record is None and op.composite:
             return super().call(func, args, kwargs)  # in terms of other ops, which come here
         if op.kind is INPLACE and self._edge(args[0]) is None:
             return self._written(op, args, kwargs)
+        flat, layout = flattened(args, kwargs)
+        used = [i for i, a in enumerate(flat) if self._edge(a) is not None]
         if is_random(op, args, kwargs):  # to run it again for the gradients would draw again
-            spread_args, spread_kwargs = pytree.tree_unflatten([self.spread(a) if i in used else a for i, a in enumerate(flat)], spec)
+            spread_args, spread_kwargs = unflattened([self.spread(a) if i in used else a for i, a in enumerate(flat)], layout)
             return super().call(func, spread_args, spread_kwargs)
         constants = [self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)]
-        plain_args, plain_kwargs = pytree.tree_unflatten(constants, spec)
+        plain_args, plain_kwargs = unflattened(constants, layout)
         outs = super().call(func, plain_args, plain_kwargs)
-        return self._tapped(self._call(op, flat, constants, spec, used), outs)
+        return self._tapped(self._call(op, flat, constants, layout, used), outs)
+
+    def recurrent(self, func: Any, args: Sequence[Any]) -> Any:
+        return recurrent.run(self, func, args)
+
+    def is_shared(self, a: Any) -> bool:
+        """Whether all samples have one ``a``."""
+        return not (isinstance(a, Value) and a._level is self)
+
+    def spread_once(self, t: Tensor) -> Any:
+        """``t`` as a batch, if it is none."""
+        return self.spread(t) if self.is_shared(t) else t
 
     def spread(self, t: Tensor) -> Any:
         edge = self._edge(t)
@@ -76,6 +88,18 @@ class Samples(BatchLevel):
             return formula(*args, (False,) * len(args))
         return super().batchwise(formula, args)
 
+    def _uses_any(self, args: Iterable[Any]) -> bool:
+        """Whether one of these arguments, or of the lists among them, is computed of parameters alone. It runs for every call."""
+        tape = self.tape
+        for a in args:
+            kind = type(a)
+            if kind in VALUES:
+                if a._level is tape and edge_of(a) is not None:
+                    return True
+            elif (kind is list or kind is tuple) and any(type(b) in VALUES and b._level is tape and edge_of(b) is not None for b in a):
+                return True
+        return False
+
     def _edge(self, a: Any) -> Edge | None:
         """Where ``a`` comes from, if it is computed of parameters alone."""
         return edge_of(a) if isinstance(a, Value) and a._level is self.tape else None
@@ -86,18 +110,20 @@ class Samples(BatchLevel):
             raise RuntimeError(f"per_sample_grads: {op.func} writes in place and takes a parameter. Use an op that returns its result.")
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
-    def _call(self, op: Op, flat: list[Any], constants: list[Any], spec: pytree.TreeSpec, used: list[int]) -> ParameterCall:
+    def _call(self, op: Op, flat: list[Any], constants: list[Any], layout: Layout, used: list[int]) -> ParameterCall:
         """The call, for its gradients. ``flat``, ``constants``: its arguments, as given and without the history of parameters."""
         batched = [isinstance(a, Value) and a._level is self for a in constants]
         lowered = self.tape.lowered
         given = [
             lowered(a._inner) if b else lowered(a) if isinstance(a, torch.Tensor) else a for a, b in zip(constants, batched, strict=True)
         ]
-        return ParameterCall(op, given, batched, spec, {i: self._edge(flat[i]) for i in used}, self.size)
+        return ParameterCall(op, given, batched, layout, {i: self._edge(flat[i]) for i in used}, self.size)
 
     def _tapped(self, call: ParameterCall, outs: Any) -> Any:
         """The results of a call, each with a history that leads to one tap."""
-        flat, spec = pytree.tree_flatten(outs)
+        one = isinstance(outs, torch.Tensor)
+        flat = [outs] if one else list(outs)
+        size = len(flat)
         at = [i for i, o in enumerate(flat) if isinstance(o, Value) and o._level is self and o.dtype in DIFFERENTIABLE]
         if not at:
             return outs
@@ -107,9 +133,9 @@ class Samples(BatchLevel):
         number = dict(zip(at, range(len(at)), strict=True))
 
         def found(grads: list[Any]) -> None:
-            self.uses += call.uses([grads[number[i]] if i in number else None for i in range(len(flat))])
+            self.uses += call.uses([grads[number[i]] if i in number else None for i in range(size)])
 
         tap = Tap(self.tape, edges, tuple(meta_of(t, t.dtype) for t in lowered), found)
         for i, t in zip(at, lowered, strict=True):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, number[i])))
-        return pytree.tree_unflatten(flat, spec)
+        return flat[0] if one else type(outs)(flat)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,20 +18,37 @@ from .uses import Use
 aten = torch.ops.aten
 
 
-def by_source(uses: Iterable[Use]) -> dict[Edge, list[Term]]:
+class Sources(dict[Edge, list[Term]]):
+    """The terms of uses, by where the tensor that is used comes from. It does not change once it is read."""
+
+    @functools.cached_property
+    def _by_node(self) -> dict[Node, list[Edge]]:
+        found: dict[Node, list[Edge]] = {}
+        for at in self:
+            for node in _reached(at[0]):
+                found.setdefault(node, []).append(at)
+        return found
+
+    def computed_of(self, end: Node) -> Sequence[Edge]:
+        """Where the tensors come from that paths lead from to ``end``."""
+        return self._by_node.get(end, ())
+
+
+def by_source(uses: Iterable[Use]) -> Sources:
     """The terms of the uses, by where the tensor that is used comes from."""
-    found: dict[Edge, list[Term]] = {}
+    found = Sources()
     for at, term in uses:
         found.setdefault(at, []).append(term)
     return found
 
 
-def terms_of(tape: Level, end: Edge, value: Tensor, uses: Mapping[Edge, Sequence[Term]]) -> list[Term]:
+def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]:
     """The gradients of the parameter ``value``, which enters the tape at ``end``."""
     found = list(uses.get(end, ()))
-    for at, terms in uses.items():
-        if at == end or not _leads_to(at[0], end[0]):
+    for at in uses.computed_of(end[0]):
+        if at == end:
             continue
+        terms = uses[at]
         turned = [t.transposed for t in terms] if _is_transpose(at[0], end) else [None]
         if all(t is not None for t in turned):
             found += [t for t in turned if t is not None]
@@ -47,18 +65,16 @@ def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
     return pull
 
 
-def _leads_to(node: Node, end: Node) -> bool:
-    """Whether a path leads from ``node`` to ``end``."""
-    seen: set[Node] = set()
+def _reached(node: Node) -> set[Node]:
+    """The nodes that paths from ``node`` lead to, and ``node``."""
+    seen = {node}
     stack = [node]
     while stack:
-        at = stack.pop()
-        if at is end:
-            return True
-        if at not in seen:
-            seen.add(at)
-            stack.extend(edge[0] for edge in at.edges if edge is not None)
-    return False
+        for edge in stack.pop().edges:
+            if edge is not None and edge[0] not in seen:
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return seen
 
 
 def _is_transpose(node: Node, end: Edge) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -36,6 +37,41 @@ def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
             )
 
 
+class Layout(NamedTuple):
+    """How the arguments of an ATen call become one list: for each argument None, or the length of a list. ``positional``: how many come
+    before the keywords ``names``.
+
+    Torch's pytrees do as well. But each of their flattenings leaves a reference cycle, which keeps the tensors until a collection.
+    """
+
+    shape: tuple[int | None, ...]
+    positional: int
+    names: tuple[str, ...]
+
+
+def flattened(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Layout]:
+    """The arguments of an ATen call in one list."""
+    flat: list[Any] = []
+    shape: list[int | None] = []
+    for a in (*args, *kwargs.values()):
+        if isinstance(a, (list, tuple)):
+            flat += a
+            shape.append(len(a))
+        else:
+            flat.append(a)
+            shape.append(None)
+    return flat, Layout(tuple(shape), len(args), tuple(kwargs))
+
+
+def unflattened(flat: Sequence[Any], layout: Layout | pytree.TreeSpec) -> tuple[list[Any], dict[str, Any]]:
+    """The inverse of :func:`flattened`, or of a flattening by torch's pytrees."""
+    if not isinstance(layout, Layout):
+        return pytree.tree_unflatten(flat, layout)  # type: ignore[no-any-return]
+    values = iter(flat)
+    each = [next(values) if n is None else list(itertools.islice(values, n)) for n in layout.shape]
+    return each[: layout.positional], dict(zip(layout.names, each[layout.positional :], strict=True))
+
+
 class Tap(Node):
     """Takes the cotangents of the results of one call, and passes them on. ``found`` is called with them once."""
 
@@ -63,7 +99,7 @@ class ParameterCall:
     """
 
     def __init__(
-        self, op: Op, given: list[Any], batched: list[bool], spec: pytree.TreeSpec, edges: dict[int, Edge | None], size: int
+        self, op: Op, given: list[Any], batched: list[bool], spec: Layout | pytree.TreeSpec, edges: dict[int, Edge | None], size: int
     ) -> None:
         self.op, self.given, self.batched, self.spec, self.edges, self.size = op, given, batched, spec, edges, size
         self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
@@ -86,7 +122,7 @@ class ParameterCall:
         first, *others = gs
         term = self._factored(i, first) if first is not None and all(g is None for g in others) else None
         if term is not None:
-            return Dense(term.dense()) if term.needs_dense() and term.dense_bytes <= sum(t.nbytes for t in term.held()) else term
+            return term.smaller()
         general = self._general(i, gs)
         few = general.shape.numel() * self.size <= max(g.numel() for g in gs if g is not None)
         return _of_dtype(Dense(general.dense()), general.dtype) if few else general
@@ -96,7 +132,7 @@ class ParameterCall:
         record = self.op.record
         if record is None:
             return None
-        args, kwargs = pytree.tree_unflatten(list(range(len(self.given))), self.spec)
+        args, kwargs = unflattened(range(len(self.given)), self.spec)
         numbers = dict(zip(self.op.arg_names, args, strict=False)) | kwargs
         name = next((name for name, number in numbers.items() if number == i), None)  # None for one of a list
         factors, formula = (None if table is None or name is None else table.get(name) for table in (record.per_sample, record.vjp))
@@ -125,7 +161,7 @@ class ParameterCall:
         if number is None:
             return defaults[name]
         if not isinstance(number, int):
-            return pytree.tree_map(self.given.__getitem__, number)
+            return [self.given[n] for n in number]
         a = self.given[number]
         return a.expand(self.size, *a.shape) if isinstance(a, torch.Tensor) and not self.batched[number] else a
 
@@ -136,7 +172,7 @@ class ParameterCall:
             full = list(self.given)
             for j, a in zip(tensors, given, strict=True):
                 full[j] = a
-            args, kwargs = pytree.tree_unflatten(full, self.spec)
+            args, kwargs = unflattened(full, self.spec)
             return self.op.func(*args, **kwargs)
 
         dims = [0 if self.batched[j] else None for j in tensors]

@@ -70,6 +70,10 @@ class Term:
         """Whether the norms take the dense gradients."""
         return self.way == "direct"
 
+    def smaller(self) -> Term:
+        """The dense gradients, if they are needed for the norms and take no more memory than what they are computed of. Else this term."""
+        return Dense(self.dense()) if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held()) else self
+
     @property
     def dense_bytes(self) -> int:
         """The memory of the dense gradients."""
@@ -105,7 +109,12 @@ class Outer(Term):
         return Outer(self.left[start:stop], self.right[start:stop])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return scaled_by(weights, self.left).flatten(0, 1).mT @ wide(self.right).flatten(0, 1)
+        left, right = self.left, self.right
+        if self.shape[0] <= self.shape[1]:
+            left = scaled_by(weights, left)
+        else:
+            right = scaled_by(weights, right)
+        return wide(left).flatten(0, 1).mT @ wide(right).flatten(0, 1)
 
     def squared_norms(self) -> Tensor:
         if self.needs_dense():

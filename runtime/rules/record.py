@@ -254,6 +254,11 @@ def parameters(formula: Formula) -> tuple[str, ...]:
     declared: tuple[str, ...] | None = getattr(formula, "asks", None)
     if declared is not None:
         return declared
+    return _signature(formula)
+
+
+@functools.cache
+def _signature(formula: Formula) -> tuple[str, ...]:
     return tuple(inspect.signature(formula).parameters)
 
 

@@ -119,6 +119,11 @@ class Level:
         """``formula(*args, batched)``, see :func:`run_batchwise`. This level is the innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
+    def recurrent(self, func: Any, args: Sequence[Any]) -> Any:
+        """The results of a call of a recurrent layer, which ATen takes apart otherwise. NotImplemented: so does this level. This level is
+        the innermost one among ``args``."""
+        return NotImplemented
+
     def is_constant(self, v: Value) -> bool:
         """Whether ``v``, a value of this level, may be replaced by its inner tensor: the level keeps histories, and ``v`` has none."""
         return False
@@ -434,6 +439,13 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
                     best = b._level
                     number = best.number
     return best
+
+
+def run_recurrent(func: Any, args: Sequence[Any]) -> Any:
+    """The results of a call of a recurrent layer, if the innermost level among ``args`` has a way, else NotImplemented: see
+    :meth:`Level.recurrent`."""
+    level = innermost(args, None)
+    return NotImplemented if level is None or not level.alive else level.recurrent(func, args)
 
 
 def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:

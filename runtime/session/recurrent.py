@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from ..rules.ops import Op, op_of
+from ..rules.packing import padded
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted
+from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_recurrent
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from .composite import BELOW, INTERCEPTED, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
@@ -253,6 +254,9 @@ def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., 
             if result is not None:
                 return result
         x, hx, params = _owned(x, hx, params)
+        result = run_recurrent(overload, (x, hx, params, *options))
+        if result is not NotImplemented:
+            return result
         return pass_on(keys & BELOW, *_batched_alike(x, hx, params), params, *options)
 
     return layer
@@ -277,13 +281,29 @@ def _intercepted_packed(overload: Any) -> Callable[..., Any]:
 
     def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
         data, hx, params = _owned(data, hx, params)
+        result = run_recurrent(overload, (data, sizes, hx, params, *options))
+        if result is not NotImplemented:
+            return result
         data, hx = _batched_alike(data, hx, params)
         return pass_on(keys & BELOW, data, sizes, hx, params, *options)
 
     return packed
 
 
+def _pad_packed(keys: Any, data: Any, sizes: Any, batch_first: bool, value: float, length: int) -> Any:
+    """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no batch and no history."""
+    if not isinstance(data, Value) or isinstance(sizes, Value):
+        return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
+    steps = sizes.tolist()
+    out = padded(data, steps, max(length, len(steps)), value)
+    lengths = torch.tensor([sum(k > i for k in steps) for i in range(steps[0])])
+    return out if batch_first else out.transpose(0, 1), lengths
+
+
+_pass_on_pad_packed = aten._pad_packed_sequence.default._handle.redispatch_boxed
+
 if INTERCEPTED:
+    LIBRARY.impl("_pad_packed_sequence", _pad_packed, "PythonTLSSnapshot", with_keyset=True)
     for _name, _cell in {"gru": _gru_cell, "rnn_tanh": _tanh_cell, "rnn_relu": _relu_cell, "lstm": _lstm_cell}.items():
         _native: Any = getattr(torch, _name)
         LIBRARY.impl(

@@ -1,0 +1,238 @@
+"""One direction of one layer of an LSTM, GRU or RNN, over time, with the cotangents of its gates.
+
+The gradients of the weights are contracted over time once, as ``gates.mT @ x`` and ``gates.mT @ before``. So what a per-sample gradient
+needs are the cotangents of the gates at each time. The loops are over time, with kernels for all sequences. The order of the gates is
+torch's: i, f, g, o of an LSTM (Hochreiter and Schmidhuber 1997), r, z, n of a GRU (Cho et al. 2014).
+
+Sequences may have several lengths. They are sorted by falling length, so the first ``sizes[t]`` of them have a time ``t``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class Weights(NamedTuple):
+    """``x``: (G, n). ``h``: (G, p). ``b_x``, ``b_h``: (G,), or None. ``projection``: (p, hidden) of an LSTM whose hidden state is a
+    projection, else None. G is hidden times the number of gates."""
+
+    x: Tensor
+    h: Tensor
+    b_x: Tensor | None
+    b_h: Tensor | None
+    projection: Tensor | None
+
+
+class Cotangents(NamedTuple):
+    """Of S sequences of T times, zero after the end of a sequence.
+
+    ``z_x``, ``z_h``: (S, T, G), of the parts of the gates that the input and the hidden state give. ``before``: (S, T, p), the hidden state
+    before each time. ``initial``: of the initial states. ``projected``, ``unprojected``: (S, T, p) and (S, T, hidden), the cotangent of the
+    hidden state and what its projection takes, None without a projection.
+    """
+
+    z_x: Tensor
+    z_h: Tensor
+    before: Tensor
+    initial: list[Tensor]
+    projected: Tensor | None
+    unprojected: Tensor | None
+
+
+class _Kept(NamedTuple):
+    """What one step leaves for the backward pass."""
+
+    before: Tensor
+    parts: tuple[Tensor, ...]
+    unprojected: Tensor | None
+
+
+class Unrolled:
+    """``x``: (S, T, n). ``initial``: the hidden state, (S, p), and of an LSTM the cell state, (S, hidden). ``sizes``: how many sequences
+    have each time. ``kind``: ``lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``.
+
+    ``out``: (S, T, p), zero after the end of a sequence. ``final``: the last states.
+    """
+
+    def __init__(self, kind: str, x: Tensor, initial: Sequence[Tensor], weights: Weights, sizes: Sequence[int], reverse: bool) -> None:
+        self.cell = CELLS[kind]
+        self.weights, self.initial, self.sizes, self.reverse = weights, initial, sizes, reverse
+        self.order = range(len(sizes))[:: -1 if reverse else 1]
+        self.kept: list[_Kept] = []
+        self.out, self.final = self._run(x)
+
+    def _run(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        w, cell = self.weights, self.cell
+        bias = w.b_x if w.b_x is None or w.b_h is None or cell.apart else w.b_x + w.b_h
+        of_input = torch.nn.functional.linear(x.transpose(0, 1), w.x, bias).unbind(0)
+        to_gates, to_output = w.h.t(), None if w.projection is None else w.projection.t()
+        states = [s[: self.sizes[self.order[0]]] for s in self.initial]
+        ended: list[list[Tensor]] = [[] for _ in states]
+        outs = []
+        for t in self.order:
+            n = self.sizes[t]
+            states = [_resized(*each, n) for each in zip(states, self.initial, ended, strict=True)]
+            of_x, before, unprojected = _first(of_input[t], n), states[0], None
+            if cell.apart:
+                of_h = before @ to_gates if w.b_h is None else torch.addmm(w.b_h, before, to_gates)
+                states, parts = cell.step(of_x, of_h, states)
+            else:
+                states, parts = cell.step(torch.addmm(of_x, before, to_gates), None, states)
+            if to_output is not None:
+                unprojected, states[0] = states[0], states[0] @ to_output
+            self.kept.append(_Kept(before, parts, unprojected))
+            outs.append(states[0])
+        return self._in_time(outs), [_whole(*each) for each in zip(states, ended, strict=True)]
+
+    def pull(self, g_out: Tensor | None, g_final: Sequence[Tensor | None]) -> Cotangents:
+        """Backpropagation through time, once. ``g_out``, ``g_final``: the cotangents of :attr:`out` and :attr:`final`, None for zero.
+
+        What a step has left is dropped as soon as it is used, so that the cotangents of the gates take its memory.
+        """
+        w, cell, order = self.weights, self.cell, self.order
+        ends = [torch.zeros_like(s) if g is None else g for s, g in zip(self.final, g_final, strict=True)]
+        given = None if g_out is None else g_out.unbind(1)
+        carried = [g[: self.sizes[order[-1]]] for g in ends]
+        starts: list[list[Tensor]] = [[] for _ in ends]
+        of_h: list[Tensor] = []
+        of_x: list[Tensor] = []
+        before: list[Tensor] = []
+        projected: list[Tensor] = []
+        unprojected: list[Any] = []
+        for t in reversed(order):
+            n, step = self.sizes[t], self.kept.pop()
+            carried = [_resized(*each, n) for each in zip(carried, ends, starts, strict=True)]
+            if given is not None:
+                carried[0] = carried[0] + _first(given[t], n)
+            if w.projection is not None:
+                projected.append(carried[0])
+                unprojected.append(step.unprojected)
+                carried[0] = carried[0] @ w.projection
+            gates, carried, past = cell.back(carried, *step.parts)
+            of_x.append(gates[0])
+            of_h.append(gates[-1])
+            before.append(step.before)
+            carried[0] = gates[-1] @ w.h if past is None else torch.addmm(past, gates[-1], w.h)
+        z_h = self._in_time(of_h[::-1])
+        z_x = self._in_time(of_x[::-1]) if cell.apart else z_h
+        initial = [_whole(*each) for each in zip(carried, starts, strict=True)]
+        if w.projection is None:
+            return Cotangents(z_x, z_h, self._in_time(before[::-1]), initial, None, None)
+        return Cotangents(z_x, z_h, self._in_time(before[::-1]), initial, self._in_time(projected[::-1]), self._in_time(unprojected[::-1]))
+
+    def _in_time(self, steps: Sequence[Any]) -> Tensor:
+        """What each step gives, in the order of running, as (S, T, …) in the order of time."""
+        return torch.stack([self._padded(s) for s in steps][:: -1 if self.reverse else 1], 1)
+
+    def _padded(self, t: Tensor) -> Tensor:
+        missing = self.initial[0].shape[0] - t.shape[0]
+        return torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) if missing else t
+
+
+class _Cell:
+    """``apart``: whether the parts of the gates that input and state give are used apart.
+
+    ``step``: the next states, and what ``back`` needs. ``back``: the cotangents of the gates, of those of the input and those of the state
+    if they are apart; those of the states without what comes through the gates; and the part of the hidden state in them, None for zero.
+    """
+
+    apart = False
+
+    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        raise NotImplementedError
+
+    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        raise NotImplementedError
+
+
+class _Lstm(_Cell):
+    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        i, f, g, o = gates.chunk(4, 1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        after = torch.addcmul(f * states[1], i, g)
+        squashed = after.tanh()
+        return [o * squashed, after], (i, f, g, o, states[1], squashed)
+
+    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        i, f, new, o, before, squashed = kept
+        cell = g[1] + _tanh_slope(g[0] * o, squashed)
+        each = (
+            _sigmoid_slope(cell * new, i),
+            _sigmoid_slope(cell * before, f),
+            _tanh_slope(cell * i, new),
+            _sigmoid_slope(g[0] * squashed, o),
+        )
+        return (torch.cat(each, 1),), [g[0], cell * f], None
+
+
+class _Gru(_Cell):
+    apart = True
+
+    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        assert of_h is not None
+        (h,) = states
+        size = h.shape[1]
+        opened = (gates[:, : 2 * size] + of_h[:, : 2 * size]).sigmoid()
+        r, z = opened.chunk(2, 1)
+        new_of_h = of_h[:, 2 * size :].contiguous()  # a copy, so that the rest is freed
+        n = torch.addcmul(gates[:, 2 * size :], r, new_of_h).tanh()
+        past = h - n
+        return [torch.addcmul(n, z, past)], (opened, n, new_of_h, past)
+
+    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        opened, n, new_of_h, past = kept
+        r, z = opened.chunk(2, 1)
+        (h,) = g
+        kept_h = h * z
+        new = _tanh_slope(h - kept_h, n)
+        reset, update = _sigmoid_slope(new * new_of_h, r), _sigmoid_slope(h * past, z)
+        return (torch.cat([reset, update, new], 1), torch.cat([reset, update, new * r], 1)), g, kept_h
+
+
+class _Rnn(_Cell):
+    def __init__(self, relu: bool) -> None:
+        self.relu = relu
+
+    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        h = gates.relu() if self.relu else gates.tanh()
+        return [h], (h,)
+
+    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        (h,) = kept
+        return (torch.ops.aten.threshold_backward(g[0], h, 0) if self.relu else _tanh_slope(g[0], h),), g, None
+
+
+CELLS: dict[str, _Cell] = {"lstm": _Lstm(), "gru": _Gru(), "rnn_tanh": _Rnn(relu=False), "rnn_relu": _Rnn(relu=True)}
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def _sigmoid_slope(g: Tensor, y: Tensor) -> Tensor:
+    """``g`` times the derivative of a sigmoid whose result is ``y``."""
+    return torch.ops.aten.sigmoid_backward(g, y)  # type: ignore[no-any-return]
+
+
+def _tanh_slope(g: Tensor, y: Tensor) -> Tensor:
+    return torch.ops.aten.tanh_backward(g, y)  # type: ignore[no-any-return]
+
+
+def _first(t: Tensor, rows: int) -> Tensor:
+    return t if t.shape[0] == rows else t[:rows]
+
+
+def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tensor:
+    """The first ``rows`` rows. Rows that it lacks come from ``more``. Those that are too many go into ``left``."""
+    known = state.shape[0]
+    if rows < known:
+        left.append(state[rows:])
+        return state[:rows]
+    return state if rows == known else torch.cat([state, more[known:rows]])
+
+
+def _whole(state: Tensor, left: list[Tensor]) -> Tensor:
+    """All rows of a state: the present ones, and those that have been left."""
+    return torch.cat([state, *left[::-1]]) if left else state
