@@ -85,10 +85,12 @@ def cells() -> Iterator[Cell]:
 
 
 def captures() -> Iterator[Cell]:
-    """What the first call of a jitted function takes, beside torch's `make_fx` of the same."""
+    """What the first call of a jitted function takes, and the first two together, beside torch's `make_fx` of the same. The first call
+    captures the program, the second one generates its code."""
     for name, (f, x) in programs().items():
-        for transform in TRANSFORMS:
-            yield Cell("captures", "", name, transform, "torch make_fx", partial(_first_calls, transform, f, x), milliseconds=True)
+        for calls, transform in itertools.product((1, 2), TRANSFORMS):
+            row = name if calls == 1 else f"{name}, two calls"
+            yield Cell("captures", "", row, transform, "torch make_fx", partial(_first_calls, transform, calls, f, x), milliseconds=True)
 
 
 def _sides(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -97,6 +99,10 @@ def _sides(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Ca
     return lambda: jitted(*args), lambda: theirs(*args)
 
 
-def _first_calls(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+def _first_calls(transform: str, calls: int, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
     mine, theirs, args = both(transform, f, x)
-    return lambda: jit(mine)(*args), lambda: make_fx(theirs)(*args)(*args)
+
+    def called(captured: Callable[..., object]) -> list[object]:
+        return [captured(*args) for _ in range(calls)]
+
+    return lambda: called(jit(mine)), lambda: called(make_fx(theirs)(*args))

@@ -26,6 +26,7 @@ from ..capture.pullback import Pullback, pullback_of
 from ..capture.subclasses import count
 from ..capture.surroundings import autocast_enabled, without_autocast
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
+from ..compilers.staged import Staged
 from ..control_flow.registered import transformable
 from ..partition.absent import without
 from .arguments import Target
@@ -100,7 +101,12 @@ class Backward:
                 elif inspect.unwrap(self.compiler) is not nop:  # another one may change it
                     module = without(module, self.roots, -1, False)
                 self._run = self._made(module, self.compiler)
+                if isinstance(self._run, Staged):
+                    self._run.settled = self._runs
             return self._run
+
+    def _runs(self, generated: Boxed) -> None:
+        self._run = generated
 
     def partial(self, present: int) -> Boxed:
         """The function of the part of the backward graph that the cotangents in ``present`` lead to."""

@@ -23,6 +23,7 @@ from ..capture.joint import Joint
 from ..capture.reads import Read
 from ..capture.subclasses import flattened
 from ..compilers.boxed import Boxed
+from ..compilers.staged import Staged
 from .arguments import Call, Kind, Target, enter
 from .backward import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
@@ -99,6 +100,8 @@ class CompiledProgram:
         self.reads = reads
         self.unknown = unknown
         self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
+        if isinstance(self.forward, Staged):
+            self.forward.settled = self._runs
         self.backward = backward
         boundary = joint.boundary
         self.n_forward = boundary.n_forward
@@ -117,6 +120,9 @@ class CompiledProgram:
         self.outside = outside
         self.sharing = shared
         self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
+
+    def _runs(self, generated: Boxed) -> None:
+        self.forward = generated
 
     def takes(self, call: Call, tracked: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""

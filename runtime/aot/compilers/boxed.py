@@ -12,7 +12,9 @@ from typing import Any
 from torch import fx
 
 from ...func.graph_module import complete
-from .replay import as_python
+from .placing import DESTINATIONS
+from .replay import as_python, replayable
+from .staged import Staged
 
 Boxed = Callable[[list[Any]], Any]
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -47,9 +49,11 @@ def as_boxed(f: Callable[..., Any]) -> Boxed:
 
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
-    """The compiler that runs the graph as it is, one call after the other."""
-    run = as_python(module)
-    return run or make_boxed_func(complete(module).forward)
+    """The compiler that runs the graph as it is, one call after the other. The code for it is generated at the second call, or at once if
+    the graph may write to arguments of the caller, which a :class:`.placing.Destination` says."""
+    if not replayable(module):
+        return make_boxed_func(complete(module).forward)
+    return as_python(module) if module.meta.get(DESTINATIONS) else Staged(module)
 
 
 def examples(module: fx.GraphModule) -> list[Any]:

@@ -20,19 +20,22 @@ from .witness import Witness, example
 
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 _READ = torch.ops.aten._local_scalar_dense.default  # what `item` calls once it has asked that there is one element
-_below_autograd = torch._C._AutoDispatchBelowAutograd
+below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
-    """The boxed function that runs ``module``'s graph, below torch's autograd; None if the graph has more than calls and attributes.
+def replayable(module: fx.GraphModule) -> bool:
+    """Whether :func:`as_python` can run ``module``: its graph has calls of functions and attributes alone."""
+    graph = module.graph
+    return type(graph._codegen) is fx.graph.CodeGen and not any(n.op in ("call_module", "call_method") for n in graph.nodes)
+
+
+def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """The boxed function that runs ``module``'s graph, below torch's autograd.
 
     ``placed``, an attribute of the function: the numbers of the arguments that it writes new values to, and by how much their versions are
     behind then. See :mod:`.placing`.
     """
-    graph = module.graph
-    if type(graph._codegen) is not fx.graph.CodeGen or any(n.op in ("call_module", "call_method") for n in graph.nodes):
-        return None
-    graph, placed = rewritten(graph, module.meta.get(DESTINATIONS, ()))
+    graph, placed = rewritten(module.graph, module.meta.get(DESTINATIONS, ()))
     source = _Source(module)
     last_use: dict[fx.Node, fx.Node] = {}
     for n in reversed(graph.nodes):
@@ -86,7 +89,7 @@ class _Source:
     """Names and literals of the generated function. What has no literal is a global of it."""
 
     def __init__(self, module: fx.GraphModule) -> None:
-        self.names: dict[str, Any] = {"module": module, "below_autograd": _below_autograd}
+        self.names: dict[str, Any] = {"module": module, "below_autograd": below_autograd}
         self.known: dict[int, str] = {}  # by identity: a constant lives as long as `names`
 
     @staticmethod

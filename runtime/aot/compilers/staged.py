@@ -1,0 +1,85 @@
+"""A graph that is run as it is by the first call, and as generated code by the next ones.
+
+    f = jit(hessian(g))
+    f(x)        # captured, and the graph run node by node
+    f(x)        # rewritten and generated, and run
+    f(x)        # run
+
+To rewrite a graph and to generate its code takes a third of the time of a capture. A program that is called once does without it.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from ...func.stack_room import with_room
+from ..capture.surroundings import without_autocast, without_collection
+from .replay import as_python, below_autograd
+
+Run = Callable[[list[Any]], Any]
+
+
+class Staged:
+    """The boxed function of ``module``, which :func:`.replay.as_python` can run and whose graph writes to no argument. ``settled``: what is
+    told of the generated function, to call it without a way through this object."""
+
+    _boxed_call = True
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module: fx.GraphModule | None = module
+        self._called = False
+        self._lock = threading.Lock()
+        self._run: Run
+        self.settled: Callable[[Run], None] | None = None
+
+    def __call__(self, args: list[Any]) -> Any:
+        module = self._module
+        if module is None:
+            return self._run(args)
+        if self._called:
+            return self._generated()(args)
+        self._called = True
+        return run_graph(module, args)
+
+    def _generated(self) -> Run:
+        """The generated function. One thread makes it, and others wait."""
+        with self._lock:
+            if self._module is not None:
+                with without_autocast(), without_collection():
+                    self._run = with_room(as_python)(self._module)
+                self._module = None
+                if self.settled is not None:
+                    self.settled(self._run)
+                    self.settled = None
+        return self._run
+
+
+def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
+    """The results of ``module``'s graph, node by node. ``args`` is emptied, and each value freed after its last use."""
+    nodes = module.graph.nodes
+    last_used: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for n in reversed(nodes):
+        last_used[n] = [u for u in (n, *n.all_input_nodes) if u not in seen]
+        seen.update(last_used[n])
+    values: dict[fx.Node, Any] = {}
+    given = iter(args)
+    values.update((n, next(given)) for n in nodes if n.op == "placeholder")
+    args.clear()
+    with below_autograd():
+        for n in nodes:
+            if n.op == "output":
+                return fx.map_arg(n.args[0], values.__getitem__)
+            if n.op == "get_attr":
+                values[n] = operator.attrgetter(str(n.target))(module)
+            elif n.op == "call_function":
+                func: Any = n.target
+                values[n] = func(*fx.map_arg(n.args, values.__getitem__), **fx.map_arg(n.kwargs, values.__getitem__))
+            for u in last_used[n]:
+                del values[u]
+    raise AssertionError("a graph has an output")
