@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._C import DispatchKey
 
 from ..rules.core import QUESTIONS
-from ..rules.ops import op_of
+from ..rules.ops import is_composite, op_of
 from ..rules.record import listeners
 
 aten = torch.ops.aten
@@ -57,7 +56,7 @@ def _found(func: Any) -> CallFacts:
     written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
     question = QUESTIONS.get(schema.name.split("::")[1])
     known = torch._C._dispatch_has_kernel(func.name())  # `prim::layout` is no operator of the dispatcher
-    composite = known and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
+    composite = known and is_composite(func.name())
     sized_by_values = torch.Tag.dynamic_output_shape in func.tags
     reads = torch.Tag.data_dependent_output in func.tags
     asks = question is not None or reads or func in _SIZES or func in _STORED

@@ -89,12 +89,13 @@ elementwise(
 slope_kernel("silu_backward", "self", _silu_curvature)
 
 
-def _mish_slope(self: torch.Tensor) -> torch.Tensor:
-    t = torch.nn.functional.softplus(self).tanh()
-    return t + self * self.sigmoid() * (1 - t * t)
+def _mish_curvature(self: torch.Tensor) -> torch.Tensor:
+    t, s = torch.nn.functional.softplus(self).tanh(), self.sigmoid()
+    return s * (1 - t * t) * (2 + self * (1 - s - 2 * s * t))
 
 
-diagonal("mish", self=lambda g, self: g * _mish_slope(self))
+diagonal("mish", self=lambda g, self: kernels.mish_backward(g, self))
+slope_kernel("mish_backward", "self", _mish_curvature)
 
 
 def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:

@@ -123,6 +123,13 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
     return itemgetter(slice(where[0], where[0] + 1 or None))  # a list of one
 
 
+def is_composite(name: str) -> bool:
+    """Whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen composes for other devices rounds in another
+    way."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
+
+
 class Op:
     """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT. ``functional`` is the functional form of an in-place op.
 
@@ -206,9 +213,7 @@ class Op:
             if found is not None:
                 self.functional = nested_op_of(found) if nested else op_of(found)
                 self.record = self.functional.record
-        self.composite = torch._C._dispatch_has_kernel(func._name) and torch._C._dispatch_has_kernel_for_dispatch_key(
-            func._name, DispatchKey.CompositeImplicitAutograd
-        )
+        self.composite = torch._C._dispatch_has_kernel(func._name) and is_composite(func._name)
         if nested:
             if self.record is None and func in RECORDS and RECORDS[func].nondiff is True:
                 self.record = RECORDS[func]

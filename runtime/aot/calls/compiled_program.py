@@ -56,7 +56,7 @@ class CompiledProgram:
     ``placed``: the written arguments that ``forward`` writes to itself, see :mod:`..compilers.placing`. ``copied``: the other ones.
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
     ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: what a call
-    does before the graph runs.
+    does before the graph runs. ``modes``: modules whose ``training`` flag the program changes, each with its flag afterwards.
     """
 
     __slots__ = (
@@ -70,6 +70,7 @@ class CompiledProgram:
         "forward",
         "hooked",
         "joint",
+        "modes",
         "n_forward",
         "outside",
         "placed",
@@ -94,8 +95,10 @@ class CompiledProgram:
         reads: Sequence[Read],
         unknown: frozenset[int] = frozenset(),
         begin: Callable[[Call], None] | None = None,
+        modes: Sequence[tuple[torch.nn.Module, bool]] = (),
     ) -> None:
         self.joint = joint
+        self.modes = modes
         self.begin = begin
         self.reads = reads
         self.unknown = unknown
@@ -207,6 +210,8 @@ class CompiledProgram:
             for i in self.exposed:
                 refuse_inference(saved[i])
             raise
+        for module, flag in self.modes:
+            vars(module)["training"] = flag
         outs = list(results[:n_forward])
         backward = self.backward if targets or not boundary.differentiated else None
         if backward is not None:

@@ -27,6 +27,7 @@ from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.closed_over import modules_of
 from ..capture.joint import Joint, joint_graph
+from ..capture.python_state import PythonState
 from ..capture.reads import Read, once, reads_of, tensors_read, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
@@ -129,7 +130,7 @@ class Recipe:
     cache: Cache | None = None
     reads: str = "refuse"
     beside: Callable[[], Beside] = Beside
-    starting: Callable[[Sequence[Read]], None] | None = None
+    starting: Callable[[Sequence[Read], PythonState], None] | None = None
 
     @with_room
     def program(
@@ -145,13 +146,31 @@ class Recipe:
         the value of one."""
         args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
         reads = reads_of(self.fn, args, kwargs, self.modules)  # before the program changes what it reads
+        state = PythonState(reads, self.modules)
         if self.starting is not None:
-            self.starting(reads)
+            self.starting(reads, state)
+        try:
+            return self._captured(spec, call, tracked, abstraction, unknown, reads, state)
+        except BaseException:  # some say that the program is to be run once more
+            state.restore()
+            raise
+
+    def _captured(
+        self,
+        spec: pytree.TreeSpec | None,
+        call: Call,
+        tracked: bool,
+        abstraction: Abstraction | None,
+        unknown: frozenset[int],
+        reads: list[Read],
+        state: PythonState,
+    ) -> CompiledProgram:
         groups: list[Group] = []
         try:
             joint = self._joint(spec, call, tracked, abstraction, unknown)
         except Exception as error:  # perhaps as arguments that share memory were traced as if they did not
             groups = self._joined(call, error)
+            state.restore()
             joint = self._joint(spec, call, tracked, abstraction, unknown, groups)
         if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):  # else torch's functions were captured before
             refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
@@ -170,6 +189,7 @@ class Recipe:
             groups = [g for g in (*shared, *overlapping(every.plain, shared)) if any(changed[i] for i in g.members)]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
+                state.restore()
                 joint = self._joint(spec, call, tracked, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
         if joint.boundary.n_tangents and any(n.target is on_side for n in joint.module.graph.nodes):
             raise RuntimeError(
@@ -178,12 +198,13 @@ class Recipe:
             )
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+        state.leave_assigned()
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)
         kept = [read for read in unchanged(reads) if (id(read.owner), read.name) not in beside.carried]
         reads = once([*kept, *beside.reads])
-        return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin)
+        return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags)
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
         """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""

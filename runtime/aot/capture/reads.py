@@ -63,7 +63,7 @@ class Read:
 
     def current(self) -> Any:
         """What is there now."""
-        return _found(self.owner, self.name)
+        return look_up(self.owner, self.name)
 
     def holds(self) -> bool:
         return same(self.current(), self.value)
@@ -80,7 +80,7 @@ class Read:
             key = repr(self.name) if type(self.name) is str else constant(self.name)
             now = f"{constant(self.owner)}.get({key}, {constant(MISSING)})"
         else:
-            now = f"{constant(_found)}({constant(self.owner)}, {self.name!r})"
+            now = f"{constant(look_up)}({constant(self.owner)}, {self.name!r})"
         value = constant(self.value)
         if self.name is WHOLE and type(self.value) is list and not any(isinstance(x, (*_SIMPLE, tuple, list, dict)) for x in self.value):
             return f"len({now}) == {len(self.value)} and all(map({constant(operator.is_)}, {now}, {value}))"
@@ -109,7 +109,7 @@ def same(a: Any, b: Any) -> bool:
     return isinstance(a, _SIMPLE) and bool(a == b)
 
 
-def _found(owner: Any, name: Any) -> Any:
+def look_up(owner: Any, name: Any) -> Any:
     if name is WHOLE:
         return owner
     if isinstance(owner, CellType):
@@ -151,7 +151,7 @@ def tensors_read(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torc
         found += [Read(names, name, v) for name, v in names.items() if id(v) in wanted]
     for x in at_hand(f, 3):
         if isinstance(x, FunctionType):
-            cells = [(c, _found(c, None)) for c in x.__closure__ or ()]
+            cells = [(c, look_up(c, None)) for c in x.__closure__ or ()]
             found += [Read(c, None, t) for c, t in cells if id(t) in wanted]
             names = x.__globals__
             found += [Read(names, n, names[n]) for n in x.__code__.co_names if id(names.get(n)) in wanted]
@@ -366,7 +366,7 @@ class _Reader:
             self._note(vars(owner), name, MISSING)
 
     def _read(self, owner: Any, name: Any) -> Any:
-        value = _found(owner, name)
+        value = look_up(owner, name)
         if value is MISSING:
             return MISSING
         if (id(owner), name) not in self.found:

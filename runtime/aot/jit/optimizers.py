@@ -40,7 +40,7 @@ class Unknown(BaseException):
 
 
 @dataclass(eq=False)
-class Place:
+class StatePlace:
     """Where the state of a parameter has something: ``optimizer.state[parameter][name]``."""
 
     optimizer: Optimizer
@@ -137,7 +137,7 @@ class Watched:
                 )
         return found
 
-    def made(self) -> list[tuple[Place, Any]]:
+    def made(self) -> list[tuple[StatePlace, Any]]:
         """The state that the program has made. ``RuntimeError`` for state that is no tensor and changes, and for state that it drops."""
         found = []
         state = self.optimizer.state
@@ -147,7 +147,7 @@ class Watched:
                 raise RuntimeError(f"the state of {self.name} has a {type(s).__name__} for a parameter, and no dictionary")
             for name, x in s.items():
                 if isinstance(x, Value) and x._level.number:
-                    found.append((Place(self.optimizer, p, name), x))
+                    found.append((StatePlace(self.optimizer, p, name), x))
                 elif not same(x, old.get(name, MISSING)):
                     raise RuntimeError(
                         f"the program, or its {self.name}, keeps {name!r}, a {type(x).__name__}, in the optimizer's state, and changes it. "
@@ -241,7 +241,7 @@ class Optimizers:
         return [w for w in self._watched.values() if w.used]
 
 
-def put(places: Sequence[Place], tensors: Sequence[Any]) -> None:
+def put(places: Sequence[StatePlace], tensors: Sequence[Any]) -> None:
     """Put the state that a program has made where it belongs."""
     for place, t in zip(places, tensors, strict=True):
         place.optimizer.state[place.parameter][place.name] = t

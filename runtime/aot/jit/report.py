@@ -47,7 +47,7 @@ def explain(f: Any) -> Report:
     [(False, 'the first call'), (True, 'argument 0 is float32[4], was float32[3]')]
     """
     jitted = _jitted(f)
-    return Report(jitted.__name__, tuple(jitted.captured), tuple(jitted.refused))
+    return Report(getattr(jitted, "__name__", type(jitted.__wrapped__).__name__), tuple(jitted.captured), tuple(jitted.refused))
 
 
 def source(f: Any) -> str:

@@ -40,12 +40,13 @@ from ..calls.function import Beside
 from ..capture import opened
 from ..capture.joint import Joint
 from ..capture.leaf_gradients import HOOKS, LeafGradients, hooked
+from ..capture.python_state import Held, Place, PythonState
 from ..capture.reads import Read, Slots
 from ..capture.surroundings import autocast_enabled, surroundings
 from .donation import take
 from .groups import Cell, Number, Numbers
 from .known import Known
-from .optimizers import Assigned, Optimizers, Place, Unknown, Watched, put
+from .optimizers import Assigned, Optimizers, StatePlace, Unknown, Watched, put
 from .scalers import Scalers, make_again
 
 _BACKWARD_HOOKS, _POST_HOOKS = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
@@ -67,11 +68,18 @@ class _Spent(Node):
 class _Effects:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of arguments, each with a gradient. ``state``:
     places in optimizers. ``assigned``: items of their groups. ``frozen``: tensors that require no grad afterwards. ``spent``: the numbers
-    of the results whose histories have been freed."""
+    of the results whose histories have been freed. ``places``: in Python's state."""
 
     def __init__(
-        self, leaves: Sequence[Any], state: Sequence[Place], assigned: Sequence[Assigned], frozen: Sequence[Any], spent: Sequence[int]
+        self,
+        leaves: Sequence[Any],
+        state: Sequence[StatePlace],
+        assigned: Sequence[Assigned],
+        frozen: Sequence[Any],
+        spent: Sequence[int],
+        places: Sequence[Place],
     ) -> None:
+        self.places = places
         self.leaves = leaves
         self.state = state
         self.assigned = assigned
@@ -81,7 +89,7 @@ class _Effects:
 
 @dataclass(eq=False)
 class Outcome:
-    """What a program with effects returns: ``result`` is for the caller."""
+    """What a program with effects returns. ``result``: what is for the caller, and what belongs to places in Python's state."""
 
     result: Any
     gradients: list[Any]
@@ -92,9 +100,10 @@ class Outcome:
 
 @dataclass(eq=False)
 class _Entry:
-    """The gradients from before the call that the program reads."""
+    """What the program reads that each call finds anew: gradients, and what is at the places to which it assigns tensors."""
 
     gradients: list[Any]
+    values: list[Any]
 
 
 class _Draws(Ambient):
@@ -130,7 +139,8 @@ class _Side:
 class Steps:
     """The programs of one jitted function ``f``, as functions without effects on Python's state. ``program``: what is captured.
 
-    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read. ``sides``: those that a call
+    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read. ``places``: to which they assign
+    tensors, and what is there before a call is an argument. ``sides``: those that a call
     tries, in this order; None is the first one's. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`.
     """
 
@@ -138,6 +148,7 @@ class Steps:
         self.f = f
         self.donates = donates
         self.asked: list[Any] = []
+        self.places: list[Place] = []
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
         self._known = self._others = Known()
@@ -154,8 +165,9 @@ class Steps:
         """What belongs to the program that was captured last."""
         return self._beside
 
-    def starting(self, reads: Sequence[Read]) -> None:
+    def starting(self, reads: Sequence[Read], state: PythonState) -> None:
         """A capture begins, of a program that finds ``reads`` in Python's state."""
+        self._state = state
         self._known = Known(self._others)
         self._known.find(read.value for read in reads)
 
@@ -165,7 +177,7 @@ class Steps:
         def call(*args: Any, **kwargs: Any) -> Any:
             while True:
                 try:
-                    if self.asked or self.sides[0] is not None:
+                    if self.asked or self.places or self.sides[0] is not None:
                         result = self._sided(run, self.sides[0], args, kwargs)
                     else:
                         result = run(*args, **kwargs)
@@ -181,7 +193,7 @@ class Steps:
         return call
 
     def _sided(self, run: Callable[..., Any], side: _Side | None, args: Any, kwargs: Any) -> Any:
-        entry = (self._entry(args, kwargs),) if self.asked else ()
+        entry = (self._entry(args, kwargs),) if self.asked or self.places else ()
         return run(*entry, *((side,) if side is not None else ()), *args, **kwargs)
 
     def _by_another_side(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -206,22 +218,25 @@ class Steps:
     def _entry(self, args: Any, kwargs: Any) -> _Entry:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
         leaves = [flat[x] if type(x) is int else x for x in self.asked]
-        return _Entry([x._grad if isinstance(x, Tensor) else x.grad for x in leaves])
+        gradients = [x._grad if isinstance(x, Tensor) else x.grad for x in leaves]
+        return _Entry(gradients, [place.current() for place in self.places])
 
     def _captured(self, args: Any, kwargs: Any) -> Any:
         """A run of ``f`` under capture, without its effects. In a transform, or in another function that is captured, ``f`` itself runs."""
         if entering() is None or CAPTURE.gradients is not None:
             return self.f(*(x for x in args if not isinstance(x, (_Entry, _Side))), **kwargs)
         given: dict[int, Any] = {}
+        values: Sequence[Any] = ()
         if args and isinstance(args[0], _Entry):
             given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}
-            args = args[1:]
+            values, args = args[0].values, args[1:]
         if args and isinstance(args[0], _Side):
             args = args[1:]
         self._beside = Beside()
         arguments = opened.flatten((args, kwargs))[0]
         self._known.find(arguments)
         with (
+            Held(self.places, values) as held,
             LeafGradients(given, arguments) as gradients,
             Scalers(self._known.scalers) as scalers,
             Optimizers(self.numbers, self._known, self._makes_optimizers) as optimizers,
@@ -260,12 +275,17 @@ class Steps:
         if scaler is not None:
             tensors = [t for t in arguments if isinstance(t, torch.Tensor)]
             self._others.scalers.add(scaler)
+            self._state.forget(vars(scaler))
             make_again(scaler, tensors[0].device if tensors else torch.get_default_device())
             raise _Again
         known = [self._know(x) for x in optimizers.unseen]
         if any(known):
             raise _Again
-        return self._outcome(result, gradients, changed, used, made, assigned, of_scalers)
+        new = self._state.assigned()
+        if new:
+            self.places += new
+            raise _Again
+        return self._outcome((result, held.left), gradients, changed, used, made, assigned, of_scalers)
 
     def _know(self, optimizer: ref[Optimizer]) -> bool:
         """Remember an optimizer for captures to come. False for one that only the program has had, and has made."""
@@ -279,23 +299,23 @@ class Steps:
 
     def _outcome(
         self,
-        result: Any,
+        result: tuple[Any, list[Any]],
         gradients: LeafGradients,
         changed: Sequence[tuple[Any, Any]],
         used: Sequence[Watched],
-        made: Sequence[tuple[Place, Any]],
+        made: Sequence[tuple[StatePlace, Any]],
         assigned: Sequence[tuple[Assigned, Any]],
         of_scalers: Sequence[Read],
     ) -> Any:
-        """What the graph returns, for a program that returns ``result``."""
+        """What the graph returns. ``result``: what the program returns, and what it leaves at ``places``."""
         flat, spec = opened.flatten(result)
         if any(isinstance(t, GradValue) and t._retains for t in flat):
             raise RuntimeError(
                 "the program calls retain_grad() of a tensor that it returns. Call it of the result, or return the gradient."
             )
-        if not (changed or gradients.used or gradients.frozen or used):
+        if not (changed or gradients.used or gradients.frozen or used or self.places):
             self._beside = Beside(of_scalers, partial(self._beginning, (), (), ()) if self.donates else None)
-            return result
+            return result[0]
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
             flat[i] = flat[i].detach()
@@ -310,8 +330,9 @@ class Steps:
         places = [x - gradients.n_arguments for x in gradients.added if isinstance(x, int)]
         begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)], places)
         reads = [*of_scalers, Read(Slots(_Leaves(added)), "hooked", False), *(read for w in used for read in w.reads())]
-        self._beside = Beside(reads, begin, frozenset(place for w in used for place in w.carried))
-        effects = _Effects(leaves, [place for place, _ in made], [place for place, _ in assigned], gradients.frozen, spent)
+        carried = frozenset([*(place for w in used for place in w.carried), *(place.key for place in self.places)])
+        self._beside = Beside(reads, begin, carried)
+        effects = _Effects(leaves, [p for p, _ in made], [p for p, _ in assigned], gradients.frozen, spent, list(self.places))
         return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], [x for _, x in assigned], effects)
 
     def _beginning(
@@ -368,10 +389,14 @@ def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:
         put(effects.state, outcome.made)
     for place, x in zip(effects.assigned, outcome.assigned, strict=True):
         place.group[place.name] = x
-    if not effects.spent:
-        return outcome.result
-    flat, spec = opened.flatten(outcome.result)
-    for i in effects.spent:
-        t = unwrap(flat[i])
-        flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
-    return pytree.tree_unflatten(flat, spec)
+    result: Any = outcome.result
+    if effects.spent:
+        flat, spec = opened.flatten(result)
+        for i in effects.spent:
+            t = unwrap(flat[i])
+            flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
+        result = pytree.tree_unflatten(flat, spec)
+    returned, placed = result
+    for where, value in zip(effects.places, placed, strict=True):
+        where.put(value)
+    return returned

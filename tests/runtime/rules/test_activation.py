@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import runtime
 from runtime import func
+from runtime.aot import aot_function, nop
 
 from .agreement import check
 
@@ -25,8 +26,8 @@ def test_gated(name: str) -> None:
 
 @pytest.mark.parametrize(
     "f",
-    [torch.tanh, torch.sigmoid, F.silu, F.gelu, lambda x: F.gelu(x, approximate="tanh")],
-    ids=["tanh", "sigmoid", "silu", "gelu", "gelu_tanh"],
+    [torch.tanh, torch.sigmoid, F.silu, F.gelu, F.mish, lambda x: F.gelu(x, approximate="tanh")],
+    ids=["tanh", "sigmoid", "silu", "gelu", "mish", "gelu_tanh"],
 )
 def test_second_and_third_derivatives_are_the_slopes_of_those_below(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.linspace(-2.5, 2.5, 9, dtype=torch.float64)
@@ -38,6 +39,18 @@ def test_second_and_third_derivatives_are_the_slopes_of_those_below(f: Callable[
         pushed = func.jvp(order, (x,), (torch.ones_like(x),))[1]
         torch.testing.assert_close(pushed, slope, rtol=1e-6, atol=1e-8)
         order = derivative
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("f", [F.silu, F.mish, F.gelu, torch.tanh, F.softplus, F.hardswish])
+def test_first_derivatives_have_the_bits_of_torchs_kernels_also_in_a_graph(f: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    x, g = torch.linspace(-4, 4, 301).to(dtype), torch.linspace(0.5, 2, 301).to(dtype)
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(f(leaf), leaf, g)
+    of_session, of_graph = runtime.wrap(x.clone(), requires_grad=True), runtime.wrap(x.clone(), requires_grad=True)
+    assert torch.equal(runtime.unwrap(runtime.autograd.grad(f(of_session), of_session, g)[0]), expected)
+    assert torch.equal(runtime.unwrap(runtime.autograd.grad(aot_function(f, nop)(of_graph), of_graph, g)[0]), expected)
+    assert torch.equal(func.vjp(f, x)[1](g)[0], expected)
 
 
 @pytest.mark.parametrize("f", [F.elu, F.elu_, F.celu, F.celu_, F.selu, F.selu_, lambda x: F.elu(x, 2.0)])
