@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from . import expanded_weights as expanded_weights  # the import registers the rules of its layers
-from .expanded_weights.weight import HANDLED
 from .rules.ops import op_of
 from .rules.record import NESTED, RECORDS, Record
 
@@ -19,7 +17,7 @@ from .rules.record import NESTED, RECORDS, Record
 class Row:
     """The rules of one overload. A rule is ``own``, the way in which it is derived, ``none needed``, or ``missing``.
 
-    ``per_sample`` names the functions whose per-sample rule covers this op.
+    ``per_sample``: how the gradients of each sample are computed where a parameter is used by this op.
     """
 
     name: str
@@ -32,20 +30,10 @@ class Row:
 
 def rows() -> list[Row]:
     """One row per recorded overload, sorted by name."""
-    layers = _layers()
-    return [_row(func, record, layers.get(func, ())) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
+    return [_row(func, record) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
 
 
-def _layers() -> dict[torch._ops.OpOverload, list[str]]:
-    """For each op, the functions that have a per-sample rule and compute with that op."""
-    found: dict[torch._ops.OpOverload, list[str]] = {}
-    for function, rule in HANDLED.items():
-        for op in getattr(rule, "ops", ()):
-            found.setdefault(op, []).append(function.__name__)
-    return found
-
-
-def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> Row:
+def _row(func: torch._ops.OpOverload, record: Record) -> Row:
     undifferentiable = record.vjp is None and record.nondiff is True
     vjp = "none needed" if undifferentiable else "own" if record.vjp is not None else "missing"
     if isinstance(record.jvp, str):
@@ -66,7 +54,8 @@ def _row(func: torch._ops.OpOverload, record: Record, layers: Sequence[str]) -> 
         vjp = jvp = "decomposition"
     if record.family == "nested":
         jvp = batch = "refused: the result is nested"
-    per_sample = f"own in {', '.join(layers)}" if layers else "vmap of vjp"
+    formula = "formula of its vjp" if record.elementwise and record.vjp else "vmap of vjp"
+    per_sample = f"factors for {', '.join(record.per_sample)}" if record.per_sample else formula
     return Row(str(func).removeprefix("aten."), record.family, vjp, jvp, batch, per_sample)
 
 
@@ -95,12 +84,11 @@ def markdown() -> str:
     lines = [
         "# Coverage",
         "",
-        "Written by `make docs` from the records of `runtime/rules/` and the layers of `runtime/expanded_weights/`",
+        "Written by `make docs` from the records of `runtime/rules/`",
         f"with torch {torch.__version__.partition('+')[0]}; do not edit.",
         "",
         f"{len(table)} overloads have a record. In-place and `out=` forms follow; composed ops need none.",
         f"Of the functional overloads in torch's list of derivatives, {len(absent)} have none here; they are named at the end.",
-        "Per-sample rules belong to functions of `torch.nn.functional`; they stand at the ops by which those meet their weights.",
         "",
         "| op | family | vjp | jvp | batch | per sample |",
         "|---|---|---|---|---|---|",

@@ -5,19 +5,19 @@ An op            ``register``, or a family: ``pointwise``, ``diagonal``, ``eleme
 A family         a function that calls ``register``. ``asking`` declares the parameters of a formula, if its signature does not. ``conj``.
 A transform      ``Level``, ``Value`` and ``transform``. ``LevelMode`` for a level that must see calls without any of its values.
 A compiler       a ``Compiler`` for ``runtime.aot.aot_function``; ``make_boxed_func``. A ``Partition`` cuts a joint graph in two.
-A per-sample     ``layer``, and ``need_batch``.
-rule
+A per-sample     the part ``per_sample`` of a record, made of ``Outer``, ``Dense`` and other terms, and the part ``places``, from
+rule             ``place_rules``.
 """
 
 from .aot.compilers.boxed import Compiler, make_boxed_func
 from .aot.partition.partitions import Partition
 from .errors import BatchingError, EscapedValue, MissingRule
-from .expanded_weights.layer import layer, need_batch
 from .func.batch import fallback_policy
 from .func.level_transform import transform
-from .rules import Record, register
+from .rules import Record, place_rules, register
 from .rules import derive_batch as batch_rules
 from .rules.derive import conj, diagonal, elementwise, flat, linear, multilinear, nondifferentiable, pointwise, random, view
+from .rules.per_sample import Dense, Outer
 from .rules.record import asking
 from .seam.level_mode import LevelMode
 from .seam.levels import Level, Value
@@ -25,10 +25,12 @@ from .seam.levels import Level, Value
 __all__ = [
     "BatchingError",
     "Compiler",
+    "Dense",
     "EscapedValue",
     "Level",
     "LevelMode",
     "MissingRule",
+    "Outer",
     "Partition",
     "Record",
     "Value",
@@ -39,12 +41,11 @@ __all__ = [
     "elementwise",
     "fallback_policy",
     "flat",
-    "layer",
     "linear",
     "make_boxed_func",
     "multilinear",
-    "need_batch",
     "nondifferentiable",
+    "place_rules",
     "pointwise",
     "random",
     "register",

@@ -15,11 +15,11 @@ import torch
 from torch._ops import OpOverload
 
 from gen.targets.faults import KINDS, Call, Rule
-from runtime.expanded_weights.weight import HANDLED
 from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.pushforward import DualValue
 from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
 from runtime.rules.ops import INPLACE, Op, op_of
+from runtime.rules.per_sample import Dense, Term
 from runtime.rules.record import RECORDS, Record, asking, listeners, parameters
 from runtime.seam.levels import innermost
 from runtime.session.tensor import SESSION
@@ -39,10 +39,7 @@ def name_of(func: OpOverload) -> str:
 @contextmanager
 def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     """Inside, every rule calls `hook`, or only the rule `only`."""
-    funcs = [func for func in RECORDS if only is None or only.op == name_of(func)] if only is None or only.part != "per_sample" else []
-    layers = [(f, layer) for f, layer in HANDLED.items() if only is None or (only.part, only.op) == ("per_sample", f.__name__)]
-    kept = {func: RECORDS[func] for func in funcs}
-    plain = [(layer, layer.rule) for _, layer in layers]
+    kept = {func: record for func, record in RECORDS.items() if only is None or only.op == name_of(func)}
 
     def hook_tangents() -> None:
         """Hook each jvp again: it is compiled from its record whenever a record is added."""
@@ -56,12 +53,8 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
             RECORDS[func] = _with_hook(func, record, hook, only)
         listeners.append(hook_tangents)
         _forget()
-        for function, layer in layers:
-            layer.rule = partial(_per_sample, hook, function.__name__, only, layer.rule)
         yield
     finally:
-        for layer, rule in plain:
-            layer.rule = rule
         if hook_tangents in listeners:
             listeners.remove(hook_tangents)
         RECORDS.update(kept)
@@ -85,6 +78,12 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
         changed["batch"] = partial(_batch, hook, f"{name} batch", record.batch)
     if record.decomposition is not None and (only is None or only.part == "decomposition"):
         changed["decomposition"] = partial(_decomposition, hook, f"{name} decomposition", record.decomposition)
+    if record.per_sample is not None and (only is None or only.part == "per_sample"):
+        changed["per_sample"] = {
+            argument: _per_sample(hook, full, formula) if only is None or only.name == full else formula
+            for argument, formula in record.per_sample.items()
+            for full in [f"{name} per_sample {argument}"]
+        }
     return replace(record, **changed)
 
 
@@ -246,14 +245,16 @@ def _decomposition(hook: Hook, name: str, rule: Callable[..., Any], *args: Any, 
     return hook(name, Call(lambda *given: rule(*given, **kwargs), args, ("saved",) * len(args), constant=constant))
 
 
-def _per_sample(hook: Hook, op: str, only: Rule | None, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    def hooked(name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
-        full = f"{op} per_sample {name}"
-        if only is not None and only.name != full:
-            return formula
-        return lambda g: hook(full, Call(formula, (g,), ("seed",)))
+def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A formula of factored gradients. A fault changes the gradients, so the hook gets them without factors."""
+    own = parameters(formula)
 
-    return {name: hooked(name, formula) for name, formula in rule(*args, **kwargs).items()}
+    def hooked(*values: Any) -> Term | None:
+        if formula(*values) is None:
+            return None
+        return Dense(hook(name, Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))))
+
+    return asking(*own)(hooked)
 
 
 def constant(value: Any) -> Any:

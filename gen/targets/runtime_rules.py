@@ -14,11 +14,7 @@ from torch._ops import OpOverload
 import runtime
 from gen.targets.faults import Call, Rule, change
 from gen.targets.runtime_hooks import hooked, name_of
-from runtime.expanded_weights.weight import HANDLED
 from runtime.rules.record import RECORDS, Record, parameters
-
-_PARAMETERS = ("input", "weight", "bias")
-_INDICES = (torch.nn.functional.embedding, "input")  # have no gradient
 
 
 def fingerprint() -> str:
@@ -30,11 +26,8 @@ def fingerprint() -> str:
 
 
 def rules() -> list[Rule]:
-    """Every rule of every record, by name, and every per-sample rule."""
+    """Every rule of every record, by name."""
     found = [rule for func, record in RECORDS.items() for rule in _rules_of(func, record)]
-    for function, layer in HANDLED.items():
-        names = [name for name in _PARAMETERS if name in layer.signature.parameters and (function, name) != _INDICES]
-        found += [Rule(function.__name__, "per_sample", name, "expanded weights") for name in names]
     return sorted(found, key=lambda rule: rule.name)
 
 
@@ -49,6 +42,8 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
         for argument in (key,) if isinstance(key, str) else key:
             if argument in tensors and parameters(formula) and not getattr(formula, "refuses", False):
                 yield Rule(op, "vjp", argument, record.family)
+    for argument in record.per_sample or ():
+        yield Rule(op, "per_sample", argument, record.family)
     for part in ("jvp", "batch", "decomposition"):
         rule = getattr(record, part)
         if rule is not None and not getattr(rule, "refuses", False) and any("Tensor" in str(r.type) for r in func._schema.returns):

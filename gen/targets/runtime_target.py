@@ -112,7 +112,7 @@ class RuntimeTarget:
         self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
     ) -> tuple[Tensor, ...]:
         module = Parametric(f, params)
-        call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction, fallback=True)
+        call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction)
         x = runtime.wrap(batch.detach(), input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(runtime.unwrap(held.grad_sample) for held in module.held)

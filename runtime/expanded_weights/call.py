@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any
 
 import torch
-from torch.nn.utils.stateless import _functional_call  # the public one is torch.func's
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from ..session.leaf import as_leaf
-from .fallback import by_sample
-from .weight import ExpandedWeight, UnhandledFunction
+from .delivery import Delivery
 
 
 def call_for_per_sample_grads(
-    module: torch.nn.Module,
-    *,
-    batch_size: int | None = None,
-    loss_reduction: str = "sum",
-    batch_first: bool = True,
-    fallback: bool = False,
+    module: torch.nn.Module, *, batch_size: int | None = None, loss_reduction: str = "sum", batch_first: bool = True
 ) -> Callable[..., Any]:
     """``module`` as a function whose backward pass computes per-sample gradients. As in ``torch.nn.utils._per_sample_grad``.
 
@@ -30,38 +24,26 @@ def call_for_per_sample_grads(
     >>> model.weight.grad_sample.shape
     torch.Size([3, 1, 2])
 
-    The function returns ``module(*args)``. After the backward pass of a loss, every parameter that requires grad has ``grad_sample``, of
-    shape (B, *parameter). It holds the gradient of each sample's own loss. ``loss_reduction``: whether the loss is the "sum" or the "mean"
-    of these.
+    The function returns ``module(*args)``. After the backward pass of a loss, every parameter that the loss depends on has
+    ``grad_sample``, of shape (B, *parameter). It holds the gradient of each sample's own loss. ``loss_reduction``: whether the loss is the
+    "sum" or the "mean" of these.
 
-    ``batch_size``: found from the arguments if None. ``batch_first``: the batch is dimension 0 of the inputs, else dimension 1.
-    ``fallback``: run a function that has no rule by ``vmap(vjp)``. If such a function has no batched argument, the whole module runs by
-    ``vmap(vjp)``, so the module must have no side effects. ``RuntimeError`` for other arguments, for batches of different sizes, and if
-    ``grad_sample`` already holds gradients. ``UnhandledFunction`` names a function without a rule.
+    ``batch_size``: found from the arguments if None, which must then all be batches. ``batch_first``: the batch is dimension 0 of the
+    arguments, else dimension 1. From there on the samples are followed through every op, as in :class:`runtime.per_sample.per_sample`.
+    ``RuntimeError`` for other arguments, for batches of different sizes, where samples mix, and if ``grad_sample`` already holds
+    gradients.
     """
     _check_arguments(module, batch_size, loss_reduction)
 
     @wraps(module.forward)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        size = _batch_size(args, kwargs, 0 if batch_first else 1) if batch_size is None else batch_size
-        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: as_leaf(t) if t.requires_grad else t, (args, kwargs))
-        params: dict[str, Any] = {}
-        for name, p in module.named_parameters():
-            params[name] = p
-            if p.requires_grad:
-                params[name] = weight = ExpandedWeight(p, size, loss_reduction, fallback=by_sample if fallback else None)
-                weight.batch_first = batch_first
-                weight.allow_smaller_batches = batch_size is not None
-
-        def run(params: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return _functional_call(module, params, args, kwargs)
-
-        try:
-            return run(params, args, kwargs)
-        except UnhandledFunction:
-            if not fallback:
-                raise
-            return by_sample(run, (params, args, kwargs), {})
+        dim = 0 if batch_first else 1
+        size = _batch_size(args, kwargs, dim) if batch_size is None else batch_size
+        _check_contained(args, kwargs, dim, size, batch_size is not None)
+        params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        with Delivery(params, dim, loss_reduction, batch_size) as grads:
+            grads.expect(_smaller(args, kwargs, dim, size))
+            return module(*args, **kwargs)
 
     return wrapper
 
@@ -82,19 +64,57 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
             )
 
 
+def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
+    """The tensors that may be batches. A packed sequence has as many samples as sequences, so it is none."""
+    leaves = pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence))
+    return [t for t in leaves if isinstance(t, torch.Tensor) and t.dim() > dim]
+
+
 def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:
     found: int | None = None
-    for t in pytree.tree_leaves((args, kwargs)):
-        if isinstance(t, torch.Tensor) and t.dim() > dim:
-            if found is not None and t.shape[dim] != found:
-                raise RuntimeError(
-                    "When computing batch size, found at least one input with batch size "
-                    f"{found} and one with batch size {t.shape[dim]}. Say which it is with batch_size=..."
-                )
-            found = t.shape[dim]
+    for a in pytree.tree_leaves((args, kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)):
+        if isinstance(a, PackedSequence):
+            n = int(a.batch_sizes[0])
+        elif isinstance(a, torch.Tensor) and a.dim() > dim:
+            n = a.shape[dim]
+        else:
+            continue
+        if found is not None and n != found:
+            raise RuntimeError(
+                "When computing batch size, found at least one input with batch size "
+                f"{found} and one with batch size {n}. Say which it is with batch_size=..."
+            )
+        found = n
     if found is None:
         raise RuntimeError(
             "ExpandedWeights cannot compute the batch size from the inputs: none is a tensor in a known container. "
             "Pass it as call_for_per_sample_grads(module, batch_size=...)"
         )
     return found
+
+
+def _smaller(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int) -> int:
+    """The size of the batch. As in torch, a batch may be smaller than what ``batch_size`` says: the last one of an epoch."""
+    sizes = {t.shape[dim] for t in _tensors((args, kwargs), dim)}
+    return sizes.pop() if len(sizes) == 1 and max(sizes) < size else size
+
+
+def _contained(a: Any) -> Iterator[torch.Tensor]:
+    """The tensors in the fields of a data class."""
+    for f in fields(a) if is_dataclass(a) and not isinstance(a, type) else ():
+        value = getattr(a, f.name)
+        if isinstance(value, torch.Tensor):
+            yield value
+        else:
+            yield from _contained(value)
+
+
+def _check_contained(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int, smaller: bool) -> None:
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        for t in _contained(leaf):
+            n = t.shape[dim] if t.dim() > dim else size
+            if n != size and not (smaller and n < size):
+                raise RuntimeError(
+                    f"Expected ExpandedWeights to have batch size matching input but got input batch size of {n} with ExpandedWeight of "
+                    f"batch size {size}"
+                )

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 
 from ..seam.levels import Value
+from .delivery import Delivery
 
 Rule = TypeVar("Rule")
-HANDLED: dict[Callable[..., Any], Any] = {}
-Fallback = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
-"""``fallback(func, args, kwargs)`` runs a function that has no rule."""
-
-
-class UnhandledFunction(RuntimeError):
-    """Raised if a function without a per-sample rule gets an ExpandedWeight."""
+_RULES: dict[Callable[..., Any], Any] = {}
+_LAYERS = {F.linear: 2, F.conv1d: 3, F.conv2d: 4, F.conv3d: 5, F.embedding: 2, F.layer_norm: 2, F.group_norm: 2, F.instance_norm: 3}
+"""The functions that take an ExpandedWeight, as in torch, with the dimensions that a batch has at least."""
 
 
 def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[[Rule], Rule]:
-    """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets an ExpandedWeight.
+    """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets an ExpandedWeight, as in torch.
 
-    ``args`` are the positional arguments, followed by the values of ``kwarg_names``. ``layer`` is the short way.
+    ``args`` are the positional arguments, followed by the values of ``kwarg_names``.
     """
 
     def decorate(rule: Rule) -> Rule:
-        HANDLED[torch_function] = rule
+        _RULES[torch_function] = rule
         return rule
 
     return decorate
@@ -35,20 +33,16 @@ def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[
 class ExpandedWeight(torch.Tensor):
     """``orig_weight``, expanded over ``batch_size`` samples. The loss is the ``"sum"`` or ``"mean"`` of the samples' losses.
 
-    A function with a rule computes with the original, and its backward adds per-sample gradients to ``orig_weight.grad_sample``.
-    ``fallback(func, args, kwargs)`` runs any other function. Without it, such a function is an error.
+    A layer of ``torch.nn.functional`` computes with the original, and its backward adds per-sample gradients to
+    ``orig_weight.grad_sample``. Any other function is an error. ``call_for_per_sample_grads`` takes every function.
     """
 
     orig_weight: Any
     batch_size: int
     loss_reduction: str
-    allow_smaller_batches: bool
     batch_first: bool
-    fallback: Fallback | None
 
-    def __new__(
-        cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Fallback | None = None
-    ) -> ExpandedWeight:
+    def __new__(cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum") -> ExpandedWeight:
         if not isinstance(orig_weight, torch.Tensor):
             raise RuntimeError(f"Can only make Expanded Weights of Tensors, got {type(orig_weight).__name__}")
         if not orig_weight.requires_grad:
@@ -60,34 +54,31 @@ class ExpandedWeight(torch.Tensor):
             data = data._inner
         return torch.Tensor._make_subclass(cls, data)
 
-    def __init__(
-        self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum", *, fallback: Fallback | None = None
-    ) -> None:
+    def __init__(self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum") -> None:
         self.orig_weight = orig_weight
         self.batch_size = batch_size
         self.loss_reduction = loss_reduction
-        self.allow_smaller_batches = False
         self.batch_first = True
-        self.fallback = fallback
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in HANDLED:
-            return HANDLED[func].apply(tuple(kwargs), func, *args, *kwargs.values())
+        if func in _RULES:
+            return _RULES[func].apply(tuple(kwargs), func, *args, *kwargs.values())
+        if func in _LAYERS:
+            return _run_layer(func, args, kwargs)
         name = getattr(func, "__name__", repr(func))
+        if name == "requires_grad_":  # while the tensor is made
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
         if name == "__get__" or name in _FACTS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*(_original(a) for a in args), **kwargs)
-        weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
-        fallbacks = [w.fallback for w in weights if w.fallback is not None]
-        if fallbacks and len(fallbacks) == len(weights):
-            return fallbacks[0](func, args, kwargs)
-        raise UnhandledFunction(
-            f"Expanded Weights encountered but cannot handle function {name}. Give it a rule (docs/expanded_weights.md shows how), or ask "
-            "for the slower general way with call_for_per_sample_grads(..., fallback=True)."
+        raise RuntimeError(
+            f"Expanded Weights encountered but cannot handle function {name}. Use call_for_per_sample_grads or per_sample, which take "
+            "every function, or give it a rule by implements_per_sample_grads."
         )
 
 
@@ -102,3 +93,70 @@ _FACTS = frozenset(
 
 def _original(a: Any) -> Any:
     return a.orig_weight if isinstance(a, ExpandedWeight) else a
+
+
+def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A layer with ExpandedWeights. Its input is the batch."""
+    if not args:
+        kwargs = dict(kwargs)
+        args = (kwargs.pop("input"),)
+    check_input(func, args[0])
+    least = _LAYERS[func]
+    if func is F.layer_norm:
+        least = 1 + len(args[1] if len(args) > 1 else kwargs["normalized_shape"])
+    if args[0].dim() < least:
+        name = getattr(func, "__name__", repr(func))
+        raise RuntimeError(f"Expanded Weights need a batch dimension: {name} got an input of {args[0].dim()} dimensions, a single sample")
+    check_batch_size(args, kwargs)
+    for a in (*args[1:], *kwargs.values()):
+        unpack_expanded_weight_or_tensor(a)
+    weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
+    first = weights[0]
+    params = {f"weight {i}": w.orig_weight for i, w in enumerate(weights)}
+    with Delivery(params, 0 if first.batch_first else 1, first.loss_reduction, None) as grads:
+        return func(grads.batch(args[0]), *map(_original, args[1:]), **{k: _original(a) for k, a in kwargs.items()})
+
+
+MIXTURE = (
+    "Expanded Weights does not support a mixture of ExpandedWeight parameters and normal Parameters. "
+    "Found a parameter that requires grad and is not an ExpandedWeight; make it one, or detach it."
+)
+
+
+def unpack_expanded_weight_or_tensor(maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x) -> Any:
+    """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None for anything else.
+
+    A tensor that requires grad is a ``RuntimeError``.
+    """
+    if isinstance(maybe_expanded_weight, ExpandedWeight):
+        return func(maybe_expanded_weight.orig_weight)
+    if not isinstance(maybe_expanded_weight, torch.Tensor):
+        return None
+    if maybe_expanded_weight.requires_grad:
+        raise RuntimeError(MIXTURE)
+    return func(maybe_expanded_weight)
+
+
+def check_input(func: Callable[..., Any], x: object) -> None:
+    """Raise unless the first argument of a layer is a tensor with a batch dimension."""
+    name = getattr(func, "__name__", repr(func))
+    if isinstance(x, ExpandedWeight):
+        raise RuntimeError(f"Expanded Weights do not support inputs that are also ExpandedWeights. Input of {name} must be a Tensor")
+    if not isinstance(x, torch.Tensor):
+        raise RuntimeError(f"Expanded Weights requires a Tensor as the first input to get the batch dimension, got {type(x)} in {name}")
+    if x.dim() == 0:
+        raise RuntimeError(f"Expanded Weights requires a batch dimension but got an input of size 0 dimensions in {name}")
+    if x.shape[0] == 0:
+        raise RuntimeError(f"0 is not a valid batch size for Expanded Weights but got an input of shape {list(x.shape)} in {name}")
+
+
+def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise unless the batch size of every ExpandedWeight is that of the first argument."""
+    for a in (*args, *kwargs.values()):
+        if isinstance(a, ExpandedWeight):
+            size = args[0].shape[0 if a.batch_first else 1]
+            if size != a.batch_size:
+                raise RuntimeError(
+                    f"Expected ExpandedWeights to have batch size matching input but got input batch size of {size} with "
+                    f"ExpandedWeight of batch size {a.batch_size}"
+                )

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
 from ..rules.place_rules import rule_of
-from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor
+from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 from ..tape.metas import meta_of
@@ -29,7 +29,7 @@ from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from .own_rows import OwnRows
 from .uses import ParameterCall, Tap, Use, versions
-from .written_places import place_in_base, place_in_view
+from .written_places import fits, place_in_base, place_in_view
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -94,22 +94,32 @@ class _Pool(Node):
         return tuple(grads)
 
 
+RECURRENT = {getattr(getattr(torch.ops.aten, kind), form) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")}
+
+
 class BatchSession:
     """Follows one batch. ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the loss follows from
     those of the samples, ``"sum"`` or ``"mean"``; None: it is seen where the program computes it. ``where``: the path of the module that
     runs now, for errors."""
 
-    __slots__ = ("__weakref__", "_factor", "_of_pass", "held", "parameters", "reduction", "size", "uses", "where")
+    __slots__ = ("__weakref__", "_factor", "_of_pass", "arrived", "held", "parameters", "reduction", "size", "supposed", "uses", "where")
 
     def __init__(self, reduction: str | None, where: Callable[[], str]) -> None:
         self.size: int | None = None
         self.reduction = reduction
         self.where = where
+        self.arrived: Callable[[], None] | None = None  # called after a use has got its gradients
+        self.supposed: dict[int, Any] = {}  # by id: a batch that was marked because it is an argument of a module
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
         self.uses: list[Use] = []
         self.held: list[tuple[Tensor, int]] = []  # what the gradients are computed of, with versions
         self._factor: Any = None
         self._of_pass = -1
+
+    def forget(self) -> None:
+        """Drop the gradients that were found."""
+        self.uses.clear()
+        self.held.clear()
 
     # states
 
@@ -142,9 +152,20 @@ class BatchSession:
             raise RuntimeError(f"per_sample: a batch has {n} samples in dimension {dim}, and another one has {self.size}")
         self.put(v, ALONE if n == 1 else Place(dim))
 
+    def mark_rows(self, v: Any, owners: Tensor) -> None:
+        """Row i of ``v`` belongs to sample ``owners[i]``."""
+        n = int(owners.max()) + 1 if owners.numel() else 0
+        if self.size is None:
+            self.size = n
+        if n > self.size:
+            raise RuntimeError(f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}")
+        self.put(v, ALONE if self.size == 1 else listed(0, owners, self.size))
+
     # calls
 
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if func in RECURRENT:
+            args = self._with_placed_states(args, packed=func._overloadname == "data")
         flat, spec = pytree.tree_flatten((list(args), kwargs))
         states = [self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat]
         if not any(s is not None for s in states):
@@ -277,6 +298,30 @@ class BatchSession:
             )
         return self._factor
 
+    def _with_placed_states(self, args: Sequence[Any], packed: bool) -> list[Any]:
+        """The arguments of a recurrent layer, with the samples in dimension 1 of its first states, as they always lie."""
+        x, first, *others = args
+        place = self.state(x) if isinstance(x, Value) else None
+        if not isinstance(place, Place):
+            return list(args)
+        hx = others[0] if packed else first
+        rows = hx[0].shape[1] if isinstance(hx, (list, tuple)) else hx.shape[1]
+        batch_first = not packed and args[-1]
+        owners = place.owners(self.size or 0, x.device)[:rows]
+        if place is not ALONE and (owners.numel() != rows or place.dim != (0 if packed or batch_first else 1)):
+            return list(args)  # the ops of the layer say what is wrong
+        placed = place if place is ALONE else listed(1, owners, self.size or 0)
+
+        def own(h: Tensor) -> Tensor:
+            if isinstance(h, Value) and self.state(h) is not None and id(h) not in self.supposed:
+                return h
+            v: Tensor = h if isinstance(h, Value) else SESSION.wrap(h)
+            self.put(v, placed)
+            return v
+
+        states = [own(h) for h in hx] if isinstance(hx, (list, tuple)) else own(hx)
+        return [x, first, states, *others[1:]] if packed else [x, states, *others]
+
     # uses of parameters
 
     def _tapped(self, op: Op, flat: list[Any], spec: pytree.TreeSpec, used: list[int], call: Placed, outs: Any, where: list[Any]) -> Any:
@@ -314,6 +359,8 @@ class BatchSession:
             for i, (edge, term) in zip(used, of_parameters.uses(gs), strict=False):
                 self.uses.append((edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term))
                 self.held += versions(term.held())
+            if self.arrived is not None:
+                self.arrived()
 
         tap = Tap(SESSION, edges, metas, found)
         for k, i in enumerate(at):
@@ -381,7 +428,7 @@ class BatchSession:
         if isinstance(state, Place) and of_base is None:
             found = state if size == 1 else place_in_base(v, state, size)
         elif isinstance(state, Place) and isinstance(of_base, Place):
-            found = of_base if size == 1 or place_in_view(v, of_base, size) == state else None
+            found = of_base if size == 1 or fits(v, state, of_base, size) else None
         elif state is None and (of_base is None or isinstance(of_base, Place)):
             found = of_base
         else:

@@ -6,9 +6,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -115,9 +117,32 @@ class per_sample(PerSampleGrads):
         self._shared[id(v)] = v
         return v
 
+    def expect(self, size: int) -> None:
+        """There are ``size`` samples. Otherwise the first batch tells."""
+        self._session.size = size
+
     def marked(self, args: Any) -> Any:
-        """The arguments of the outermost module, with the batch marked."""
-        return pytree.tree_map_only(torch.Tensor, self._marked_if_batch, args)
+        """The arguments of the outermost module, with the batch marked. The fields of data classes are marked in place of their tensors."""
+
+        def of_leaf(a: Any) -> Any:
+            if isinstance(a, PackedSequence):
+                return self._packed(a)
+            if isinstance(a, torch.Tensor):
+                return self._marked_if_batch(a)
+            if is_dataclass(a) and not isinstance(a, type):
+                held = {f.name: getattr(a, f.name) for f in fields(a) if f.init}
+                marked = {name: self.marked(value) for name, value in held.items()}
+                return a if all(marked[name] is held[name] for name in held) else replace(a, **marked)
+            return a
+
+        return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
+
+    def _packed(self, a: PackedSequence) -> PackedSequence:
+        """A packed sequence: first the first elements of all sequences, then the second ones."""
+        data: Any = a.data if isinstance(a.data, Value) else as_leaf(a.data)
+        numbers = torch.arange(int(a.batch_sizes[0])) if a.sorted_indices is None else SESSION.lowered(a.sorted_indices)
+        self._session.mark_rows(data, torch.cat([numbers[:n] for n in a.batch_sizes.tolist()]))
+        return PackedSequence(data, a.batch_sizes, a.sorted_indices, a.unsorted_indices)
 
     def _marked_if_batch(self, x: Tensor) -> Any:
         session, dim = self._session, self.batch_dim
@@ -125,7 +150,11 @@ class per_sample(PerSampleGrads):
             return x
         if isinstance(x, Value) and (x._level is not SESSION or session.state(x) is not None):
             return x
-        return self.batch(x) if session.size in (None, x.shape[dim]) else x
+        if session.size not in (None, x.shape[dim]):
+            return x
+        v = self.batch(x)
+        session.supposed[id(v)] = v
+        return v
 
     # what was found
 

@@ -28,6 +28,11 @@ def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
     return _found(mine, mine.shape, size)
 
 
+def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
+    """Whether the view ``v`` with samples in ``place`` is a part of a base with samples in ``of_base``."""
+    return torch.equal(v._view.replay(owners(of_base, v._view.base.shape, size, v.device)), owners(place, v.shape, size, v.device))
+
+
 def place_in_base(v: Any, place: Place, size: int) -> Place | None:
     """The place in the base of the view ``v`` that fits that in ``v``. None if there is none."""
     mine = owners(place, v.shape, size, v.device)

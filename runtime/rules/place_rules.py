@@ -22,7 +22,7 @@ _rules: dict[Any, Rule] = {}
 
 def rule_of(op: Op) -> Rule | None:
     """The rule of an op, or None. That of a write is that of its functional form."""
-    found = _rules.get(op.func)
+    found = op.record.places if op.record is not None and op.record.places is not None else _rules.get(op.func)
     if found is None and op.functional is not None:
         return rule_of(op.functional)
     if found is None and (torch.Tag.pointwise in op.func.tags or (op.record is not None and op.record.elementwise)):
@@ -155,7 +155,7 @@ def _only(call: Placed, *names: str) -> None:
         raise Mixed(f"its argument {other[0]} must be the same for all samples, and differs between them")
 
 
-def _front(*names: str, dim: int = 0) -> Rule:
+def front(*names: str, dim: int = 0) -> Rule:
     """Layers that have the batch in dimension ``dim`` of the named arguments and of all results."""
 
     def rule(call: Placed) -> Place:
@@ -323,9 +323,9 @@ _give("_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cu
 _give("_fft_c2c _fft_r2c _fft_c2r", along())
 _give("flip roll", along("dims"))
 _give("native_layer_norm _fused_rms_norm", _normalized)
-_give("native_group_norm", _front("input"))
-_give("convolution", _front("input"))
-_give("grid_sampler_2d grid_sampler_3d", _front("input", "grid"))
+_give("native_group_norm", front("input"))
+_give("convolution", front("input"))
+_give("grid_sampler_2d grid_sampler_3d", front("input", "grid"))
 _give("native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit _native_batch_norm_legit.no_stats", _batch_norm)
 _give("_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update", _batch_norm)
 _give("mse_loss smooth_l1_loss huber_loss soft_margin_loss", _loss("target"))
@@ -357,4 +357,5 @@ for _names, _core in {
 _give("clone _to_copy copy fill.Scalar fill.Tensor masked_fill.Tensor native_dropout bernoulli bernoulli.p rrelu_with_noise", aligned)
 _give("ones_like zeros_like full_like empty_like rand_like randn_like randint_like randint_like.low_dtype zero", aligned)
 _give("normal_functional uniform exponential hardswish log_sigmoid_forward poisson complex normal.Tensor_float", aligned)
+_give("new_empty new_zeros new_ones new_full new_empty_strided", lambda call: [None])
 _rules.update(VIEWS)

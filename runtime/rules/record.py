@@ -74,6 +74,8 @@ class Record:
     hidden_writes:  writes that the schema does not mention.
     per_sample:     ``{argument: formula}``; a formula of ``g`` and arguments, all with a batch in front, returns the gradients of that
                     argument for each sample in factors, see ``runtime/rules/per_sample.py``, or None where there are no factors.
+    places:         where the samples of a batch lie in the results, as a rule of ``runtime/rules/place_rules.py``. Left out: known from
+                    the tables there, or none for an elementwise op.
     workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on one element of a batch.
     family:         the deriving helper, a word for tables; nothing is decided by it.
     """
@@ -96,6 +98,7 @@ class Record:
     fresh: bool = False
     hidden_writes: HiddenWrites | None = None
     per_sample: Mapping[str, Formula] | None = None
+    places: Callable[..., Any] | None = None
     workspace: bool = False
     family: str = "op"
 
@@ -160,7 +163,7 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
     if callable(record.jvp):
         for func in funcs:
             _check_formula("jvp", record.jvp, func)
-    for what in ("batch", "decomposition", "inverse"):
+    for what in ("batch", "decomposition", "inverse", "places"):
         rule = getattr(record, what)
         if rule is not None and not callable(rule):
             raise ValueError(f"{funcs[0]}: {what} is {rule!r}, which is not callable")

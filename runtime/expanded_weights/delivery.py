@@ -1,0 +1,43 @@
+"""Writes the gradients of each sample to ``.grad_sample`` of the parameters, at the end of a backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..per_sample import per_sample
+from ..tape.engine import queue_callback
+from ..tape.running import current_graph_task_id
+
+
+class Delivery(per_sample):
+    """A context in which a module or a layer runs. ``length``: how many rows ``grad_sample`` is to have, None for the number of samples."""
+
+    def __init__(self, params: Mapping[str, torch.Tensor], batch_dim: int, reduction: str, length: int | None) -> None:
+        super().__init__(params, batch_dim, reduction=reduction)
+        self.length = length
+        self._session.arrived = self._queue
+        self._of_pass = -1
+
+    def _queue(self) -> None:
+        if self._of_pass != current_graph_task_id():
+            self._of_pass = current_graph_task_id()
+            queue_callback(self._deliver)
+
+    def _deliver(self) -> None:
+        for (_, leaf), found in zip(self._given, self._parameters, strict=True):
+            if not found.terms:
+                continue
+            grad = self._dense(found, 0, len(self))
+            if self.length is not None and grad.shape[0] < self.length:  # as in torch, where a smaller batch was allowed
+                grad = torch.cat([grad, grad.new_zeros(self.length - grad.shape[0], *grad.shape[1:])])
+            add_to_grad_sample(leaf, grad)
+        self._session.forget()
+
+
+def add_to_grad_sample(leaf: Any, grad: Any) -> None:
+    """Add gradients of shape (B, *leaf.shape) to those that ``leaf`` has."""
+    old = getattr(leaf, "grad_sample", None)
+    leaf.grad_sample = grad if old is None else old + grad
