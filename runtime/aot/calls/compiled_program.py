@@ -5,8 +5,9 @@ It runs the forward graph, holds what the backward needs as a node of the tape, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -41,6 +42,30 @@ def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
             torch._C._increment_version([t])
 
 
+def _told(error: BaseException, begun: Sequence[str], forward: Boxed, leaves: Sequence[Any], n_arguments: int) -> None:
+    """Add to an error of the graph what is no more as it was before the call. ``begun``: what the call has done before the graph ran."""
+    lines = [tb.tb_lineno for tb in _traceback(error) if tb.tb_frame.f_code is getattr(forward, "__code__", None)]
+    writes: Mapping[int, int] = getattr(forward, "writes", dict.fromkeys(getattr(forward, "placed", ()), 0))
+    lost = list(begun)
+    for i, line in writes.items():
+        if line <= (lines[0] if lines else line):
+            t = leaves[i]
+            what = "an argument" if i < n_arguments else "a tensor that the function closes over"
+            partly = " (perhaps in part)" if not lines or line == lines[0] else ""
+            lost.append(f"{what}, {str(t.dtype).removeprefix('torch.')}{list(t.shape)}, has its new value{partly}")
+            if isinstance(t, Tensor):
+                unrecorded(t)
+    if lost:
+        error.add_note("The compiled call failed while its graph ran, and does not undo what it had done: " + "; ".join(lost) + ".")
+
+
+def _traceback(error: BaseException) -> Iterator[TracebackType]:
+    tb = error.__traceback__
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
 def _ordinary(results: Sequence[Any], which: Sequence[int]) -> list[Any]:
     """``results``, of which those in ``which`` are copied outside of inference mode."""
     made = list(results)
@@ -55,8 +80,9 @@ class CompiledProgram:
 
     ``placed``: the written arguments that ``forward`` writes to itself, see :mod:`..compilers.placing`. ``copied``: the other ones.
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
-    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: what a call
-    does before the graph runs. ``modes``: modules whose ``training`` flag the program changes, each with its flag afterwards.
+    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: does what a
+    call does before the graph runs, and says what of it an error of the graph does not undo. ``modes``: modules whose ``training`` flag
+    the program changes, each with its flag afterwards.
     """
 
     __slots__ = (
@@ -94,7 +120,7 @@ class CompiledProgram:
         shared: tuple[Group, ...] | None,
         reads: Sequence[Read],
         unknown: frozenset[int] = frozenset(),
-        begin: Callable[[Call], None] | None = None,
+        begin: Callable[[Call], Sequence[str]] | None = None,
         modes: Sequence[tuple[torch.nn.Module, bool]] = (),
     ) -> None:
         self.joint = joint
@@ -184,12 +210,15 @@ class CompiledProgram:
         return [leaves[i] if i in self.begun else next(known) for i in self.joint.boundary.differentiated]
 
     def __call__(self, call: Call) -> object:
-        if self.begin is not None:
-            self.begin(call)
+        begun = self.begin(call) if self.begin is not None else ()
         plain = call.plain
         reread = [plain[i] for i in self.reread] if self.reread else ()
-        with seeded(self.seedings) if self.seedings else nullcontext():
-            results = self.forward(plain)  # empties the list
+        try:
+            with seeded(self.seedings) if self.seedings else nullcontext():
+                results = self.forward(plain)  # empties the list
+        except BaseException as error:
+            _told(error, begun, self.forward, call.leaves, len(call.leaves) - len(self.joint.closed_over))
+            raise
         if self.joint.boundary.ordinary:
             results = _ordinary(results, self.joint.boundary.ordinary)
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary

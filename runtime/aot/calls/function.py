@@ -105,7 +105,7 @@ class Beside:
     does not ask for, although the code reads them: the graph has what is there then."""
 
     reads: Sequence[Read] = ()
-    begin: Callable[[Joint], Callable[[Call], None] | None] | None = None
+    begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
     carried: frozenset[tuple[int, Any]] = frozenset()
 
 

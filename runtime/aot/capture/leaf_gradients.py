@@ -93,10 +93,6 @@ class LeafGradients:
         return [(k.leaf, k.value) for k in self._kept.values() if k.changed and k.leaf is not None]
 
     @property
-    def n_arguments(self) -> int:
-        return len(self.arguments)
-
-    @property
     def added(self) -> list[Any]:
         """The leaves, or numbers of arguments, to whose gradients a backward pass has added."""
         return [k.leaf for k in self._kept.values() if k.added and k.leaf is not None]

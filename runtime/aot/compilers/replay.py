@@ -8,7 +8,7 @@ seen to make exactly that call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """The boxed function that runs ``module``'s graph, below torch's autograd.
 
     ``placed``, an attribute of the function: the numbers of the arguments that it writes new values to, and by how much their versions are
-    behind then. See :mod:`.placing`.
+    behind then. See :mod:`.placing`. ``writes``: for each of them the number of the line that writes first.
     """
     graph, placed = rewritten(module.graph, module.meta.get(DESTINATIONS, ()))
     source = _Source(module)
@@ -45,7 +45,10 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     lines = [f"[{', '.join(source.name(n) for n in inputs)}] = args", "args.clear()", "with below_autograd():"]
     lines += _freed(n for n in inputs if n not in last_use) if inputs else []
     unpacked: set[fx.Node] = set()
+    writes: dict[int, int] = {}
     for n in graph.nodes:
+        for i in _written(n, inputs) if placed else ():
+            writes.setdefault(i, len(lines) + 2)  # the first line is the signature
         if n.op == "output":
             lines.append(f"    return {source.text(n.args[0])}")
         elif n.op == "get_attr":
@@ -64,8 +67,18 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     text = "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(text, f"<replay of {type(module).__name__}>", "exec"), source.names)
     run: Callable[[list[Any]], Any] = source.names["run"]
-    run._boxed_call, run.placed = True, placed  # type: ignore[attr-defined]
+    run._boxed_call, run.placed, run.writes = True, placed, writes  # type: ignore[attr-defined]
     return run
+
+
+def _written(n: fx.Node, inputs: Sequence[fx.Node]) -> Iterator[int]:
+    """The numbers of the inputs that the call ``n`` writes to."""
+    if not isinstance(n.target, torch._ops.OpOverload):
+        return
+    for i, a in enumerate(n.target._schema.arguments):
+        if a.alias_info is not None and a.alias_info.is_write:
+            given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(a.name)
+            yield from (inputs.index(x) for x in (given if isinstance(given, (list, tuple)) else (given,)) if x in inputs)
 
 
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:

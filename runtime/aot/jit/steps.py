@@ -227,6 +227,7 @@ class Steps:
             return self.f(*(x for x in args if not isinstance(x, (_Entry, _Side))), **kwargs)
         given: dict[int, Any] = {}
         values: Sequence[Any] = ()
+        self._offset = len(opened.flatten([x for x in args if isinstance(x, (_Entry, _Side))])[0])
         if args and isinstance(args[0], _Entry):
             given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}
             values, args = args[0].values, args[1:]
@@ -327,7 +328,7 @@ class Steps:
             )
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         cells = list({id(c): c for w in used for c in w.cells}.values())
-        places = [x - gradients.n_arguments for x in gradients.added if isinstance(x, int)]
+        places = [self._offset + x for x in gradients.added if isinstance(x, int)]
         begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)], places)
         reads = [*of_scalers, Read(Slots(_Leaves(added)), "hooked", False), *(read for w in used for read in w.reads())]
         carried = frozenset([*(place for w in used for place in w.carried), *(place.key for place in self.places)])
@@ -337,11 +338,11 @@ class Steps:
 
     def _beginning(
         self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], places: Sequence[int], joint: Joint
-    ) -> Callable[[Call], None] | None:
+    ) -> Callable[[Call], Sequence[str]] | None:
         """What a call does before the graph runs. It fills ``cells``, takes what is donated, and drops the gradients of ``leaves``, which
         it assigns afterwards. So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for
-        another side nothing is taken or dropped, and the random numbers that it draws are drawn again. The arguments at ``places``, counted
-        from the end, must have no hooks, as they get gradients."""
+        another side nothing is taken or dropped, and the random numbers that it draws are drawn again. The arguments at ``places`` must be
+        leaves without hooks, as they get gradients."""
         nodes = joint.module.graph.nodes
         sided = any(n.target is on_side for n in nodes)
         draws = sided and any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes)
@@ -350,9 +351,15 @@ class Steps:
         if not (cells or dropped or draws or takes or places):
             return None
 
-        def begin(call: Call) -> None:
-            if any(hooked(call.leaves[i]) for i in places):
-                raise RuntimeError(f"backward() in a jitted function reaches an argument with hooks, {HOOKS}")
+        lost = ["the donated tensors are empty"] if takes else []
+        lost += [f".grad is None of {len(dropped)} tensor{'s' * (len(dropped) != 1)}"] if dropped else []
+
+        def begin(call: Call) -> Sequence[str]:
+            for i in places:
+                if hooked(call.leaves[i]):
+                    raise RuntimeError(f"backward() in a jitted function reaches an argument with hooks, {HOOKS}")
+                if not call.leaves[i].is_leaf:
+                    raise RuntimeError("backward() in a jitted function reaches an argument that is no leaf. Pass its detach().")
             for cell in cells:
                 cell.fill()
             if takes:
@@ -360,6 +367,7 @@ class Steps:
             for leaf in dropped:
                 leaf.grad = None
             _DRAWS.before = torch.get_rng_state() if draws else None
+            return lost
 
         return begin
 

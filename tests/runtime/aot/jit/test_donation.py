@@ -110,3 +110,11 @@ def test_a_donated_name_that_is_none_is_an_error() -> None:
         with pytest.raises(ValueError, match=f"{option}='y', but .* takes no such argument"):
             jit(lambda x: x, **{option: "y"})  # type: ignore[call-overload]
     assert jit(lambda x, **more: x + more["y"], donate="y")(torch.ones(2), y=torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_an_error_of_the_graph_says_that_the_donated_tensors_are_empty() -> None:
+    f = jit(lambda s, i: s * 2 + torch.nn.functional.embedding(i, torch.ones(3, 4)), donate="s")
+    s = f(torch.ones(1, 4), torch.tensor([1]))
+    with pytest.raises(IndexError) as raised:
+        f(s, torch.tensor([9]))
+    assert s.numel() == 0 and "the donated tensors are empty" in raised.value.__notes__[0]

@@ -173,3 +173,24 @@ def test_forward_of_a_custom_function_sees_which_arguments_require_grad() -> Non
         return found
 
     both(program)
+
+
+@pytest.mark.parametrize("accumulates", [False, True], ids=["first gradients", "gradients that add up"])
+def test_an_argument_that_has_got_a_hook_since_the_capture_is_refused_beside_closed_over_parameters(accumulates: bool) -> None:
+    weight: Any = torch.ones(2, requires_grad=True)
+
+    @jit
+    def step(x: Any) -> Any:
+        if not accumulates:
+            weight.grad = None
+        loss = (weight * x).sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(2):
+        step(torch.ones(2, requires_grad=True))
+    hooked = torch.ones(2, requires_grad=True)
+    hooked.register_hook(lambda g: g * 2)
+    with pytest.raises(RuntimeError, match="reaches an argument with hooks"):
+        step(hooked)
+    assert hooked.grad is None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import runtime
 from runtime import jit
 from runtime.aot.jit import explain
 
@@ -349,3 +350,57 @@ def test_a_step_is_the_same_graph_at_each_capture() -> None:
 
     kept = [object() for _ in range(1000)]  # so that the objects of captures lie elsewhere
     assert len({captured() for _ in range(4)}) == 1 and kept
+
+
+class TestErrorsOfAGraph:
+    def test_an_error_says_what_the_call_had_done(self) -> None:
+        model = nn.Embedding(4, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        count = torch.zeros(2)
+
+        @jit
+        def step(i: Any) -> Any:
+            count.add_(1)
+            optimizer.zero_grad()
+            loss = model(i).sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        for _ in range(3):
+            step(torch.tensor([0, 1]))
+        weight, moments = model.weight.detach().clone(), [t.clone() for t in optimizer.state[model.weight].values()]
+        with pytest.raises(IndexError, match="out of range") as raised:
+            step(torch.tensor([0, 7]))
+        assert model.weight.grad is None and count.tolist() == [4.0, 4.0]
+        assert torch.equal(model.weight, weight), "what the note does not name is as it was"
+        assert all(torch.equal(t, before) for t, before in zip(optimizer.state[model.weight].values(), moments, strict=True))
+        (note,) = raised.value.__notes__
+        assert note.endswith(
+            "does not undo what it had done: .grad is None of 1 tensor; a tensor that the function closes over, float32[2], has its new "
+            "value."
+        )
+        step(torch.tensor([0, 1]))
+        assert model.weight.grad is not None
+
+    def test_an_error_before_anything_is_done_says_nothing(self) -> None:
+        f = jit(lambda table, i: torch.nn.functional.embedding(i, table))
+        f(torch.ones(3, 2), torch.tensor([1]))
+        with pytest.raises(IndexError) as raised:
+            f(torch.ones(3, 2), torch.tensor([5]))
+        assert not hasattr(raised.value, "__notes__")
+
+    def test_an_argument_that_is_no_leaf_is_refused_before_the_graph_runs(self) -> None:
+        weight: Any = torch.ones(2, requires_grad=True)
+
+        @jit
+        def step(x: Any) -> Any:
+            loss = (weight * x).sum()
+            loss.backward()
+            with torch.no_grad():
+                weight.sub_(weight.grad)
+            return loss.detach()
+
+        with pytest.raises(RuntimeError, match="reaches an argument that is no leaf"):
+            step(runtime.wrap(torch.ones(2), requires_grad=True) * 2)
+        assert weight.tolist() == [1.0, 1.0] and weight.grad is None
