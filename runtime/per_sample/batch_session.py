@@ -94,9 +94,6 @@ class _Pool(Node):
         return tuple(grads)
 
 
-RECURRENT = {getattr(getattr(torch.ops.aten, kind), form) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")}
-
-
 class BatchSession:
     """Follows one batch. ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the loss follows from
     those of the samples, ``"sum"`` or ``"mean"``; None: it is seen where the program computes it. ``where``: the path of the module that
@@ -164,8 +161,6 @@ class BatchSession:
     # calls
 
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func in RECURRENT:
-            args = self._with_placed_states(args, packed=func._overloadname == "data")
         flat, spec = pytree.tree_flatten((list(args), kwargs))
         states = [self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat]
         if not any(s is not None for s in states):
@@ -297,30 +292,6 @@ class BatchSession:
                 "known which of them the loss is. Compute the loss inside, or say reduction='sum' or 'mean'."
             )
         return self._factor
-
-    def _with_placed_states(self, args: Sequence[Any], packed: bool) -> list[Any]:
-        """The arguments of a recurrent layer, with the samples in dimension 1 of its first states, as they always lie."""
-        x, first, *others = args
-        place = self.state(x) if isinstance(x, Value) else None
-        if not isinstance(place, Place):
-            return list(args)
-        hx = others[0] if packed else first
-        rows = hx[0].shape[1] if isinstance(hx, (list, tuple)) else hx.shape[1]
-        batch_first = not packed and args[-1]
-        owners = place.owners(self.size or 0, x.device)[:rows]
-        if place is not ALONE and (owners.numel() != rows or place.dim != (0 if packed or batch_first else 1)):
-            return list(args)  # the ops of the layer say what is wrong
-        placed = place if place is ALONE else listed(1, owners, self.size or 0)
-
-        def own(h: Tensor) -> Tensor:
-            if isinstance(h, Value) and self.state(h) is not None and id(h) not in self.supposed:
-                return h
-            v: Tensor = h if isinstance(h, Value) else SESSION.wrap(h)
-            self.put(v, placed)
-            return v
-
-        states = [own(h) for h in hx] if isinstance(hx, (list, tuple)) else own(hx)
-        return [x, first, states, *others[1:]] if packed else [x, states, *others]
 
     # uses of parameters
 

@@ -23,6 +23,7 @@ from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
 from .batch_session import PARAMETERS, BatchSession, ParameterInput
 from .grads import LIMIT, Parameter, PerSampleGrads
+from .recurrent_states import LAYERS, with_placed_states
 from .terms import by_source, terms_of
 
 _READS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data"))
@@ -32,16 +33,16 @@ _READS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "
 class per_sample(PerSampleGrads):
     """A context in which the backward pass of ordinary code gives the gradients of each sample, in factors.
 
-    >>> model = torch.nn.Linear(2, 1)
+    >>> model, x = torch.nn.Linear(2, 1), torch.eye(2)
     >>> with per_sample(model.parameters()) as grads:
-    ...     model(torch.eye(2)).pow(2).sum().backward()
+    ...     model(x).pow(2).sum().backward()
     >>> [tuple(g.shape) for g in grads.materialize()]
     [(2, 1, 2), (2, 1)]
 
     ``params``: the parameters, as an iterable, a dictionary by name, or one tensor; those that do not require grad have no gradients.
     Results have the same structure. ``batch_dim``: where the batch lies in the arguments of the outermost module that is called, which are
-    marked as the batch: each tensor from outside whose size there is the number of samples. :meth:`batch` marks any other tensor, and
-    :meth:`shared` says that one is no batch. From there on the samples are followed through every op.
+    marked as the batch: each tensor made before the context whose size there is the number of samples. :meth:`batch` marks any other
+    tensor, and :meth:`shared` says that one is no batch. From there on the samples are followed through every op.
 
     ``reduction``: how the loss follows from the losses of the samples, ``"sum"`` or ``"mean"``. None: as the program computes it. The
     gradients are those of the loss of each sample alone. ``.grad`` of ``params`` stays as it is. Several backward passes add up.
@@ -80,8 +81,6 @@ class per_sample(PerSampleGrads):
         """Make a tensor of the user a parameter on the tape."""
         if not leaf.requires_grad:
             return
-        if not leaf.is_leaf:
-            raise RuntimeError(f"per_sample: {name} is no leaf: it was computed before. Give the tensors that it was computed of")
         inner = SESSION.lowered(leaf).detach()
         v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
         self._session.put(v, PARAMETERS)
@@ -200,6 +199,8 @@ class _Functions(TorchFunctionMode):
         tensors: list[Tensor] = []
         args = [self._value(a, tensors) for a in args]
         kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
+        if name in LAYERS and len(args) > 3:
+            args = with_placed_states(self.session, args)
         out = func(*args, **kwargs)
         if type(out) is torch.Tensor and all(self.made_inside(t) for t in tensors):
             self._made[id(out)] = weakref.ref(out)
