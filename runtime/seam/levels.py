@@ -243,6 +243,16 @@ class Value(torch.Tensor):
         """As ``torch.Tensor.swapdims_``, see :meth:`swapaxes_`."""
         return self.transpose_(dim0, dim1)
 
+    def tolist(self) -> Any:
+        """As ``torch.Tensor.tolist``. A value of a trace has no elements, and says so with the user's line."""
+        inner = None if self._level.hidden else self._level.lowered(self)
+        return inner.tolist() if isinstance(inner, Value) else torch.Tensor.tolist(self)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """As ``torch.Tensor.numpy``, see :meth:`tolist`."""
+        inner = None if self._level.hidden else self._level.lowered(self)
+        return inner.numpy(force=force) if isinstance(inner, Value) else torch.Tensor.numpy(self, force=force)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if _is_outlived(self):
             return copy.deepcopy(self._inner, memo)

@@ -33,10 +33,16 @@ def as_leaf(t: torch.Tensor) -> torch.Tensor:
     leaf = wrap(t.detach(), requires_grad=True)
     number = id(t)
     source = weakref.ref(t, lambda _: _known.pop(number, None))
-    leaf._deliver = _delivery(source)
+    leaf._deliver, leaf._stands_for = _delivery(source), source
     leaf._hooks = _hooks(t)
     _known[number] = source, leaf
     return leaf
+
+
+def plain_of(t: Any) -> Any:
+    """The plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
+    source = t._stands_for() if isinstance(t, Tensor) and t._stands_for is not None else None
+    return t if source is None else source
 
 
 def _hooks(t: torch.Tensor) -> Any:

@@ -57,6 +57,7 @@ class Tensor(GradValue):
     _lock: Any = None  # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
     _post_accumulate: hooks.Hooks | None = None
     _deliver: Callable[[torch.Tensor], None] | None = None  # of a leaf that stands for a plain tensor of torch
+    _stands_for: Callable[[], torch.Tensor | None] | None = None  # that tensor, as long as it lives
 
     def _follows_base(self) -> bool:
         """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the

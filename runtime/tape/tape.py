@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -79,6 +79,10 @@ class Tape(Level):
 
     def written_by_function(self, v: Any) -> None:
         """Note that a user's Function has written to ``v``, whose new history is its node."""
+
+    def refuse_data(self) -> NoReturn:
+        """Refuse an assignment to ``.data`` of a value."""
+        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy of an inner tensor before a write, for a node whose formula needs the value from before the write."""

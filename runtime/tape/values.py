@@ -107,7 +107,8 @@ class GradValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+        tape: Any = self._level
+        tape.refuse_data()
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         if requires_grad and edge_of(self) is None:

@@ -261,7 +261,7 @@ class CompiledProgram:
         made = outs[len(self.written) :]
         if boundary.begun or boundary.placed:
             boundary.finish(leaves, made)
-        returned = [o.of(leaves, made) for o in boundary.outputs]
+        returned = [o.returned(leaves, made) for o in boundary.outputs]
         for again, first in boundary.repeated:
             returned[again] = returned[first]
         for again, first in boundary.released:

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ...func.random_states import Seeding
 from ...seam.keys import uncounted
+from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
 
@@ -216,6 +217,11 @@ class Output:
         if not self.leaf:
             return t
         return t.requires_grad_() if isinstance(t, Tensor) else wrap(t, requires_grad=True)
+
+    def returned(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+        """The result as the caller gets it. An argument is the caller's own object."""
+        t = self.of(arguments, results)
+        return plain_of(t) if self.made is Made.INPUT and not (self.steps or self.leaf) else t
 
     def _of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         if self.made is Made.CONSTANT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -28,6 +28,13 @@ from ...tape.view_history import base_edge
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
 from .shown import refuse_recording, requiring_grad, shown
+
+
+def refuse_data() -> NoReturn:
+    raise RuntimeError(
+        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. In place of p.grad.data = new it may "
+        f"assign p.grad = new.{here()}"
+    )
 
 
 class Argument(Node):
@@ -135,6 +142,9 @@ class JointLevel(GradLevel):
             super().retain_grad_of(v)
         else:
             CAPTURE.gradients.retain(v)
+
+    def refuse_data(self) -> NoReturn:
+        refuse_data()
 
     @contextmanager
     def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> Iterator[None]:

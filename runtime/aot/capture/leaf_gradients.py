@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -36,7 +36,7 @@ from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
 from ...tape.nodes import Input, Node
 from ...tape.values import GradValue, edge_of
-from .joint_level import Argument, JointLevel
+from .joint_level import Argument, JointLevel, refuse_data
 from .surroundings import without_autocast
 
 _grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
@@ -375,10 +375,6 @@ def _data(gradients: LeafGradients, t: Any) -> Any:
     return _data_of.__get__(t) if v is t else v.data
 
 
-def _refuse_data(gradients: LeafGradients, t: Any, new: Any) -> NoReturn:
-    raise RuntimeError(f"the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory.{here()}")
-
-
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.backward: _backward_of,
     _plain_grad: LeafGradients.gradient,
@@ -388,6 +384,6 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.requires_grad_: LeafGradients.require,
     _requires_grad.__set__: LeafGradients.require,
     _data_of.__get__: _data,
-    _data_of.__set__: _refuse_data,
+    _data_of.__set__: lambda gradients, t, new: refuse_data(),
 }
 _OF_AUTOGRAD: dict[str, Callable[..., Any]] = {"backward": _backward, "grad": LeafGradients.grad}  # functions of torch's engine

@@ -10,12 +10,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import runtime
 from runtime import jit
+from runtime.aot import aot_function, nop
 from runtime.aot.jit import explain
 from runtime.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -212,3 +214,46 @@ def test_a_compiler_of_the_users_gets_the_graph() -> None:
         return module.forward
 
     assert jit(lambda x: x.sin() * 2, compiler=compiler)(torch.zeros(2)).tolist() == [0.0, 0.0] and len(graphs) == 1
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.detach().numpy(),
+    "numpy.asarray": np.asarray,
+    "a function of numpy": lambda x: np.sin(x),
+}
+
+
+@pytest.mark.parametrize("f", READERS.values(), ids=READERS.keys())
+def test_elements_as_a_list_or_an_array_are_refused_with_the_line(f: Any) -> None:
+    def program(x: Any) -> Any:
+        return f(x * 2)
+
+    for wrap in (jit, lambda f: aot_function(f, nop)):
+        with pytest.raises(
+            RuntimeError, match=r"(?s)(tolist|numpy)\(\) asks for the elements of a tensor.*Use tensor operations.*test_jit\.py"
+        ):
+            wrap(program)(torch.ones(2))
+
+
+def test_an_assignment_to_the_data_of_a_gradient_is_refused_with_what_to_write() -> None:
+    weight: Any = torch.ones(2, requires_grad=True)
+
+    def step(x: Any) -> None:
+        (weight * x).sum().backward()
+        weight.grad.data = weight.grad.clamp(-1, 1)
+
+    with pytest.raises(RuntimeError, match=r"(?s)assigns to \.data of a tensor.*copy_\(\).*assign p\.grad = new.*test_jit\.py"):
+        jit(step)(torch.ones(2))
+
+
+@pytest.mark.parametrize("wrap", [jit, lambda f: aot_function(f, nop)], ids=["jit", "aot_function"])
+def test_a_parameter_that_a_program_returns_is_that_object(wrap: Any) -> None:
+    weight, buffer = nn.Parameter(torch.ones(2)), torch.zeros(2)
+    f = wrap(lambda x: (x, weight, buffer, x * weight))
+    for x in (torch.ones(2, requires_grad=True), torch.ones(2), runtime.wrap(torch.ones(2), requires_grad=True)):
+        for _ in range(2):
+            a, b, c, product = f(x)
+            assert a is x and b is weight and c is buffer and product.requires_grad
+    b.sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [1.0, 1.0]
