@@ -19,9 +19,13 @@ from .conform import conform
 from .leaf_protocol import Leaf
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
+from .saved import Packed
 
 _MAX_DEPTH = 32  # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a pass takes ten
 _ids = itertools.count()
+_function_modes = torch._C._len_torch_function_stack
+_unseen = torch._C.DisableTorchFunction  # modes over torch's functions see no call of a formula, as in torch, whose formulas are in C++
+_NOTHING = nullcontext()
 
 
 class GraphTask:
@@ -148,6 +152,7 @@ class GraphTask:
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = profiling.enabled()
+        surrounded = profiled or bool(_function_modes())
         at_once = self.captured is None and self.accumulate and not profiled  # whether a leaf may get its gradient without its own turn
         if at_once and len(roots) == 1 and not (check_nan or create_graph):
             leaves = roots[0][0][0].leaves()
@@ -179,7 +184,7 @@ class GraphTask:
                 continue
             edges = node.edges
             mask = None if should_run is None or self.needs_all else self._mask(edges)
-            outs: Any = self._apply(grads, mask) if profiled or grads[0] is None else node.apply(grads, mask, create_graph)
+            outs: Any = self._apply(grads, mask) if surrounded or grads[0] is None else node.apply(grads, mask, create_graph)
             if not keep_graph:
                 node.release()
             if check_nan:
@@ -212,7 +217,8 @@ class GraphTask:
                     if buffer[index] is None:
                         buffer[index] = g
                     else:
-                        adding.add(buffer, index, g, create_graph)
+                        with _unseen() if surrounded else _NOTHING:
+                            adding.add(buffer, index, g, create_graph)
                 elif not node.several and following not in buffers:
                     buffers[following] = [None] * len(following.metas)
                 if waiting:
@@ -282,12 +288,21 @@ class GraphTask:
         return None if all(e is None or m for e, m in zip(edges, mask, strict=True)) else mask
 
     def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
-        """Run the present node under a profiler, or if its first output has no cotangent."""
+        """Run the present node under a profiler or a mode over torch's functions, or if its first output has no cotangent."""
         node: Any = self.node
-        if isinstance(node, OpNode) and all(g is None for g in grads):
+        ours = isinstance(node, OpNode)
+        if ours and all(g is None for g in grads):
             return (None,) * len(node.edges)
-        with profiling.reported(node) if profiling.enabled() else nullcontext():
+        with (
+            profiling.reported(node) if profiling.enabled() else _NOTHING,
+            _unseen() if ours and _function_modes() and not _unpacks(node) else _NOTHING,
+        ):
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
+
+
+def _unpacks(node: OpNode) -> bool:
+    """Whether ``node`` calls an unpack hook, which is a program of the user's."""
+    return any(type(t) is Packed for s in node.saved or () for t in (s if type(s) is list else (s,)))
 
 
 def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
