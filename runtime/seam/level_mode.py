@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from .keys import reopen_keys
 from .levels import Level, Value, composes, hand_over, innermost
+from .shells import VALUES
 
 _n_modes, _mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
 _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
@@ -84,6 +85,20 @@ class LevelMode(TorchDispatchMode):
             _pop(None)
 
 
+def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``func(*args, **kwargs)`` in a mode that was given these ``types``, and has exchanged tensors for values. The next mode is called
+    without the dispatcher if it is a level's and no tensor is of a user's class."""
+    n = _n_modes()
+    mode = _mode_at(n - 1) if n else None
+    if type(mode) is not LevelMode or any(kind not in VALUES for kind in types):
+        return func(*args, **kwargs)
+    _pop(None)
+    try:
+        return mode.__torch_dispatch__(func, types, args, kwargs)
+    finally:
+        _push(mode)
+
+
 def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode but that of ``level`` or of an outer
     level comes first. Else NotImplemented."""
@@ -91,7 +106,7 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
     if not n:
         return hand_over(level, func, args, kwargs)
     mode = _mode_at(n - 1)
-    if type(mode) is not LevelMode or mode.level.number > level.number or level.leaves_classes:
+    if type(mode) is not LevelMode or mode.level.number > level.number or (level.leaves_classes and not _of_values(args, kwargs)):
         return NotImplemented
     if mode.level is not level:
         return hand_over(level, func, args, kwargs)
@@ -100,3 +115,13 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
         return hand_over(level, func, args, kwargs)
     finally:
         _push(mode)
+
+
+def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the tensors among the arguments are values or plain tensors, so that no class of a user's handles the call."""
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        for b in a if type(a) is list or type(a) is tuple else (a,):
+            kind = type(b)
+            if kind not in VALUES and kind is not torch.Tensor and isinstance(b, torch.Tensor):
+                return False
+    return True

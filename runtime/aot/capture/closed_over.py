@@ -19,7 +19,7 @@ import torch
 from ...func.provenance import here
 from ...func.symbols import SYMBOLIC
 from ...rules.ops import VIEW, op_of
-from ...seam.level_mode import EnteringMode
+from ...seam.level_mode import EnteringMode, call_below
 from ...seam.levels import Value
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
@@ -68,7 +68,7 @@ class ClosedOver(EnteringMode):
                 torch.no_grad(),
             ):  # the dispatcher makes the result a view of a normal tensor
                 return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        return call_below(func, types, args, kwargs)
 
 
 def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
