@@ -1,12 +1,15 @@
 """What ``node.meta`` says of the value of a node: ``val``, an abstract tensor, and ``tensor_meta``.
 
 A graph outlives its trace, so it must not hold the tensors that the trace computed. ``val`` is a ``FakeTensor``: shape, strides, dtype and
-device without memory. It is made at once, so that a tensor of the trace is freed when the program drops it.
+device without memory. It is made at once, so that a tensor of the trace is freed when the program drops it. Of a trace that is ``late``
+only the geometry is noted at once. A program that is called once, by :mod:`runtime.aot.compilers.staged`, does without the abstract values,
+which take a tenth of the time of its capture.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -34,23 +37,54 @@ class _Thread(Ambient):
 _THREAD = _Thread()
 
 
-class AbstractValues:
-    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the mode of this thread."""
+class Geometry(NamedTuple):
+    """What an abstract value says of a strided tensor."""
 
-    def __init__(self, mode: FakeTensorMode | None) -> None:
+    shape: torch.Size
+    stride: tuple[Any, ...]
+    offset: Any
+    dtype: torch.dtype
+    device: torch.device
+    conjugated: bool
+    negated: bool
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> Geometry:
+        return cls(t.shape, t.stride(), t.storage_offset(), t.dtype, t.device, t.is_conj(), t.is_neg())
+
+
+class AbstractValues:
+    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the mode of this thread. ``late``: whether
+    those of plain tensors that calls return are made by :meth:`complete`, which any thread may call, and not before."""
+
+    def __init__(self, mode: FakeTensorMode | None, late: bool = False) -> None:
         if mode is None and _THREAD.mode is None:
             with _without_dispatch():
                 _THREAD.mode = FakeTensorMode(allow_fallback_kernels=True, allow_non_fake_inputs=True)
         self.mode: FakeTensorMode = mode or _THREAD.mode  # type: ignore[assignment]
         self._first: dict[torch.device, dict[str, Any]] = {} if mode is not None else _THREAD.first
+        self.late = late
+        self._noted: list[tuple[fx.Node, Geometry]] = []
+        self._lock = threading.Lock()
 
     def describe(self, node: fx.Node, value: Any) -> Any:
-        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value."""
+        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value, or None if it is late."""
+        if self.late and type(value) is torch.Tensor and node.op == "call_function" and _is_strided(value):
+            self._noted.append((node, Geometry.of(value)))
+            return None
         abstract = self.of(value)
         node.meta["val"] = abstract
         if isinstance(abstract, torch.Tensor):
             node.meta["tensor_meta"] = _metadata_of(value)
         return abstract
+
+    def complete(self) -> None:
+        """Make the abstract values that are late."""
+        with self._lock:
+            for node, geometry in self._noted:
+                node.meta["val"] = abstract = self._made(geometry)
+                node.meta["tensor_meta"] = _metadata_of(abstract)
+            self._noted.clear()
 
     def of(self, value: Any) -> Any:
         """``value`` with an abstract tensor in place of each tensor. None for a tensor that has no abstract form."""
@@ -67,23 +101,24 @@ class AbstractValues:
         return self._tensor(value)
 
     def _tensor(self, t: torch.Tensor) -> Any:
-        if t.layout is not torch.strided or t.is_nested or t.is_quantized:
-            return self._other_layout(t)
-        mode, device = self.mode, t.device
+        return self._made(Geometry.of(t)) if _is_strided(t) else self._other_layout(t)
+
+    def _made(self, geometry: Geometry) -> Any:
+        shape, stride, offset, dtype, device, conjugated, negated = geometry
         with _without_dispatch():
-            like = factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
-            if offset := t.storage_offset():
+            like = factories.empty_strided(shape, stride, dtype=dtype, device=_META)
+            if offset:
                 like = _shifted(like, offset)
             first = self._first.get(device)
             if first is None:
-                fake: Any = FakeTensor(mode, like, device)
+                fake: Any = FakeTensor(self.mode, like, device)
             else:  # the constructor takes four times as long
                 fake = torch.Tensor._make_subclass(FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device)
                 fake.__dict__.update(first)
                 _guard_pointer(fake)
-            if t.is_conj():
+            if conjugated:
                 torch._C._set_conj(fake, True)
-            if t.is_neg():
+            if negated:
                 torch._C._set_neg(fake, True)
         if first is None:
             self._first[device] = dict(fake.__dict__)
@@ -95,6 +130,10 @@ class AbstractValues:
                 return self.mode.from_tensor(t.detach(), static_shapes=True)
             except (NotImplementedError, RuntimeError, AssertionError):
                 return None
+
+
+def _is_strided(t: torch.Tensor) -> bool:
+    return t.layout is torch.strided and not t.is_nested and not t.is_quantized
 
 
 def _metadata_of(t: torch.Tensor) -> TensorMetadata:

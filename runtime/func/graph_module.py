@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -28,7 +29,10 @@ class GraphModule(fx.GraphModule):
 
 class LateGraphModule(_LazyGraphModule):
     """The same, with code that is generated when somebody asks for it or calls the module. Of most graphs of a compiled program nobody
-    does, as a compiler works on the graph."""
+    does, as a compiler works on the graph. ``values``: what makes the abstract values of the nodes, if they are late, see
+    :func:`with_values`."""
+
+    values: Callable[[], None] | None = None
 
     def _real_recompile(self) -> Any:
         made = super()._real_recompile()
@@ -36,11 +40,19 @@ class LateGraphModule(_LazyGraphModule):
         return made
 
 
+def with_values(module: fx.GraphModule) -> fx.GraphModule:
+    """``module``, all of whose nodes have their abstract values."""
+    if isinstance(module, LateGraphModule) and module.values is not None:
+        module.values()
+        module.values = None
+    return module
+
+
 def complete(module: fx.GraphModule) -> fx.GraphModule:
-    """``module`` with code, also after ``recompile()``: what a compiler may pass on, to ``torch.jit.script`` for instance."""
+    """``module`` with values and code, also after ``recompile()``: what a compiler may pass on, to ``torch.jit.script`` for instance."""
     if not isinstance(module, LateGraphModule):
         return module
-    made = GraphModule(module, module.graph, type(module).__name__)
+    made = GraphModule(with_values(module), module.graph, type(module).__name__)
     made.meta.update(module.meta)
     return made
 

@@ -90,7 +90,7 @@ class Trace(Level):
     depends on values is refused. ``reads``: what becomes of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``,
     ``"number"`` (see :mod:`.traced_numbers`).
     ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of a user's class that handles its own
-    calls are taken apart, else they are constants. ``provenance``: notes where nodes come from.
+    calls are taken apart, else they are constants. ``provenance``: notes where nodes come from. ``late``: see :class:`.AbstractValues`.
     """
 
     __slots__ = (
@@ -121,6 +121,7 @@ class Trace(Level):
         reads: str = "refuse",
         composites: bool = False,
         provenance: Provenance | None = None,
+        late: bool = False,
     ) -> None:
         super().__init__()
         self.fixed_sizes = fixed_sizes
@@ -136,7 +137,7 @@ class Trace(Level):
         self.random_states: RandomStates | None = None  # if a program that sets such a state is refused
         self.decompositions = decompositions or {}
         self.abstraction = abstraction
-        self.abstract = AbstractValues(None if abstraction is None else abstraction.mode)
+        self.abstract = AbstractValues(None if abstraction is None else abstraction.mode, late and abstraction is None)
         self.mode: Any = LevelMode(self)
 
     def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
@@ -272,6 +273,7 @@ class Trace(Level):
                 )
             if self.abstraction is not None:
                 self.abstraction.read_sizes_of(args[0]._node)
+            self.abstract.complete()
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
         drawing = self.random_states if facts.may_draw else None
         if drawing is not None:

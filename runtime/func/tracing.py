@@ -36,17 +36,18 @@ def trace_flat(
     unknown: Collection[int] = (),
     provenance: Provenance | None = None,
     reads: str = "refuse",
+    late: bool = False,
 ) -> tuple[fx.Graph, dict[str, Any], Trace]:
     """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are passed as they are, with a placeholder.
 
     ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``: what makes the abstract values, instead
     of a new one or of the mode of fake tensors among ``tensors``. ``unknown``: see :func:`run_trace`. ``provenance``: what notes where
-    nodes come from. ``reads``: see :class:`.Trace`. Returns the graph, whose output is the list that ``f`` returned, its constants, and the
-    closed level.
+    nodes come from. ``reads``, ``late``: see :class:`.Trace`. Returns the graph, whose output is the list that ``f`` returned, its
+    constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
     given: dict[str, Any] = {"abstraction": abstraction, "decompositions": decompositions, "fixed_sizes": fixed_sizes}
-    level = Trace(**given, provenance=provenance or Provenance(), reads=reads)
+    level = Trace(**given, provenance=provenance or Provenance(), reads=reads, late=late)
     run_trace(level, f, tensors, names or [f"arg{i}_1" for i in range(len(tensors))], unknown=unknown, dispatcher=abstraction is not None)
     return level.graph, level.attributes, level
 

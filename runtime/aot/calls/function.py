@@ -191,7 +191,7 @@ class Recipe:
                 refuse_untangled(groups, every, len(call.plain))
                 state.restore()
                 joint = self._joint(spec, call, tracked, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
-        if joint.boundary.n_tangents and any(n.target is on_side for n in joint.module.graph.nodes):
+        if joint.boundary.n_tangents and any(n.target is on_side for n in joint.traced.graph.nodes):
             raise RuntimeError(
                 "the program branches on a number that it computes, in an optimizer or gradient scaler, and returns a tensor that requires "
                 "grad. Return its detach()."
@@ -238,14 +238,14 @@ class Recipe:
         return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
-        graph = joint.module.graph
+        graph = joint.traced.graph
         output = graph.output_node()
         results: Any = output.args[0]
         output.args = (list(results)[: joint.n_forward],)
         without_unused(graph)
-        joint.module.recompile()
-        joint.module.meta[DESTINATIONS] = destinations(joint)
-        return as_boxed(self.inference_compiler(joint.module, examples(joint.module))), None
+        joint.traced.recompile()
+        joint.traced.meta[DESTINATIONS] = destinations(joint)
+        return as_boxed(self.inference_compiler(joint.traced, examples(joint.traced))), None
 
     def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
         without_round_trips(joint.module.graph)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ...func.graph_module import GraphModule
+from ...func.graph_module import GraphModule, LateGraphModule, with_values
 from ...func.symbols import Abstraction
 from ...func.trace import Trace
 from ...func.tracing import module_of, trace_flat
@@ -30,12 +30,13 @@ class Joint:
     """A joint graph. Placeholders: primals (arguments, bases of arguments that share memory, closed-over tensors), then tangents. Results
     are what ``boundary`` says.
 
-    ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that share memory; those that are not one tensor
-    have a common base. ``layouts``: of what the values of the program consist; None if they are plain tensors. A value that consists of
-    others is one primal, result or gradient for ``boundary``, and as many in the graph as it has parts.
+    ``traced``: the module, whose nodes may have no abstract values yet; those of ``module`` have. ``closed_over``: the tensors from
+    outside, the last primals. ``groups``: the arguments that share memory; those that are not one tensor have a common base. ``layouts``:
+    of what the values of the program consist; None if they are plain tensors. A value that consists of others is one primal, result or
+    gradient for ``boundary``, and as many in the graph as it has parts.
     """
 
-    module: fx.GraphModule
+    traced: fx.GraphModule
     boundary: Boundary
     out_spec: pytree.TreeSpec
     abstraction: Abstraction | None
@@ -43,6 +44,10 @@ class Joint:
     groups: tuple[Group, ...] = ()
 
     layouts: Layouts | None = None
+
+    @property
+    def module(self) -> fx.GraphModule:
+        return with_values(self.traced)
 
     @property
     def n_forward(self) -> int:
@@ -124,11 +129,14 @@ def joint_graph(
             unknown=numbers(layouts, unknown),
             provenance=Origins(),
             reads=reads,
+            late=issubclass(kind, LateGraphModule),
         )
     for n in reversed(graph.nodes):
         if getattr(n.target, "namespace", "") == "profiler":  # marks for a profile of the capture, which run nothing
             graph.erase_node(n)
     (program,) = programs
     module = module_of(graph, attributes, "Joint", kind)
+    if isinstance(module, LateGraphModule):
+        module.values = level.abstract.complete
     closed_over = tuple(program.primals.outside)
     return Joint(module, program.boundary, program.out_spec, level.abstraction, closed_over, tuple(groups), program.layouts)

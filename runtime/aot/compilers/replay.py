@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.graph_module import with_values
 from .peephole import rewritten
 from .placing import DESTINATIONS
 from .witness import Witness, example
@@ -35,7 +36,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     ``placed``, an attribute of the function: the numbers of the arguments that it writes new values to, and by how much their versions are
     behind then. See :mod:`.placing`. ``writes``: for each of them the number of the line that writes first.
     """
-    graph, placed = rewritten(module.graph, module.meta.get(DESTINATIONS, ()))
+    graph, placed = rewritten(with_values(module).graph, module.meta.get(DESTINATIONS, ()))
     source = _Source(module)
     last_use: dict[fx.Node, fx.Node] = {}
     for n in reversed(graph.nodes):

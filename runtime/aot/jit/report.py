@@ -28,7 +28,7 @@ class Report:
     def __str__(self) -> str:
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
         for i, c in enumerate(self.programs):
-            number = sum(n.op == "call_function" for n in c.program.joint.module.graph.nodes)
+            number = sum(n.op == "call_function" for n in c.program.joint.traced.graph.nodes)
             rows.append((str(i), "any" if c.dynamic else "fixed", str(number), ", ".join(c.arguments), c.why))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -53,7 +53,7 @@ def explain(f: Any) -> Report:
 def source(f: Any) -> str:
     """The programs of ``f`` as Python functions, in the order of their captures. A comment above the calls names the user's line that makes
     them. A program with gradients is shown as one function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
-    return "\n\n".join(_text(f"program_{i}", c.program.joint.module.graph) for i, c in enumerate(_jitted(f).captured))
+    return "\n\n".join(_text(f"program_{i}", c.program.joint.traced.graph) for i, c in enumerate(_jitted(f).captured))
 
 
 def _jitted(f: Any) -> Jitted:

@@ -343,7 +343,7 @@ class Steps:
         it assigns afterwards. So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for
         another side nothing is taken or dropped, and the random numbers that it draws are drawn again. The arguments at ``places`` must be
         leaves without hooks, as they get gradients."""
-        nodes = joint.module.graph.nodes
+        nodes = joint.traced.graph.nodes
         sided = any(n.target is on_side for n in nodes)
         draws = sided and any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes)
         dropped = () if sided else leaves

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 import runtime
 from runtime import aot, jit
@@ -154,3 +155,29 @@ def test_a_graph_run_node_by_node_frees_each_value_after_its_last_use() -> None:
     assert result.tolist() == [3.0, 3.0]
     assert alive == [True, False] and given == []
     assert argument() is None and made[1]() is None
+
+
+def test_the_nodes_of_a_program_that_was_called_once_get_their_abstract_values_later() -> None:
+    f = jit(lambda x: (x.t().sin(), x.split(1), x[1:].conj() * 1j))
+    x = torch.randn(3, 2)
+    f(x)
+    (captured,) = f.captured
+    nodes = [n for n in captured.program.joint.traced.graph.nodes if n.op == "call_function"]
+    assert any("val" not in n.meta for n in nodes)
+    f(x)
+    values = {n.name: n.meta["val"] for n in nodes}
+    assert all(isinstance(v, FakeTensor) for v in values.values() if not isinstance(v, (list, tuple)))
+    assert values["t"].shape == (2, 3) and values["t"].stride() == (1, 2)
+    sliced = values["slice_1"]
+    assert sliced.storage_offset() == 2 and sliced.dtype is torch.float32 and sliced.device == x.device
+
+
+def test_another_compiler_gets_all_abstract_values() -> None:
+    found: list[Any] = []
+
+    def compiler(module: fx.GraphModule, examples: list[Any]) -> Any:
+        found.extend(n.meta.get("val") for n in module.graph.nodes if n.op == "call_function")
+        return module
+
+    jit(lambda x: x.sin().cos(), compiler=compiler)(torch.ones(2))
+    assert len(found) == 2 and all(isinstance(v, FakeTensor) for v in found)
