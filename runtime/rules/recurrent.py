@@ -31,6 +31,11 @@ def _slopes(gates: Gates) -> list[torch.Tensor]:
     return [i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)]
 
 
+def _biases(b_x: Any, b_h: Any, has_biases: bool) -> tuple[Any, Any]:
+    """The biases, or zeros: ATen passes the weights in their place if there are none."""
+    return (b_x, b_h) if has_biases else (b_x.new_zeros(b_x.shape[0]), b_h.new_zeros(b_h.shape[0]))
+
+
 def _run(x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse: bool) -> tuple[list[Gates], list[Any], list[Any]]:
     """The gates at each time, and the hidden and cell states in the order of running. The initial state comes first."""
     z = torch.nn.functional.linear(x, w_x, b_x + b_h)
@@ -49,7 +54,8 @@ def _ordered(states: list[Any], reverse: bool) -> torch.Tensor:
 
 
 def _layer(input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, reverse: bool, *settings: Any) -> Any:
-    _, hidden, cell = _run(input, weight0, weight1, weight2, weight3, hx_, cx_, reverse)
+    _, _, _, _, has_biases, *_ = settings
+    _, hidden, cell = _run(input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse)
     return _ordered(hidden[1:], reverse), hidden[-1], cell[-1], input.new_empty(0)
 
 
@@ -58,7 +64,8 @@ def _layer_backward(
     reverse: bool, *settings: Any,
 ) -> Any:  # fmt: skip
     """Backpropagation through time. After the loop, one contraction over time gives each weight's gradient."""
-    gates, hidden, cell = _run(input, w_x, w_h, b_x, b_h, hx, cx, reverse)
+    _, _, _, has_biases, *_ = settings
+    gates, hidden, cell = _run(input, w_x, w_h, *_biases(b_x, b_h, has_biases), hx, cx, reverse)
     order = _steps(input.shape[0], reverse)
     d_hidden = torch.zeros_like(hidden[-1]) if g_hy is None else g_hy
     d_cell = torch.zeros_like(cell[-1]) if g_cy is None else g_cy
@@ -77,8 +84,9 @@ def _layer_backward(
     d_z_all = torch.stack(d_z)
     before = _ordered(hidden[:-1], reverse)
     bias = d_z_all.sum((0, 1))
+    of_b_x, of_b_h = (bias, bias) if has_biases else (torch.zeros_like(b_x), torch.zeros_like(b_h))
     flat = d_z_all.flatten(0, 1).mT
-    return d_z_all @ w_x, flat @ input.flatten(0, 1), flat @ before.flatten(0, 1), bias, bias, d_hidden, d_cell
+    return d_z_all @ w_x, flat @ input.flatten(0, 1), flat @ before.flatten(0, 1), of_b_x, of_b_h, d_hidden, d_cell
 
 
 def _layer_vjp(
@@ -97,7 +105,7 @@ def _layer_vjp(
 
 def _layer_jvp(
     input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, reverse: Any,
-    input_t: Any, weight0_t: Any, weight1_t: Any, weight2_t: Any, weight3_t: Any, hx__t: Any, cx__t: Any,
+    has_biases: Any, input_t: Any, weight0_t: Any, weight1_t: Any, weight2_t: Any, weight3_t: Any, hx__t: Any, cx__t: Any,
 ) -> Any:  # fmt: skip
     """The tangents of the results. The tangents of the states are carried along the loop; an absent tangent is zero."""
 
@@ -105,7 +113,9 @@ def _layer_jvp(
         present = [t for t in terms if t is not None]
         return sum(present[1:], present[0]) if present else None
 
-    gates, hidden, cell = _run(input, weight0, weight1, weight2, weight3, hx_, cx_, reverse)
+    if not has_biases:
+        weight2_t = weight3_t = None
+    gates, hidden, cell = _run(input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse)
     from_input = total(
         None if input_t is None else input_t @ weight0.mT, None if weight0_t is None else input @ weight0_t.mT, weight2_t, weight3_t
     )

@@ -60,3 +60,23 @@ def test_a_batch_is_a_loop(primals: Any) -> None:
     xs = torch.stack([x, 2 * x, -x])
     got = func.vmap(func.grad(scalar), in_dims=(0, *[None] * 8))(xs, *weights)
     torch.testing.assert_close(got, torch.stack([torch.func.grad(scalar)(x, *weights) for x in xs]))
+
+
+@pytest.mark.parametrize("width", [5, 3])
+def test_a_layer_without_biases_has_none_under_any_transform(width: int) -> None:
+    """ATen passes the weights in place of the biases. With as many inputs as hidden units they have the shape of each other."""
+    lstm = torch.nn.LSTM(width, 3, bias=False)
+    params = {name: p.detach() for name, p in lstm.named_parameters()}
+    x = torch.randn(4, 6, width)
+
+    def loss(params: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = func.functional_call(lstm, params, (x,))[0]
+        return out.pow(2).sum()
+
+    each = [torch.autograd.grad(lstm(x[:, i : i + 1])[0].pow(2).sum(), list(lstm.parameters())) for i in range(6)]
+    found = func.vmap(func.grad(loss), (None, 1))(params, x.unsqueeze(2))
+    for got, wanted in zip(found.values(), zip(*each, strict=True), strict=True):
+        torch.testing.assert_close(got, torch.stack(wanted))
+    _, slope = func.jvp(lambda params: loss(params, x), (params,), (params,))
+    total: list[Any] = [sum(gs) for gs in zip(*each, strict=True)]
+    torch.testing.assert_close(slope, sum((g * p).sum() for g, p in zip(total, params.values(), strict=True)))
