@@ -170,10 +170,15 @@ pointwise("tan", self=lambda result: 1 + result.square())
 
 
 def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
-    """``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference cancels near 1."""
-    near = x.abs() < 0.5
+    """``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference cancels near 1. Its derivative is that of the
+    difference unless ``|x| >= 2``, where squares may overflow. That of the product would make ∞·0 of the second derivative of ``asin``."""
+    size = x.abs()
+    near, far = size < 0.5, size >= 2
     low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
-    return (1 - low * low) * ((1 - high) * (1 + high))
+    product = (1 - low * low) * ((1 - high) * (1 + high))
+    bounded = torch.where(far, 0.0, x)
+    change = bounded * bounded
+    return torch.where(far, product, product.detach() + (change.detach() - change))
 
 
 pointwise("asin", self=lambda self: _one_minus_square(self).rsqrt())

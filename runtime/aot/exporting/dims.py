@@ -28,6 +28,10 @@ from ...func.symbols import Abstraction
 Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
 
 
+_aten = torch.ops.aten
+_OF_SIZES = frozenset((_aten.sym_size.int, _aten.sym_stride.int, _aten.sym_storage_offset.default, _aten._assert_scalar.default))
+
+
 @dataclass(frozen=True)
 class _Named:
     """One place of a named ``Dim``, or of a hint: dimension ``at`` of argument ``where``."""
@@ -202,6 +206,7 @@ class ExportedSizes(Abstraction):
                 if isinstance(holds, fx.Node):
                     message = f"the exported program is right for {condition} alone; {self._told(condition)}"
                     graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+        _move_checks(graph)
 
     def _write_relations(self, graph: fx.Graph) -> None:
         """Check each size that is computed from others, such as ``2 * n``, or that turned out to be a number. Torch checks sizes that were
@@ -228,6 +233,28 @@ class ExportedSizes(Abstraction):
 
     def _is(self, place: _Named, symbol: Any) -> bool:
         return bool(self.shape_env.replace(place.size.node.expr) == symbol)
+
+
+def _move_checks(graph: fx.Graph) -> None:
+    """Let what sizes of inputs alone decide be checked before the calls of the program. These may fail where a check does not hold, as an
+    item of ``chunk`` that is not there."""
+    known = {n for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+    for n in graph.nodes:
+        of_sizes = n.target in _OF_SIZES or not isinstance(n.target, torch._ops.OpOverload)
+        if n.op == "call_function" and of_sizes and known.issuperset(n.all_input_nodes):
+            known.add(n)
+    needed: set[fx.Node] = set()
+    stack = [n for n in graph.nodes if n.target is torch.ops.aten._assert_scalar.default and n in known]
+    while stack:
+        n = stack.pop()
+        if n not in needed:
+            needed.add(n)
+            stack += n.all_input_nodes
+    before = ("placeholder", "get_attr")
+    rest = (n for n in graph.nodes if n not in needed and n.op not in before)
+    first = next(n for n in rest if n.target is not torch.ops.aten._assert_tensor_metadata.default)
+    for n in [n for n in graph.nodes if n in needed and n.op not in before]:
+        first.prepend(n)
 
 
 def _is_dynamic(dim: Any) -> bool:

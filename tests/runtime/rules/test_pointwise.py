@@ -23,3 +23,31 @@ def test_a_power_can_be_differentiated_once_more_than_its_exponent_says() -> Non
     for _ in range(3):
         found += autograd.grad(found[-1], x, create_graph=True)
     assert [t.item() for t in found] == [9.0, 6.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["asin", "acos", "atanh"])
+def test_at_the_ends_of_the_domain_second_and_third_derivatives_are_those_of_torch(name: str) -> None:
+    def derivatives(leaf: Any, grad: Any) -> list[Any]:
+        found = [getattr(torch, name)(leaf)]
+        for k in range(3):
+            found += grad(found[-1].sum(), leaf, create_graph=k < 2)
+        return [t.detach().tolist() for t in found]
+
+    points = torch.tensor([1.0, -1.0, 0.5, -0.25, 0.0], dtype=torch.float64)
+    expected = derivatives(points.clone().requires_grad_(), torch.autograd.grad)
+    found = derivatives(runtime.wrap(points.clone(), requires_grad=True), autograd.grad)
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-6, atol=1e-12, equal_nan=True)
+    assert float("inf") in expected[2]
+
+
+@pytest.mark.parametrize("name", ["asin", "atanh"])
+def test_near_one_the_derivatives_keep_the_digits_that_a_difference_of_squares_loses(name: str) -> None:
+    points = torch.tensor([1 - 1e-7, 0.51, 0.3, -1 + 1e-6], dtype=torch.float32)
+    exact = points.double().requires_grad_()
+    (first,) = torch.autograd.grad(getattr(torch, name)(exact).sum(), exact, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), exact)
+    x = runtime.wrap(points, requires_grad=True)
+    (found,) = autograd.grad(getattr(torch, name)(x).sum(), x, create_graph=True)
+    (again,) = autograd.grad(found.sum(), x)
+    torch.testing.assert_close(runtime.unwrap(found.detach()).double(), first.detach(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(runtime.unwrap(again).double(), second, rtol=1e-6, atol=0)

@@ -93,3 +93,15 @@ def test_a_size_of_which_the_program_makes_a_number_is_the_only_one() -> None:
     assert program.module()(ones(5, 4)).equal(ones(5, 4) * 4)
     with pytest.raises(RuntimeError, match=r"right if dimension 1 of argument .* is 4 alone"):
         program.module()(ones(3, 8))
+
+
+@pytest.mark.parametrize("f", [lambda x: x.chunk(3), lambda x: x.unsafe_chunk(3)], ids=["chunk", "unsafe_chunk"])
+def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
+    program = export(f, (torch.ones(12),), dynamic_shapes={"x": {0: Dim.AUTO}})
+    loaded = io.BytesIO()
+    torch.export.save(program, loaded)
+    loaded.seek(0)
+    for module in (program.module(), torch.export.load(loaded).module()):
+        assert [t.shape[0] for t in module(torch.ones(13))] == [5, 5, 3]
+        with pytest.raises(RuntimeError, match=r"the exported program is right for .* is dimension 0 of argument \[0\]"):
+            module(torch.ones(4))  # two pieces
