@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
+from ..func.stack_room import with_room
 from ..func.vmap import MappedFunction
 from ..rules.per_sample import Tensor
 from ..seam.levels import Value
@@ -52,6 +53,7 @@ def per_sample_grads(
 
     @outside_inference
     @wraps(loss)
+    @with_room
     def found(params: Any, *batch: Any) -> PerSampleGrads:
         if not batch:
             raise ValueError("per_sample_grads: expected a batch beside the parameters")
