@@ -209,15 +209,19 @@ class Windows(Term):
         return left.reshape(self.size, self.groups, right.shape[2], -1), right
 
     def dense(self) -> Tensor:
-        left, right = self._factors()
-        return (left.mT @ right).reshape(self.size, *self.shape)
+        """One backward of a convolution whose groups are those of all samples: it copies no windows."""
+        x, g = (t.transpose(0, 1).flatten(1, 2) for t in (self.x, self.g))
+        return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        scaled = scaled_by(weights, self.g)
-        like = scaled.new_empty(1).expand(self.shape)  # of the weight its shape alone matters
-        geometry = (self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups)
-        given = (scaled.flatten(0, 1), wide(self.x).flatten(0, 1), like, None, *geometry)
-        found: Tensor = torch.ops.aten.convolution_backward(*given, [False, True, False])[1]
+        return self._backward(scaled_by(weights, self.g).flatten(0, 1), wide(self.x).flatten(0, 1), 1)
+
+    def _backward(self, g: Tensor, x: Tensor, times: int) -> Tensor:
+        """The gradient of the weight of a convolution with so many ``times`` the groups."""
+        shape = (times * self.shape[0], *self.shape[1:])
+        like = g.new_empty(1).expand(shape)  # of the weight its shape alone matters
+        geometry = (self.stride, self.padding, self.dilation, False, [0] * len(self.stride), times * self.groups)
+        found: Tensor = torch.ops.aten.convolution_backward(g, x, like, None, *geometry, [False, True, False])[1]
         return found
 
     def squared_norms(self) -> Tensor:
