@@ -156,7 +156,7 @@ class _Run:
         assert samples is not None
         if edge is not None:
             ones = torch.ones_like(self.tape.lowered(losses))
-            execute(self.tape, [(edge, ones)], None, create_graph=False, keep_graph=True, accumulate=False)
+            execute(self.tape, [(edge, ones)], None, create_graph=False, keep_graph=False, accumulate=False)
         ends: Any = [edge_of(v) for v in inputs]
         if unseen := [name for name, (end, _) in zip(names, ends, strict=True) if end.reached]:
             raise RuntimeError(
