@@ -15,7 +15,7 @@ from torch._C import DispatchKey
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Value, run_recurrent
+from ..seam.levels import Value, run_layer
 from .functional_forms import drops_nothing
 
 _DROPOUT = torch.ops.aten.dropout.default
@@ -50,7 +50,7 @@ def _layer_by_layer(overload: Any) -> None:
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(x: torch.Tensor, *rest: Any) -> Any:
-        result = run_recurrent(overload, (x, *rest))
+        result = run_layer(overload, (x, *rest))
         if result is not NotImplemented:
             return result
         hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest

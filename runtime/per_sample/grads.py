@@ -13,11 +13,11 @@ from rich.table import Table
 
 from ..func import trees
 from ..rules.per_sample import Outer, Tensor, Term, flat, real
+from .projections import Projection, TwoSided, checked
 from .uses import refuse_written, versions
 
 LIMIT = 1 << 28
 """How many bytes of dense gradients are computed at a time."""
-_ENTRIES = 1 << 24  # of a random matrix, at a time
 _PER = ("total", "parameter")
 
 
@@ -112,27 +112,34 @@ class PerSampleGrads:
                     found = found + self._gram_of(a, b)
         return found
 
-    def project(self, k: int, seed: int = 0) -> Tensor:
+    def project(self, k: int | tuple[int, int], seed: int = 0, per: str = "total") -> Any:
         """The gradients times a random matrix with ``k`` columns, of shape (B, k). Products of projections are, on average, those of the
         gradients (Johnson and Lindenstrauss 1984; TRAK, Park et al. 2023).
 
         The entries are ``±1 / sqrt(k)``. They follow from ``seed``, the number of the parameter and the place in it, so that two batches
-        are projected alike. The matrix is made a block at a time.
+        are projected alike. Blocks of the gradients are computed and projected, so B × P numbers are never in memory.
+
+        ``k=(a, b)``: from both sides, as in LoGra. The gradient of a matrix becomes ``left.mT @ gradient @ right`` with ``a`` and ``b``
+        columns, which its factors give without the gradient. It takes less time by far, and products vary more. ``per="parameter"``: a
+        tree of the projections of each parameter, of shape (B, k) or (B, a, b), whose sum is that in total.
         """
-        if k < 1:
-            raise ValueError(f"project: k must be positive, got {k}")
+        checked(k)
         self._refuse_written()
-        found = self._zeros(len(self), k)
-        for number, p in enumerate(self._parameters):
+        for p in self._parameters:
             if p.value.is_complex():
                 raise ValueError(f"project: {p.name} is complex")
-            if not p.terms or not p.value.numel():
-                continue
-            width = p.value.numel() // (p.value.shape[0] if p.value.dim() else 1)
-            for samples, block, columns in self._blocks(p, max(1, _ENTRIES // (k * width))):
-                found[samples] += columns @ _signs(seed, number, block, columns.shape[1], k).to(columns)
-        projected: Tensor = found / k**0.5
-        return projected
+        of = self._projection(k, seed)
+        found = (of(i, p.value.shape, p.terms) for i, p in enumerate(self._parameters))
+        if _checked(per) == "parameter":
+            return trees.unflatten(list(found), self._spec)
+        start = self.losses.new_zeros(len(self), *(k if isinstance(k, tuple) else (k,)))
+        return functools.reduce(torch.add, found, start).flatten(1)
+
+    def _projection(self, k: int | tuple[int, int], seed: int) -> Callable[..., Tensor]:
+        """A function of the number, the shape and the terms of a parameter: its projection."""
+        if isinstance(k, tuple):
+            return TwoSided(len(self), k, seed, self.memory_limit, self.losses).of
+        return Projection(len(self), k, seed, self.memory_limit, self.losses).of
 
     # gradients
 
@@ -230,31 +237,10 @@ class PerSampleGrads:
         ]
         return torch.cat(rows)
 
-    def _blocks(self, p: Parameter, rows: int) -> Iterator[tuple[slice, int, Tensor]]:
-        """The dense gradients as matrices: for some samples, ``rows`` rows of the parameter at a time, with the number of the block."""
-        n = p.value.shape[0] if p.value.dim() else 1
-        by_rows = all(isinstance(t, Outer) for t in p.terms)
-        for start, stop in self._parts(p, min(rows, n) * (p.value.numel() // n) if by_rows else p.value.numel()):
-            terms = [t.part(start, stop) for t in p.terms]
-            dense = None if by_rows else flat(self._dense(p, start, stop))
-            for block, first in enumerate(range(0, n, rows)):
-                last = min(first + rows, n)
-                if dense is None:
-                    found = functools.reduce(torch.add, [_rows_of(t, first, last) for t in terms if isinstance(t, Outer)])
-                else:
-                    width = p.value.numel() // n
-                    found = dense[:, first * width : last * width]
-                yield slice(start, stop), block, found
-
 
 def _in_factors(terms: Sequence[Term]) -> bool:
     """Whether the norms of the sum of ``terms`` follow from factors."""
     return not any(t.needs_dense() for t in terms) and len({type(t) for t in terms}) == 1
-
-
-def _rows_of(term: Outer, first: int, last: int) -> Tensor:
-    """The gradients of these rows of the parameter, as a matrix of B rows."""
-    return Outer(term.left[:, :, first:last], term.right).dense().flatten(1)
 
 
 def _checked(per: str) -> str:
@@ -266,10 +252,3 @@ def _checked(per: str) -> str:
 def _factor(norms: Tensor, max_norm: float) -> Tensor:
     """What scales gradients of these norms down to ``max_norm``."""
     return max_norm / norms.clamp_min(max_norm)
-
-
-def _signs(seed: int, parameter: int, block: int, rows: int, k: int) -> Tensor:
-    """A matrix of ``±1``, of shape (rows, k)."""
-    mixed = seed * 0x9E37_79B9_7F4A_7C15 + parameter * 0xBF58_476D_1CE4_E5B9 + block * 0x94D0_49BB_1331_11EB
-    generator = torch.Generator().manual_seed(mixed & 0x7FFF_FFFF_FFFF_FFFF)
-    return torch.randint(0, 2, (rows, k), generator=generator, dtype=torch.int8).mul_(2).sub_(1)

@@ -23,7 +23,7 @@ from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge
 from ..tape.values import edge_of
-from . import recurrent
+from . import linear, recurrent
 from .uses import Layout, ParameterCall, Tap, Use, flattened, unflattened
 
 
@@ -56,8 +56,8 @@ class Samples(BatchLevel):
         outs = super().call(func, plain_args, plain_kwargs)
         return self._tapped(self._call(op, flat, constants, layout, used), outs)
 
-    def recurrent(self, func: Any, args: Sequence[Any]) -> Any:
-        return recurrent.run(self, func, args)
+    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+        return linear.run(self, *args) if func is linear.LINEAR else recurrent.run(self, func, args)
 
     def is_shared(self, a: Any) -> bool:
         """Whether all samples have one ``a``."""

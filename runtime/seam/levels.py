@@ -119,9 +119,11 @@ class Level:
         """``formula(*args, batched)``, see :func:`run_batchwise`. This level is the innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
-    def recurrent(self, func: Any, args: Sequence[Any]) -> Any:
-        """The results of a call of a recurrent layer, which ATen takes apart otherwise. NotImplemented: so does this level. This level is
-        the innermost one among ``args``."""
+    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+        """The results of a call of ``linear`` or of a recurrent layer, which ATen takes apart otherwise. NotImplemented: so it does.
+
+        This level is the innermost one among ``args``.
+        """
         return NotImplemented
 
     def is_constant(self, v: Value) -> bool:
@@ -451,11 +453,13 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
     return best
 
 
-def run_recurrent(func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of a recurrent layer, if the innermost level among ``args`` has a way, else NotImplemented: see
-    :meth:`Level.recurrent`."""
+def run_layer(func: Any, args: Sequence[Any]) -> Any:
+    """The results of a call of ``linear`` or of a recurrent layer, if the innermost level among ``args`` runs it, else NotImplemented.
+
+    See :meth:`Level.layer`.
+    """
     level = innermost(args, None)
-    return NotImplemented if level is None or not level.alive else level.recurrent(func, args)
+    return NotImplemented if level is None or not level.alive else level.layer(func, args)
 
 
 def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
+from ..func.draws import without_draws
 from ..rules.ops import Op, op_of
-from ..seam.levels import SCOPE
+from ..seam.levels import SCOPE, run_layer, scope_outside
+from ..seam.shells import VALUES
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.nodes import Edge, OpNode
@@ -37,6 +39,7 @@ _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.ad
 _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
     getattr(aten, name).default._handle.redispatch_boxed for name in ("linear", "matmul", "layer_norm")
 )  # without the frame of `OpOverload.redispatch`
+_LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
 BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
 NONE: dict[str, Any] = {}
@@ -199,6 +202,8 @@ def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         result = _linear_without_bias(x, weight) if bias is None else _linear(x, weight, bias)
         if result is not None:
             return result
+    elif type(x) in VALUES and (result := run_layer(_LINEAR, (x, weight, bias))) is not NotImplemented:
+        return result
     return _pass_on_linear(keys & BELOW, x, weight, bias)
 
 
@@ -207,6 +212,8 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         result = _matmul(x, y)
         if result is not None:
             return result
+    elif type(x) in VALUES and type(y) in VALUES and x._level is y._level and x._level.hidden and _aligned(x.shape, y.shape):
+        return _batched_matmul(x, y)
     if not (_autocast() and _casts_next(keys)):  # the casts are a call of their own, after which the product arrives here again
         if x.dim() >= y.dim():
             if _folds(x, y):
@@ -214,6 +221,18 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         elif _folds(y, x):
             return _folded_calls(y.mT, x) if x.dim() == 1 else _folded_calls(y.mT, x.t()).mT.contiguous()
     return _pass_on_matmul(keys & BELOW, x, y)
+
+
+def _aligned(x: Any, y: Any) -> bool:
+    """Whether products of arguments of these shapes are those of stacks of the same sizes."""
+    return len(x) == len(y) >= 2 and x[-1] == y[-2] and x[:-2] == y[:-2]
+
+
+def _batched_matmul(x: Any, y: Any) -> Any:
+    """The product of two batches as one of the stacks that they are. ATen would take it apart first, and the batch rule each part."""
+    level = x._level
+    with scope_outside(level), without_draws(level):
+        return level.wrap(torch.matmul(x._inner, y._inner))
 
 
 def _casts_next(keys: Any) -> bool:

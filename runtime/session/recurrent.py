@@ -17,7 +17,7 @@ import torch
 from ..rules.ops import Op, op_of
 from ..rules.packing import padded
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_recurrent
+from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from .composite import BELOW, INTERCEPTED, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
@@ -254,7 +254,7 @@ def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., 
             if result is not None:
                 return result
         x, hx, params = _owned(x, hx, params)
-        result = run_recurrent(overload, (x, hx, params, *options))
+        result = run_layer(overload, (x, hx, params, *options))
         if result is not NotImplemented:
             return result
         return pass_on(keys & BELOW, *_batched_alike(x, hx, params), params, *options)
@@ -281,7 +281,7 @@ def _intercepted_packed(overload: Any) -> Callable[..., Any]:
 
     def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
         data, hx, params = _owned(data, hx, params)
-        result = run_recurrent(overload, (data, sizes, hx, params, *options))
+        result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:
             return result
         data, hx = _batched_alike(data, hx, params)

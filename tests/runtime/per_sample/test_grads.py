@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from runtime.per_sample import PerSampleGrads, per_sample_grads
+from runtime.per_sample.grads import Parameter
+from runtime.rules.per_sample import Dense
 
 from .models import MODELS, build
 from .reference import by_loop, in_one, in_rows, parameters_of, sample_loss
@@ -78,6 +80,33 @@ def test_projections_are_linear_and_keep_products_on_average(both: Both) -> None
     assert error.abs().max() < 0.25  # of 2,000 columns the deviation is about 0.022
     rank = torch.linalg.matrix_rank(torch.cat([loop, columns], 1), rtol=1e-9)
     assert rank == torch.linalg.matrix_rank(loop, rtol=1e-9)  # each row is a linear function of the gradient
+
+
+def test_projections_from_both_sides_are_linear_and_keep_products_on_average(both: Both) -> None:
+    grads, loop = both
+    columns = torch.cat([grads.project((24, 24), seed=seed) for seed in range(8)], 1) / 8**0.5
+    scale = loop.norm(dim=1)
+    error = (columns @ columns.mT - loop @ loop.mT) / (scale.unsqueeze(1) * scale + 1e-9)
+    assert error.abs().max() < 0.5
+    rank = torch.linalg.matrix_rank(torch.cat([loop, columns], 1), rtol=1e-9)
+    assert rank == torch.linalg.matrix_rank(loop, rtol=1e-9)
+
+
+@pytest.mark.parametrize("k", [5, (3, 2)])
+def test_projections_of_parameters_add_up(both: Both, k: int | tuple[int, int]) -> None:
+    grads, loop = both
+    each = grads.project(k, seed=1, per="parameter")
+    shape = (loop.shape[0], *(k if isinstance(k, tuple) else (k,)))
+    assert all(t.shape == shape for t in each.values())
+    torch.testing.assert_close(torch.stack(list(each.values())).sum(0).flatten(1), grads.project(k, seed=1))
+
+
+def test_a_projection_from_both_sides_is_that_of_the_dense_gradients(both: Both) -> None:
+    grads, _ = both
+    dense = [Parameter(p.name, p.value, [Dense(t)]) for p, t in zip(grads._parameters, grads.materialize().values(), strict=True)]
+    wanted = PerSampleGrads(dense, grads._spec, grads.losses, (), grads.memory_limit)
+    for k in ((2, 3), 7):
+        torch.testing.assert_close(grads.project(k, seed=4), wanted.project(k, seed=4))
 
 
 def test_explain_names_every_parameter(both: Both) -> None:

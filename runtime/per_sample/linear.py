@@ -1,0 +1,83 @@
+"""Linear layers under :mod:`.samples`, as one node of the tape instead of one for each part that ATen makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..func.draws import without_draws
+from ..rules.ops import DIFFERENTIABLE
+from ..rules.per_sample import Dense, Outer, Tensor
+from ..seam.levels import Value, scope_outside
+from ..tape.metas import meta_of
+from ..tape.nodes import Edge, Node
+from ..tape.saved import FREED
+from ..tape.values import edge_of
+from .uses import refuse_written, versions
+
+LINEAR = torch.ops.aten.linear.default
+
+
+def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
+    """``linear`` of a batch and of parameters that all samples share. NotImplemented: ATen is to take it apart, or to refuse it.
+
+    ``level``: a :class:`.samples.Samples`.
+    """
+    tape, given = level.tape, (x, weight, bias)
+    shared = level.is_shared(weight) and (bias is None or level.is_shared(bias))
+    if level.is_shared(x) or not shared or torch._C._is_any_autocast_enabled() or not torch.is_grad_enabled():
+        return NotImplemented
+    if x.dtype not in DIFFERENTIABLE or not _fits(x, weight, bias):
+        return NotImplemented
+    histories = [edge_of(t) if isinstance(t, Value) and t._level is tape else None for t in (x._inner, weight, bias)]
+    with scope_outside(tape), without_draws(level):
+        inner = [tape.lowered(level.lowered(t)) for t in given]
+        out = torch.nn.functional.linear(*inner)
+        if all(edge is None for edge in histories):
+            return level.wrap(tape.wrap(out))
+        node = _Linear(tape, (histories[0],), (meta_of(out, out.dtype),))
+        node.given, node.parameters, node.samples = inner, histories[1:], level
+        node.versions = versions(inner[:2])
+        return level.wrap(tape.wrap(out, (node, 0)))
+
+
+def _fits(x: Any, weight: Any, bias: Any) -> bool:
+    """Whether dtypes and shapes are those of a layer. ATen refuses others in its own words."""
+    if x.dim() == 0 or weight.dim() != 2 or weight.dtype is not x.dtype or weight.shape[1] != x.shape[-1]:
+        return False
+    return bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[:1])
+
+
+class _Linear(Node):
+    """The backward pass of a linear layer. It notes the factors of its parameters at the level of the samples."""
+
+    __slots__ = ("given", "parameters", "samples", "versions")
+    given: list[Any] | None
+    parameters: list[Edge | None]
+    samples: Any
+    versions: list[tuple[Tensor, int]]
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        if self.given is None:
+            raise RuntimeError(FREED)
+        refuse_written(self.versions, "an argument of linear")
+        x, weight, _ = self.given
+        (g,) = grads
+        if g is None:
+            return (None,)
+        of_weight, of_bias = self.parameters
+        left = g.reshape(g.shape[0], math.prod(g.shape[1:-1]), g.shape[-1])
+        if of_weight is not None:
+            right = x.reshape(*left.shape[:2], x.shape[-1])
+            self.samples.uses.append((of_weight, Outer(left, right.conj() if x.is_complex() else right).smaller()))
+        if of_bias is not None:
+            self.samples.uses.append((of_bias, Dense(left.sum(1) if left.shape[1] != 1 else left[:, 0])))
+        if self.edges[0] is None or not (wanted is None or wanted[0]):
+            return (None,)
+        return (torch.matmul(g, weight.conj() if weight.is_complex() else weight),)
+
+    def release(self) -> None:
+        self.given = None
