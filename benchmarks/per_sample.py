@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from benchmarks.cells import Cell
 from benchmarks.models import models
 from runtime import jit
+from runtime.func import functional_call
 from runtime.per_sample import per_sample_grads
 
 Params = dict[str, Tensor]
@@ -64,7 +65,7 @@ def _sides(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params,
     module = make()
 
     def loss(params: Params, x: Tensor) -> Tensor:
-        return _losses(torch.func.functional_call(module, params, (x.unsqueeze(0),)))[0]
+        return _losses(functional_call(module, params, (x.unsqueeze(0),)))[0]
 
     return module, {name: p.detach() for name, p in module.named_parameters()}, loss
 

@@ -102,6 +102,8 @@ class _Swapped:
         self.tensors = tensors
         self.given = given
         self.before: dict[str, Any] = {}
+        layers = {id(m): m for m, _ in self.places.values() if isinstance(m, nn.RNNBase)}
+        self.caches = [(m, m._flat_weights, list(m._flat_weights), m._flat_weight_refs) for m in layers.values()]
 
     def __enter__(self) -> None:
         for name, (module, attribute) in self.places.items():
@@ -111,6 +113,9 @@ class _Swapped:
         after = {}
         for name, (module, attribute) in reversed(self.places.items()):
             after[name] = _exchange(module, attribute, self.before[name])
+        for layer, weights, own, refs in self.caches:  # a recurrent layer lists its weights anew in a call, and would hold the given ones
+            weights[:] = own
+            layer._flat_weights, layer._flat_weight_refs = weights, refs
         for d in self.given:
             if isinstance(d, MutableMapping):
                 for name in d:

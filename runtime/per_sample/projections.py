@@ -42,11 +42,15 @@ class Projection:
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
             blocks = self._blocks(parts, n, min(rows, n), known)
             found.append(functools.reduce(torch.add, (self._projected(number, i, columns) for i, columns in enumerate(blocks))))
-        return torch.cat(found) / self.k**0.5
+        whole: Tensor = torch.cat(found) / self.k**0.5
+        return whole
 
     def _blocks(self, terms: Sequence[Term], n: int, rows: int, known: bool) -> Iterator[Tensor]:
-        """Some columns of the dense gradients, as matrices of B rows. ``n``: how many rows the parameter has. ``rows``: how many are computed
-        at a time. ``known``: whether that is possible without the others."""
+        """Some columns of the dense gradients, as matrices of B rows.
+
+        ``n``: how many rows the parameter has. ``rows``: how many are computed at a time. ``known``: whether that is possible without the
+        others.
+        """
         for first in range(0, n, rows):
             each = (_rows_of(t, first, min(first + rows, n)) if known else flat(t.dense()) for t in terms)
             yield from functools.reduce(torch.add, each).split(self.width, 1)

@@ -347,3 +347,13 @@ def test_a_buffer_under_two_names_is_tied_as_a_parameter_is() -> None:
     for given in ({"a": X}, {"b": X}, {"a": X, "b": X + 1}):
         for options in ({}, {"tie_weights": False}, {"strict": True}):
             both(lambda lib, _: lib.functional_call(Tied(), dict(given), X, **options))  # noqa: B023
+
+
+def test_a_recurrent_layer_has_the_list_of_its_own_weights_back() -> None:
+    layer, x = nn.LSTM(2, 3), torch.ones(4, 2)
+    weights, own = layer._flat_weights, list(layer.parameters())
+    given = {name: p.detach() + 1 for name, p in layer.named_parameters()}
+    found = runtime.func.functional_call(layer, given, (x,))
+    assert layer._flat_weights is weights
+    assert all(a is b for a, b in zip(weights, own, strict=True))
+    torch.testing.assert_close(found, torch.func.functional_call(layer, given, (x,)))

@@ -216,9 +216,6 @@ def _norms(module: nn.Module) -> Any:
     return norms, loss
 
 
-@pytest.mark.filterwarnings(
-    "ignore:the program reads and changes the '_flat_weight_refs'"
-)  # a cache of nn.RNNBase, made again by each call
 @pytest.mark.parametrize("kind", KINDS)
 def test_jit_vmap_and_grad_of_norms(kind: str) -> None:
     module = _layer(kind, bidirectional=True)
