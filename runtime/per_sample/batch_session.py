@@ -22,15 +22,19 @@ from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
 from ..rules.place_rules import rule_of
 from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
+from ..seam.surgery import GEOMETRY
 from ..session.tensor import SESSION
+from ..tape.lift import lift_in_place
 from ..tape.metas import meta_of
-from ..tape.nodes import Edge, Input, Node
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
+from .boundary import Pool, Refusal
+from .losses import refuse_number_of_samples
 from .own_rows import OwnRows
 from .uses import ParameterCall, Tap, Use, versions
 from .written_places import fits, place_in_base, place_in_view
 
+aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled
 
 
@@ -47,51 +51,8 @@ class _Inherited(Mixed):
 PARAMETERS = object()
 _LINEAR = {
     *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar"),
-    *("clone", "_to_copy", "detach", "alias", "view", "_unsafe_view", "squeeze", "unsqueeze", "expand", "sum", "mean", "stack"),
+    *("clone", "copy", "_to_copy", "detach", "alias", "view", "_unsafe_view", "squeeze", "unsqueeze", "expand", "sum", "mean", "stack"),
 }
-
-
-class ParameterInput(Input):
-    """Where the tape begins at a parameter. Its uses are taps, so no cotangent of a whole batch may come here."""
-
-    __slots__ = ("name_",)
-
-    def __init__(self, inner: Tensor, name: str) -> None:
-        super().__init__(SESSION, inner)
-        self.name_ = name
-
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        raise RuntimeError(
-            f"per_sample: the loss depends on {self.name_} by a term without samples, so its gradient belongs to no sample. If the term "
-            "comes from the batch, mark the batch: x = grads.batch(x). If it does not, as a weight decay, compute its gradient outside."
-        )
-
-
-class _Refusal(Node):
-    """Stands before a mixture. A gradient that arrives is an error."""
-
-    __slots__ = ("why",)
-
-    def __init__(self, edge: Edge, metas: Any, why: str) -> None:
-        super().__init__(SESSION, (edge,), metas)
-        self.why = why
-
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        raise RuntimeError(self.why)
-
-
-class _Pool(Node):
-    """Stands before a sum or mean over the samples, and notes which it is when a gradient comes by."""
-
-    __slots__ = ("note",)
-
-    def __init__(self, edge: Edge, metas: Any, note: Callable[[], None]) -> None:
-        super().__init__(SESSION, (edge,), metas)
-        self.note = note
-
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        self.note()
-        return tuple(grads)
 
 
 class BatchSession:
@@ -99,7 +60,20 @@ class BatchSession:
     those of the samples, ``"sum"`` or ``"mean"``; None: it is seen where the program computes it. ``where``: the path of the module that
     runs now, for errors."""
 
-    __slots__ = ("__weakref__", "_factor", "_of_pass", "arrived", "held", "parameters", "reduction", "size", "supposed", "uses", "where")
+    __slots__ = (
+        "__weakref__",
+        "_factor",
+        "_of_pass",
+        "arrived",
+        "held",
+        "lifted",
+        "parameters",
+        "reduction",
+        "size",
+        "supposed",
+        "uses",
+        "where",
+    )
 
     def __init__(self, reduction: str | None, where: Callable[[], str]) -> None:
         self.size: int | None = None
@@ -110,6 +84,7 @@ class BatchSession:
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
         self.uses: list[Use] = []
         self.held: list[tuple[Tensor, int]] = []  # what the gradients are computed of, with versions
+        self.lifted: list[weakref.ref[Tensor]] = []  # plain tensors that became values of the session when samples were written to them
         self._factor: Any = None
         self._of_pass = -1
 
@@ -122,23 +97,35 @@ class BatchSession:
 
     def state(self, v: Any) -> Any:
         """The state of a tensor of the session, or None."""
-        held = v.__dict__.get("_samples")
+        held, view = v.__dict__.get("_samples"), v._view
         if held is not None and held[0]() is self:
-            return held[1]
-        view = v._view
+            if held[2] == _writes(v)[0]:
+                return held[1]
+            if view is None and held[1] is not None:
+                return Mixture(
+                    "per_sample: a tensor is used whose memory has been written to through detach() or .data. Write to the tensor itself, "
+                    "or to a copy."
+                )
         if view is None:
             return None
-        of_base = view.base.__dict__.get("_samples")
-        if of_base is None or of_base[0]() is not self:
-            return None  # nothing has been written to the base since the view was taken
-        if not isinstance(of_base[1], Place):
-            return of_base[1]
+        of_base = self.state(view.base)
+        if not isinstance(of_base, Place):
+            return of_base
         assert self.size is not None
-        found = of_base[1] if self.size == 1 else place_in_view(v, of_base[1], self.size)
+        found = of_base if self.size == 1 else place_in_view(v, of_base, self.size)
         return found or Mixture("per_sample: a view shows parts of several samples that were written to its base after it was taken")
 
     def put(self, v: Any, state: Any) -> None:
-        v.__dict__["_samples"] = (weakref.ref(self), state)
+        """Give ``v`` a state. It holds until its memory is written to."""
+        v.__dict__["_samples"] = (weakref.ref(self), state, _writes(v)[0])
+
+    def follow_data(self, out: Any, of: Any) -> None:
+        """``out`` is ``of.data`` or ``of.detach()``, which share the memory of ``of``."""
+        state = self.state(of)
+        if out._view is None:
+            out.__dict__["_sample_writes"] = _writes(of)
+        if state is not None and state is not PARAMETERS:
+            self.put(out, state)
 
     def mark(self, v: Any, dim: int) -> None:
         """The samples lie in dimension ``dim`` of ``v``."""
@@ -169,11 +156,14 @@ class BatchSession:
         if op.composite and op.record is None and rule_of(op) is None:
             return func.decompose(*args, **kwargs)
         samples = any(isinstance(s, Place) for s in states)
-        if all(s is None or s is PARAMETERS for s in states):
-            return self._with_state(SESSION.record(func, args, kwargs), PARAMETERS)
         if op.kind in (INPLACE, OUT):
             return self._written(op, flat, states, args, kwargs)
+        if all(s is None or s is PARAMETERS for s in states):
+            return self._with_state(SESSION.record(func, args, kwargs), PARAMETERS)
         used = [i for i, s in enumerate(states) if s is PARAMETERS] if _grad_enabled() else []
+        if used and samples and op.base_name in ("index_put", "_unsafe_index_put") and used == [len(args[1]) + 1]:
+            values = torch.ones_like(aten.index.Tensor(args[0], args[1])) * args[2]  # each sample has values of its own then
+            return func(args[0], args[1], values, *args[3:], **kwargs)
         if used and not samples and not any(isinstance(s, Mixture) for s in states):
             return self._mixed(
                 SESSION.record(func, args, kwargs), op, Mixed("it adds a term of parameters alone to the loss of the samples")
@@ -193,6 +183,8 @@ class BatchSession:
         if used:
             outs = self._tapped(op, flat, spec, used, call, outs, where)
             results = pytree.tree_leaves(outs)
+        if op.base_name == "detach":
+            self.follow_data(outs, flat[0])
         for o, place in zip(results, where, strict=True):
             if place is not None and isinstance(o, Value):
                 self.put(o, place)
@@ -206,7 +198,7 @@ class BatchSession:
             if isinstance(s, Mixture):
                 raise _Inherited(s.why)
         if not samples:
-            return [self._still_pooled(op, states)] * len(outs), Placed(op, {}, {}, outs, 0)
+            return [self._still_pooled(op, flat, states)] * len(outs), Placed(op, {}, {}, outs, 0)
         if any(isinstance(s, Pooled) for s in states):
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
@@ -224,7 +216,7 @@ class BatchSession:
         found = rule(call)
         return (found if isinstance(found, list) else [found] * len(outs)), call
 
-    def _still_pooled(self, op: Op, states: list[Any]) -> Pooled:
+    def _still_pooled(self, op: Op, flat: list[Any], states: list[Any]) -> Pooled:
         """The state of a linear function of sums or means over the samples."""
         pooled = [s for s in states if isinstance(s, Pooled)]
         name = op.func.name().removeprefix("aten::")
@@ -232,6 +224,9 @@ class BatchSession:
             raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
         if any(p.factor is not pooled[0].factor and p.factor != pooled[0].factor for p in pooled[1:]):
             raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")
+        if self.reduction is None and self.size != 1 and op.base_name.rstrip("_") in ("mul", "div"):
+            assert self.size is not None
+            refuse_number_of_samples(op.base_name, flat, isinstance(pooled[0].factor, int) and pooled[0].factor == 1, self.size)
         return pooled[0]
 
     def _with_state(self, outs: Any, state: Any) -> Any:
@@ -253,7 +248,13 @@ class BatchSession:
             if not isinstance(o, Value):
                 return o
             edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
-            v = o if edge is None or op.kind is INPLACE else SESSION.wrap(o._inner, (_Refusal(edge, (meta_of(o, o.dtype),), text), 0))
+            if op.kind is INPLACE:
+                whole: Any = o if o._view is None else o._view.base
+                if edge is not None:
+                    whole._edge = (Refusal(edge_of(whole), (meta_of(whole, whole.dtype),), text), 0)
+                self.put(whole, Mixture(text))
+                return o
+            v = o if edge is None else SESSION.wrap(o._inner, (Refusal(edge, (meta_of(o, o.dtype),), text), 0))
             self.put(v, Mixture(text))
             return v
 
@@ -264,7 +265,7 @@ class BatchSession:
             if not isinstance(o, Value):
                 return o
             edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
-            v = o if edge is None else SESSION.wrap(o._inner, (_Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0))
+            v = o if edge is None else SESSION.wrap(o._inner, (Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0))
             self.put(v, Pooled(factor))
             return v
 
@@ -361,54 +362,81 @@ class BatchSession:
     def _written(self, op: Op, flat: list[Any], states: list[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A call that writes to its first argument."""
         target: Any = args[0]
-        if op.kind is OUT or not isinstance(target, torch.Tensor) or op.functional is None:
-            outs = SESSION.record(op.func, args, kwargs)
+        if op.kind is OUT:
+            raise RuntimeError(
+                f"per_sample: {op.func} writes samples or parameters by out= in {self.where()}, and has no gradient. Use its result."
+            )
+        if isinstance(target, torch.Tensor) and not isinstance(target, Value):
+            lift_in_place(SESSION, target, op.func)
+            self.lifted.append(weakref.ref(target))
+        samples, copies = any(isinstance(s, Place) for s in states), op.base_name == "copy_"
+        if samples and any(s is PARAMETERS for s in states[copies:]) and _grad_enabled() and op.functional is not None:
+            result = op.functional.func(target.clone(), *args[1:], **kwargs)
+            return target.copy_(result)
+        of_base = None
+        if isinstance(target, Value):
+            of_base = None if target._view is None else self.state(target._view.base)
+        if not isinstance(target, torch.Tensor) or op.functional is None:
+            outs = self._record_write(op, args, kwargs)
             return self._mixed(outs, op, Mixed("nothing is known of where this write leaves the samples"))
-        if op.base_name == "copy_":
+        if copies:
             v: Any = target
             if states[0] is PARAMETERS and v._view is None:
                 v._edge = None
             states = [None, *states[1:]]  # nothing is left of what was there, nor of its history
+            samples = isinstance(states[1], Place)
             if states[1] is PARAMETERS or states[1] is None:
-                outs = SESSION.record(op.func, args, kwargs)
-                self.put(outs, states[1])
-                return self._follow_base(outs, states[1], op)
-        samples = any(isinstance(s, Place) for s in states)
-        if samples and any(s is PARAMETERS for s in states) and _grad_enabled():
-            result = op.functional.func(target.clone(), *args[1:], **kwargs)
-            return target.copy_(result)
-        before = [target._inner.detach() if isinstance(target, Value) else target, *flat[1:]]
-        outs = SESSION.record(op.func, args, kwargs)
-        if not isinstance(outs, Value):
-            return outs  # the target is a plain tensor
+                outs = self._record_write(op, args, kwargs)
+                state = states[1] if _grad_enabled() else None
+                self.put(outs, state)
+                return self._follow_base(outs, state, of_base, op)
+        if all(s is None or s is PARAMETERS for s in states):
+            outs, state = self._record_write(op, args, kwargs), PARAMETERS if _grad_enabled() else states[0]
+            self.put(outs, state)
+            return self._follow_base(outs, state, of_base, op)
+        before = [target._inner.detach(), *flat[1:]]  # type: ignore[attr-defined]
+        outs = self._record_write(op, args, kwargs)
         spec = pytree.tree_structure((list(args), kwargs))
         try:
             where, _ = self._places(op.functional, before, states, spec, [outs], samples)
         except Mixed as error:
             return self._mixed(outs, op, error)
         self.put(outs, where[0])
-        return self._follow_base(outs, where[0], op)
+        return self._follow_base(outs, where[0], of_base, op)
 
-    def _follow_base(self, v: Any, state: Any, op: Op) -> Any:
-        """Give the base of ``v``, which was written to, a state that fits. Returns ``v``."""
-        view = v._view
+    def _record_write(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        outs = SESSION.record(op.func, args, kwargs)
+        if isinstance(args[0], Value):
+            _writes(args[0])[0] += op.base_name not in GEOMETRY
+        return outs
+
+    def _follow_base(self, v: Any, state: Any, of_base: Any, op: Op) -> Any:
+        """Give the base of ``v``, which was written to, a state that fits. ``of_base``: its former state. Returns ``v``."""
+        view, size = v._view, self.size or 1
         if view is None:
             return v
-        of_base, size = self.state(view.base), self.size
-        assert size is not None
+        found: Any
         if isinstance(state, Place) and of_base is None:
             found = state if size == 1 else place_in_base(v, state, size)
         elif isinstance(state, Place) and isinstance(of_base, Place):
             found = of_base if size == 1 or fits(v, state, of_base, size) else None
-        elif state is None and (of_base is None or isinstance(of_base, Place)):
-            found = of_base
-        else:
-            found = None
-        if found is not None:
+        elif isinstance(state, Pooled) and isinstance(of_base, Pooled):
+            found = of_base if _equal(of_base.factor, state.factor) else None
+        elif state is None or isinstance(state, Mixture):
+            found = of_base if state is None else state
+        else:  # constants beside parameters, sums or means change no gradient
+            found = state if of_base is None or of_base is state else None
+        if found is not None or state is None:
             self.put(view.base, found)
-        elif of_base is not None or state is not None:
-            self._mixed(view.base, op, Mixed("it writes to a part of a tensor what does not fit the samples in the other parts"))
+        else:
+            self._mixed(v, op, Mixed("it writes to a part of a tensor what does not fit the samples in the other parts"))
         return v
+
+
+def _writes(v: Any) -> list[int]:
+    """How often the memory of ``v`` was written to while samples were followed, in a list that ``v.detach()`` shares."""
+    found: list[int] = (v if v._view is None else v._view.base).__dict__.setdefault("_sample_writes", [0])
+    return found
 
 
 def _equal(a: Any, b: Any) -> bool:

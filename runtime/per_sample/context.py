@@ -21,8 +21,10 @@ from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
-from .batch_session import PARAMETERS, BatchSession, ParameterInput
+from .batch_session import PARAMETERS, BatchSession
+from .boundary import ParameterInput
 from .grads import LIMIT, Parameter, PerSampleGrads
+from .losses import REPLACED
 from .recurrent_states import LAYERS, with_placed_states
 from .terms import by_source, terms_of
 
@@ -201,7 +203,7 @@ class _Functions(TorchFunctionMode):
         kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
         if name in LAYERS and len(args) > 3:
             args = with_placed_states(self.session, args)
-        out = func(*args, **kwargs)
+        out = REPLACED.get(func, func)(*args, **kwargs)
         if type(out) is torch.Tensor and all(self.made_inside(t) for t in tensors):
             self._made[id(out)] = weakref.ref(out)
         return out

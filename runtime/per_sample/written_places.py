@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 
-from ..rules.places import Place, Tensor
+from ..rules.places import Place, Tensor, place_of
 
 
 def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor:
     """For each element of a tensor the number of its sample, in memory without gaps: a view may be described by strides."""
-    along = place.owners(size, device)
-    return along.reshape([-1 if d == place.dim else 1 for d in range(len(shape))]).expand(list(shape)).contiguous()
+    return place.owners_in(shape, size, device).contiguous()
 
 
 def _candidates(shape: Sequence[int], size: int) -> list[Place]:
@@ -24,8 +23,7 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
 
 def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
     """The place in the view ``v`` of a tensor. None if it shows elements of several samples in no order."""
-    mine = v._view.replay(owners(of_base, v._view.base.shape, size, v.device))
-    return _found(mine, mine.shape, size)
+    return place_of(v._view.replay(owners(of_base, v._view.base.shape, size, v.device)), size)
 
 
 def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
@@ -40,7 +38,3 @@ def place_in_base(v: Any, place: Place, size: int) -> Place | None:
         if torch.equal(v._view.replay(owners(candidate, v._view.base.shape, size, v.device)), mine):
             return candidate
     return None
-
-
-def _found(of: Tensor, shape: Sequence[int], size: int) -> Place | None:
-    return next((p for p in _candidates(shape, size) if torch.equal(owners(p, shape, size, of.device), of)), None)

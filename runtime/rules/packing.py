@@ -35,13 +35,16 @@ def _packed(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> An
 def padded(data: torch.Tensor, sizes: Sequence[int], length: int, value: float = 0.0) -> torch.Tensor:
     """A packed sequence, (total, …), as (N, ``length``, …), with ``value`` after the end of a sequence. ``sizes``: how many sequences have
     each time."""
-    n, total = sizes[0], sum(sizes)
+    n = sizes[0]
     if min(sizes) == n and len(sizes) == length:
         return data.reshape(length, n, *data.shape[1:]).transpose(0, 1)
     starts = [*itertools.accumulate(sizes, initial=0)]
-    at = [starts[t] + i if t < len(sizes) and i < sizes[t] else total for i in range(n) for t in range(length)]
-    rows = torch.cat([data, data.new_full((1, *data.shape[1:]), value)])
-    return rows.index_select(0, torch.tensor(at, device=data.device)).reshape(n, length, *data.shape[1:])
+    missing = [t >= len(sizes) or i >= sizes[t] for i in range(n) for t in range(length)]
+    # a step that is missing is filled from the first one of its own sequence, so that sequences stay apart
+    at = [i if gone else starts[t] + i for (i, t), gone in zip(itertools.product(range(n), range(length)), missing, strict=True)]
+    rows = data.index_select(0, torch.tensor(at, device=data.device))
+    mask = torch.tensor(missing, device=data.device).view(-1, *[1] * (data.dim() - 1))
+    return rows.masked_fill(mask, value).reshape(n, length, *data.shape[1:])
 
 
 def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

@@ -52,6 +52,7 @@ def trailing(core: int) -> Rule:
 
 def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
     known = list(call.tensors())
+    cores = dict.fromkeys(call.names, 0) | cores
     lead = max(t.dim() - cores[name] for name, t, _ in known)
     found = []
     for name, t, place in known:
@@ -95,6 +96,12 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
         return place
 
     return rule
+
+
+def _dot(call: Placed) -> Pooled:
+    """The sum of products."""
+    _by_leading(call, {})
+    return Pooled()
 
 
 def _align(call: Placed, name: str, place: Place) -> None:
@@ -145,8 +152,12 @@ def _pooled(place: Place, size: int, mean: bool) -> Pooled:
         return Pooled()
     if not isinstance(place, Listed):
         return Pooled(size)
-    counts = torch.bincount(place.owners(size, None), minlength=size)
-    return Pooled(counts.sum() / counts)
+    return _by_counts(torch.bincount(place.owners(size, None), minlength=size))
+
+
+def _by_counts(counts: Tensor) -> Pooled:
+    """A mean over elements of which sample b has ``counts[b]``. The mean of a sample without elements has no gradient."""
+    return Pooled(torch.where(counts > 0, counts.sum() / counts, 0.0))
 
 
 def _only(call: Placed, *names: str) -> None:
@@ -222,7 +233,43 @@ def _nll_loss(call: Placed) -> Any:
     if call.args["weight"] is not None:
         counts = counts * call.args["weight"][target.clamp_min(0)]
     own = shifted.split_gradient(counts, call.size).flatten(1).sum(1)
-    return [Pooled(call.size if bool((own == own[0]).all()) else own.sum() / own), None]
+    return [Pooled(call.size) if bool((own == own[0]).all()) and own[0] > 0 else _by_counts(own), None]
+
+
+def _margin_loss(call: Placed) -> Any:
+    """Losses of scores (B, C) or (C,) and one target for each row."""
+    cores = {"self": 1, "target": 1 if call.op.base_name == "multilabel_margin_loss_forward" else 0}
+    _only(call, *cores)
+    place = _by_leading(Placed(call.op, {name: call.args[name] for name in cores}, call.places, call.outs, call.size), cores)
+    how = call.args["reduction"]
+    found = place if how == 0 else _pooled(place, call.size, how == 1)
+    return [found, *([place] * (len(call.outs) - 1))]
+
+
+def _trilinear(call: Placed) -> Place:
+    """The product of three tensors, each with more dimensions of size 1, summed over some dimensions."""
+    rank = call.args["i1"].dim() + len(call.args["expand1"])
+    summed = [d % rank for d in call.args["sumdim"]]
+    kept = {n: [d for d in range(rank) if d not in [e % rank for e in call.args[f"expand{n}"]]] for n in (1, 2, 3)}
+    place = one_place([p.moved(kept[n][p.dim]) for n in kept if (p := call.place(f"i{n}")) is not None])
+    if place.dim in summed:
+        raise Mixed("it sums over the samples")
+    for n in kept:
+        t = call.args[f"i{n}"]
+        if call.place(f"i{n}") is None and place.dim in kept[n] and t.shape[kept[n].index(place.dim)] == place.length(call.size):
+            call.places[f"i{n}"] = place.moved(kept[n].index(place.dim))
+    return place.moved(place.dim - sum(d < place.dim for d in summed))
+
+
+def _sorted(call: Placed) -> Any:
+    """Sorting along the samples puts them in another order, if each has one number."""
+    place, x = call.place("self"), call.args["self"]
+    assert place is not None
+    if place.dim not in call.dims("dim", x.dim()):
+        return place
+    if x.numel() != x.shape[place.dim]:
+        raise Mixed(f"it sorts along dimension {place.dim}, which runs over the samples")
+    return listed(place.dim, call.owners("self")[call.outs[1].flatten()], call.size)
 
 
 def _embedding_bag(call: Placed) -> Any:
@@ -309,8 +356,7 @@ def _log_probs(call: Placed) -> Any:
 
 for _name, _args in {
     "bmm": ("self", "mat2"), "mm": ("self", "mat2"), "mv": ("self", "vec"), "baddbmm": ("batch1", "batch2", "self"),
-    "addmm": ("mat1", "mat2", "self"), "addmv": ("mat", "vec", "self"), "dot": ("self", "tensor"), "vdot": ("self", "other"),
-}.items():  # fmt: skip
+    "addmm": ("mat1", "mat2", "self"), "addmv": ("mat", "vec", "self"), }.items():  # fmt: skip
     _give(_name, _product(*_args))
 _give(
     """sum sum.dim_IntList mean mean.dim nansum prod prod.dim_int amax amin max min aminmax median median.dim nanmedian nanmedian.dim
@@ -319,12 +365,15 @@ _give(
     count_nonzero count_nonzero.dim_IntList""",
     reduced,
 )
-_give("_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin sort sort.stable topk glu", along())
+_give("_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin topk glu", along())
+_give("sort sort.stable", _sorted)
+_give("_trilinear", _trilinear)
+_give("multi_margin_loss multilabel_margin_loss_forward", _margin_loss)
 _give("_fft_c2c _fft_r2c _fft_c2r", along())
-_give("flip roll", along("dims"))
 _give("native_layer_norm _fused_rms_norm", _normalized)
 _give("native_group_norm", front("input"))
 _give("convolution", front("input"))
+_give("dot vdot", _dot)
 _give("grid_sampler_2d grid_sampler_3d", front("input", "grid"))
 _give("native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit _native_batch_norm_legit.no_stats", _batch_norm)
 _give("_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update", _batch_norm)

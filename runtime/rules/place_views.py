@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .places import Mixed, Place, Placed, Tensor, listed, one_place, reshaped
+from .places import Mixed, Place, Placed, Tensor, listed, one_place, place_of, reshaped
 from .record import overload
 
 VIEWS: dict[Any, Callable[[Placed], Any]] = {}
@@ -64,12 +64,16 @@ def _reshaped(call: Placed, place: Place) -> Place:
 def _squeezed(call: Placed, place: Place) -> Place:
     shape = call.args["self"].shape
     gone = [d for d in call.dims("dim", len(shape)) if shape[d] == 1]
+    if place.dim in gone:  # all of it belongs to one sample
+        return reshaped(place, shape, call.outs[0].shape, call.size)
     return place.moved(place.dim - sum(d < place.dim for d in gone))
 
 
 @_rule("expand expand_copy")
 def _expanded(call: Placed, place: Place) -> Place:
-    return place.moved(place.dim + call.outs[0].dim() - call.args["self"].dim())
+    dim = place.dim + call.outs[0].dim() - call.args["self"].dim()
+    n = call.outs[0].shape[dim]
+    return place.moved(dim) if n == place.length(call.size) else listed(dim, call.owners("self").expand(n), call.size)
 
 
 @_rule("unsqueeze unsqueeze_copy")
@@ -137,9 +141,38 @@ def _unfolded(call: Placed, place: Place) -> Place:
 @_rule("as_strided as_strided_copy")
 def _strided(call: Placed, place: Place) -> Place:
     x, out = call.args["self"], call.outs[0]
-    if x.shape != out.shape or x.stride() != out.stride() or x.storage_offset() != out.storage_offset():
-        raise Mixed("it describes memory by strides. Use views that name dimensions")
-    return place
+    if x.shape == out.shape and x.stride() == out.stride() and x.storage_offset() == out.storage_offset():
+        return place
+    memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)  # for each number in it its sample
+    memory.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(place.owners_in(x.shape, call.size, x.device))
+    owners = memory.as_strided(out.shape, out.stride(), out.storage_offset())
+    found = place_of(owners, call.size)
+    if found is None or bool((owners < 0).any()):
+        raise Mixed("it describes memory by strides, and shows elements of several samples. Use views that name dimensions")
+    return found
+
+
+@_rule("flip")
+def _flipped(call: Placed, place: Place) -> Place:
+    if place.dim not in call.dims("dims", call.args["self"].dim()):
+        return place
+    return listed(place.dim, call.owners("self").flip(0), call.size)
+
+
+@_rule("nonzero")
+def _nonzero(call: Placed, place: Place) -> Place:
+    return listed(0, call.owners("self")[call.outs[0][:, place.dim]], call.size)
+
+
+@_rule("roll")
+def _rolled(call: Placed, place: Place) -> Place:
+    shifts = call.args["shifts"]
+    if not call.args["dims"]:
+        raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
+    owners = call.owners("self")
+    for shift, dim in zip([shifts] if isinstance(shifts, int) else shifts, call.dims("dims", call.args["self"].dim()), strict=True):
+        owners = owners.roll(shift) if dim == place.dim else owners
+    return listed(place.dim, owners, call.size)
 
 
 # Indices
@@ -179,6 +212,8 @@ def _gather(call: Placed) -> Place:
     known = {name: p for name, p in call.places.items() if p is not None}
     place = one_place(list(known.values()))
     picks = call.op.base_name == "gather"
+    if place.dim == dim and call.op.func is overload("scatter.src") and all(t.dim() == 1 for _, t in tensors):
+        return _scattered_numbers(call)
     if place.dim == dim and not (picks and "self" not in known):
         raise Mixed(f"its indices run along dimension {dim}, which runs over the samples")
     n = place.length(call.size)
@@ -192,10 +227,23 @@ def _gather(call: Placed) -> Place:
     return place
 
 
+def _scattered_numbers(call: Placed) -> Place:
+    """``scatter`` of one number for each sample. Example: the inverse of a permutation of them."""
+    own, index, source = (call.place(name) for name in ("self", "index", "src"))
+    rows = call.args["index"]
+    by_rows = (index or source).owners(call.size, rows.device)  # type: ignore[union-attr]
+    if (index and source and index != source) or len(by_rows) != len(rows) or (own is None and len(rows) != call.outs[0].numel()):
+        raise Mixed("it writes to several samples by indices")
+    owners = rows.new_zeros(call.outs[0].numel()) if own is None else own.owners(call.size, rows.device).clone()
+    owners[rows] = by_rows
+    return listed(0, owners, call.size)
+
+
 def _along_index(call: Placed) -> Place:
     """``index_add`` and others: ``(self, dim, index, source)``."""
     own, source, dim = call.place("self"), call.place("source"), _dim(call)
-    if call.place("value") is not None or (call.place("index") is not None and (own is None or own.dim != dim)):
+    runs = (own is not None and own.dim == dim) or (own is None and source is not None and source.dim == dim)
+    if call.place("value") is not None or (call.place("index") is not None and not runs):
         raise Mixed("it writes to several samples by indices")
     if (own or source).dim != dim:  # type: ignore[union-attr]  # one of them has samples
         place = one_place([p for p in (own, source) if p is not None])
@@ -217,6 +265,9 @@ def _along_index(call: Placed) -> Place:
 def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
     """The place in ``self``, of no sample so far, after rows of ``source`` were written to it. Rows that get nothing are the same for all
     samples; they count as those of the first."""
+    regular = _filled(call, dim, index, call.owners("source"))
+    if regular is not None:
+        return regular
     owners = index.new_zeros(call.args["self"].shape[dim])
     owners[index] = call.owners("source")
     return listed(dim, owners, call.size)
@@ -268,8 +319,8 @@ class _Indices:
         n = call.args["self"].shape[own.dim]
         owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
         for dim in range(rows.dim()):
-            along = owners.movedim(dim, 0).reshape(rows.shape[dim], -1)
-            if not along.shape[1] or not bool((along == along[:, :1]).all()):
+            along = owners.movedim(dim, 0).reshape(rows.shape[dim], -1) if owners.numel() else owners.new_zeros(rows.shape[dim], 1)
+            if not bool((along == along[:, :1]).all()) or (rows.shape[dim] and not owners.numel()):
                 continue
             at = self.first + self.rank - rows.dim() + dim
             if by_index is None or by_index.dim == at:
@@ -297,21 +348,53 @@ def _index(call: Placed) -> Place:
 
 def _index_put(call: Placed) -> Place:
     own, values, indices = call.place("self"), call.place("values"), _Indices(call)
+    t = call.args["values"]
     if own is None:
-        raise Mixed("it writes samples to a tensor that belongs to none. Make it by zeros_like or new_zeros of a batch, or use index_add")
+        if (
+            values is not None
+            and len(indices.by_dim) == indices.rank == 1
+            and values.dim == t.dim() - call.args["self"].dim() + indices.first
+        ):
+            own = _filled(call, *next(iter(indices.by_dim.items())), call.owners("values"))
+        if own is None:
+            raise Mixed(
+                "it writes samples to a tensor that belongs to none. Make it by zeros_like or new_zeros of a batch, or use index_add"
+            )
+        call.places["self"] = own
     if own.dim in indices.by_dim:
         target = indices.of_rows(call, own)
     elif indices.place() is None:
         target = own.moved(indices.kept(own.dim))
     else:
         raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
-    t = call.args["values"]
     at = target.dim - (indices.rank + call.args["self"].dim() - len(indices.by_dim)) + t.dim()
-    if values is not None and values != target.moved(at):
+    if values is not None and values != target.moved(at) and not _same_elements(call, indices, values, target):
         raise Mixed("it writes samples to places of other samples")
     if values is None and at >= 0 and t.shape[at] != 1:
         call.places["values"] = target.moved(at)
     return own
+
+
+def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place) -> bool:
+    """Whether the values, which are broadcast, meet elements of their own samples. ``target``: the place in what the indices pick."""
+    t, x, n = call.args["values"], call.args["self"], target.length(call.size)
+    lead = x.dim() - len(indices.by_dim) + indices.rank - t.dim()
+    if lead < 0 or (target.dim >= lead and t.shape[target.dim - lead] not in (1, n)):
+        return False
+    shape = [*[1] * lead, *t.shape]
+    shape[target.dim] = n
+    theirs = values.owners_in(t.shape, call.size, t.device).expand(shape)
+    return torch.equal(theirs, target.owners_in(shape, call.size, t.device))
+
+
+def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:
+    """The place in ``self``, of no sample so far, after rows of the samples ``owners`` were written to it. Example: ``o[w] = x[w]``."""
+    n = call.args["self"].shape[dim]
+    for inner in [k for k in range(1, n // call.size + 1) if n % (k * call.size) == 0]:
+        place = Place(dim, n // (call.size * inner), inner)
+        if torch.equal(place.owners(call.size, rows.device)[rows], owners):
+            return place
+    return None
 
 
 def _packed(call: Placed) -> Any:

@@ -46,6 +46,10 @@ class Place:
         """For each element along the dimension the number of its sample."""
         return torch.arange(self.length(size), device=device) // self.inner % size
 
+    def owners_in(self, shape: Sequence[int], size: int, device: Any) -> Tensor:
+        """For each element of a tensor of that shape the number of its sample."""
+        return self.owners(size, device).reshape([-1 if d == self.dim else 1 for d in range(len(shape))]).expand(list(shape))
+
     def split(self, t: Tensor, size: int) -> Tensor:
         """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with the elements of one sample."""
         if self.outer == self.inner == 1:
@@ -192,6 +196,15 @@ class Placed:
         """Each argument that is a tensor, with its place."""
         for name in self.names:
             yield name, self.args[name], self.places.get(name)
+
+
+def place_of(owners: Tensor, size: int) -> Place | None:
+    """The place in a tensor whose elements belong to the samples ``owners``, of the same shape. None if there is none."""
+    for dim, n in enumerate(owners.shape):
+        by_dim = owners.movedim(dim, 0).reshape(n, -1) if owners.numel() else owners.new_zeros(n, 1)
+        if bool((by_dim == by_dim[:, :1]).all()) and (owners.numel() or not n):
+            return listed(dim, by_dim[:, 0], size)
+    return None
 
 
 def one_place(found: Sequence[Place]) -> Place:

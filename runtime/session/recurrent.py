@@ -292,6 +292,8 @@ def _intercepted_packed(overload: Any) -> Callable[..., Any]:
 
 def _pad_packed(keys: Any, data: Any, sizes: Any, batch_first: bool, value: float, length: int) -> Any:
     """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no batch and no history."""
+    if isinstance(sizes, Value) and sizes._level is SESSION:  # as pack_padded_sequence gives them for a tensor of the session
+        sizes = sizes._inner
     if not isinstance(data, Value) or isinstance(sizes, Value):
         return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
     steps = sizes.tolist()

@@ -189,7 +189,12 @@ class Tensor(GradValue):
     def data(self) -> Any:
         value = entering()
         inside: Any = self if value is None else value(self)
-        return SESSION.wrap(self._inner.data) if inside is self else inside.data
+        if inside is not self:
+            return inside.data
+        found, acting = SESSION.wrap(self._inner.data), SESSION.acting()
+        if acting is not SESSION:
+            acting.follow_data(found, self)
+        return found
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

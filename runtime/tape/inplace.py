@@ -147,7 +147,9 @@ def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str,
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
         node, index = target._edge
-        target._edge = node.as_written(op, op.functional), index
+        if isinstance(node, OpNode) and op.functional is not None:
+            node = node.as_written(op, op.functional)
+        target._edge = node, index
     if before is not None:
         target._generation += 1
     if target._retains:

@@ -23,6 +23,9 @@ OPS = {
 _SAMPLES = 3
 _UNFILLED = ("empty_like", "new_empty", "new_empty_strided", "empty", "empty_permuted", "empty_strided")
 
+_ARRANGED = ("sort", "msort", "argsort", "nonzero", "argwhere")
+"""Their results have an order, or a number of elements, that follows from the values. The place is right as long as these do not change."""
+
 
 def _samples(op: Any) -> Iterator[Any]:
     with warnings.catch_warnings():
@@ -89,7 +92,7 @@ def _compare(op: Any, leaves: list[Any], spec: Any, marked: list[int], dim: int,
             if not (a.is_floating_point() or a.is_complex()):
                 changed.append(a)  # to change an index might make it wrong
                 continue
-            row.mul_(0.75).add_(0.01)
+            row.mul_(1 - 1e-6) if op.name in _ARRANGED else row.mul_(0.75).add_(0.01)
             changed.append(a)
         x, args, kwargs = pytree.tree_unflatten(changed, spec)
         torch.manual_seed(0)

@@ -1,0 +1,53 @@
+"""Nodes at which the tape of a followed batch begins, refuses a gradient, or notes a sum over the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..rules.places import Tensor
+from ..session.tensor import SESSION
+from ..tape.nodes import Edge, Input, Node
+
+
+class ParameterInput(Input):
+    """Where the tape begins at a parameter. Its uses are taps, so no cotangent of a whole batch may come here."""
+
+    __slots__ = ("name_",)
+
+    def __init__(self, inner: Tensor, name: str) -> None:
+        super().__init__(SESSION, inner)
+        self.name_ = name
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        raise RuntimeError(
+            f"per_sample: the loss depends on {self.name_} by a term without samples, so its gradient belongs to no sample. If the term "
+            "comes from the batch, mark the batch: x = grads.batch(x). If it does not, as a weight decay, compute its gradient outside."
+        )
+
+
+class Refusal(Node):
+    """Stands before a mixture. A gradient that arrives is an error."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, edge: Edge | None, metas: Any, why: str) -> None:
+        super().__init__(SESSION, (edge,), metas)
+        self.why = why
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        raise RuntimeError(self.why)
+
+
+class Pool(Node):
+    """Stands before a sum or mean over the samples, and notes which it is when a gradient comes by."""
+
+    __slots__ = ("note",)
+
+    def __init__(self, edge: Edge, metas: Any, note: Callable[[], None]) -> None:
+        super().__init__(SESSION, (edge,), metas)
+        self.note = note
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        self.note()
+        return tuple(grads)

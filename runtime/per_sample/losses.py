@@ -1,0 +1,75 @@
+"""Losses that divide a sum over the samples by their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..rules.places import Mixed, Tensor
+
+
+def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size: int) -> None:
+    """Raise ``Mixed`` if a sum over the samples is divided by a multiple of their number, or a mean is multiplied with one.
+
+    Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``: of the op, ``given``: its arguments.
+    """
+    for c in _numbers(given):
+        by = c if name.startswith("div") == is_sum else 1 / c if c else 0.0
+        near = round(by)
+        if near >= size and near % size == 0 and abs(by - near) < 1e-6 * near:
+            what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
+            how = "divided by" if name.startswith("div") else "multiplied with"
+            raise Mixed(
+                f"a {what} over {size} samples is {how} {c:g}, which may be their number. Use {instead}, or say which the gradients are "
+                "of by reduction='sum' or 'mean'"
+            )
+
+
+def _numbers(given: Sequence[Any]) -> list[float]:
+    plain = [a for a in given if isinstance(a, (int, float)) and not isinstance(a, bool)]
+    plain += [a.item() for a in given if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()]
+    return [abs(float(a)) for a in plain]
+
+
+def _cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    dim = 0 if x.dim() == 1 else 1
+    soft = x.shape == target.shape
+    if size_average is not None or reduce is not None or (not soft and (not label_smoothing or weight is not None)):
+        return F.cross_entropy(x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+    scores = x.log_softmax(dim)
+    if not soft:
+        scores = (1 - label_smoothing) * scores + label_smoothing * scores.mean(dim, keepdim=True)
+        return F.nll_loss(scores, target, None, ignore_index=ignore_index, reduction=reduction)
+    target = target * (1 - label_smoothing) + label_smoothing / x.shape[dim]
+    scores = scores if weight is None else scores * weight.reshape([-1, *[1] * (x.dim() - 1 - dim)])
+    found = -(scores * target).sum(dim)
+    return found if reduction == "none" else found.mean() if reduction == "mean" else found.sum()
+
+
+def _kl_div(
+    x: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    if reduction != "batchmean" or x.dim() < 2:
+        return F.kl_div(x, target, size_average, reduce, reduction, log_target)
+    return F.kl_div(x, target, reduction="none", log_target=log_target).flatten(1).sum(1).mean()
+
+
+REPLACED: dict[Any, Callable[..., Tensor]] = {F.cross_entropy: _cross_entropy, F.kl_div: _kl_div}
+"""Functions of torch that divide a sum by the size of the batch, and the same with a mean."""
