@@ -24,6 +24,7 @@ class Root(Enum):
     GLOBAL = "a name of the module"
     CELL = "a name of a function around"
     LOCAL = "an argument"
+    UNKNOWN = "the result of a call, an item of a loop"
 
 
 class Step(Enum):
@@ -52,6 +53,7 @@ _ROOTS = {
     "LOAD_FAST_AND_CLEAR": Root.LOCAL,
 }
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
+_UNKNOWN = frozenset(("CALL", "CALL_FUNCTION_EX", "FOR_ITER", "BINARY_SUBSCR"))
 _WITHOUT_EFFECT = frozenset(("CACHE", "PUSH_NULL", "NOP", "RESUME", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL"))
 
 
@@ -83,9 +85,11 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
         if path is not None:
             if name == "STORE_FAST" and key is None and assigned[i.argval] == 1:
                 aliases[i.argval] = path
-            else:
+            elif path.root is not Root.UNKNOWN or path.steps:
                 found[Path(path.root, path.name, path.steps, True)] = None
-        path, key = None, None
+            if key is not None and type(key[0]) is str:  # getattr(self, "scale")
+                found[Path(path.root, path.name, (*path.steps, (Step.ATTRIBUTE, key[0])))] = None
+        path, key = Path(Root.UNKNOWN, "") if name in _UNKNOWN else None, None
         if name in _ROOTS:
             root = _ROOTS[name]
             path = aliases.get(i.argval, Path(root, i.argval)) if root is Root.LOCAL else Path(root, i.argval)
@@ -96,10 +100,10 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
 
 
 def _outside(path: Path, code: CodeType) -> Path | None:
-    """``path`` of a function that ``code`` defines, as one of ``code``. None if it begins with what is not known there."""
+    """``path`` of a function that ``code`` defines, as one of ``code``. None for a variable of that function."""
     if path.root is Root.LOCAL:
-        return None
-    if path.root is Root.GLOBAL or path.name in code.co_freevars:
+        return Path(Root.UNKNOWN, "", path.steps, path.ends) if path.steps else None
+    if path.root is Root.UNKNOWN or path.root is Root.GLOBAL or path.name in code.co_freevars:
         return path
     is_argument = path.name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return Path(Root.LOCAL, path.name, path.steps, path.ends) if is_argument else None

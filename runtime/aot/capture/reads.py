@@ -18,12 +18,15 @@ import functools
 import itertools
 import operator
 import warnings
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CellType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
+from weakref import ReferenceType, WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -37,6 +40,10 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch
 _LIMIT = 4096  # reads of one program
 _MANY = 32  # items of a list or dictionary that are compared
 _WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)  # what is compared with all its items
+_MAPPINGS = (ChainMap, UserDict, MappingProxyType, WeakValueDictionary)  # what finds items in dictionaries
+_FACTORIES: tuple[Any, ...] = (int, float, complex, bool, str, list, dict, set, tuple)  # of a defaultdict, which may be called
+_OF_SHAPES = frozenset(("shape", "ndim", "size", "dtype", "nbytes"))  # attributes of an array that its elements do not change
+_LARGE = 2**24  # bytes of an array that are compared
 _ASKING = frozenset(("get", "items", "keys", "values", "count", "index", "copy", "union", "intersection", "issubset"))  # methods of these
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOKS_OF_ALL = [vars(torch.nn.modules.module)[f"_global{name}"] for name in _HOOKS]
@@ -50,6 +57,17 @@ class Slots:
     """Stands for the dictionary of an object whose class has ``__slots__``."""
 
     of: Any
+
+
+@dataclass(frozen=True, eq=False)
+class _Referent:
+    """What a weak reference refers to, by number: a read does not keep it alive."""
+
+    reference: ReferenceType[Any]
+
+    @property
+    def number(self) -> int:
+        return id(self.reference())
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +88,14 @@ class Read:
 
     def condition(self, constant: Callable[[Any], str]) -> str:
         """Python source of the question whether the same is still there. ``constant``: a name for an object."""
-        if self.name is WHOLE and not self.value:
+        if self.name is WHOLE and not isinstance(self.value, np.ndarray) and not self.value:
             return f"not {constant(self.owner)}"
         if self.name is WHOLE:
             now = constant(self.owner)
         elif isinstance(self.owner, CellType):
             now = f"getattr({constant(self.owner)}, 'cell_contents', None)"
+        elif isinstance(self.owner, Slots) and isinstance(self.owner.of, FunctionType):
+            now = f"{constant(self.owner.of)}.{self.name}"
         elif isinstance(self.owner, Mapping):
             key = repr(self.name) if type(self.name) is str else constant(self.name)
             now = f"{constant(self.owner)}.get({key}, {constant(MISSING)})"
@@ -98,6 +118,9 @@ def same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b):
         return False
+    if isinstance(a, np.ndarray):
+        alike = a.dtype == b.dtype and a.shape == b.shape
+        return alike and (same([*a.flat], [*b.flat]) if a.dtype == object else a.tobytes() == b.tobytes())
     if isinstance(a, (tuple, list, deque)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -119,6 +142,8 @@ def look_up(owner: Any, name: Any) -> Any:
             return MISSING
     if isinstance(owner, Mapping):
         return owner.get(name, MISSING)
+    if isinstance(owner, ContextVar):
+        return owner.get(MISSING)
     if isinstance(owner, Slots):
         return getattr(owner.of, name, MISSING)
     return owner[name] if -len(owner) <= name < len(owner) else MISSING
@@ -165,6 +190,7 @@ def once(reads: Iterable[Read]) -> list[Read]:
 
 def unchanged(reads: Sequence[Read]) -> list[Read]:
     """Those of ``reads`` that the program has not changed while it was captured. A warning tells of the others."""
+    reads = [_filled(read) for read in reads]
     holding = [read.holds() for read in reads]
     changed = dict.fromkeys(str(read) for read, holds in zip(reads, holding, strict=True) if not holds)
     if changed:
@@ -175,6 +201,15 @@ def unchanged(reads: Sequence[Read]) -> list[Read]:
             stacklevel=2,
         )
     return list(itertools.compress(reads, holding))
+
+
+def _filled(read: Read) -> Read:
+    """``read``, or that of what a defaultdict has made for a key that was not there."""
+    owner = read.owner
+    make = owner.default_factory if isinstance(owner, defaultdict) and read.value is MISSING and read.name in owner else None
+    if make is None or make not in _FACTORIES or not same(owner[read.name], make()):
+        return read
+    return Read(owner, read.name, owner[read.name])
 
 
 class _Reader:
@@ -209,6 +244,7 @@ class _Reader:
             forward: Any = getattr(x, "forward", None)
             if forward is not None:
                 self.reach(forward)
+                self._defined(type(x), "forward")
             self._note(vars(x), "forward", vars(x).get("forward", MISSING))
             for hooks in (*(vars(x)[name] for name in _HOOKS if name in vars(x)), *_HOOKS_OF_ALL):
                 self._read_whole(hooks)
@@ -231,6 +267,7 @@ class _Reader:
         values = f.__defaults__ or ()
         defaults = dict(zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True))
         defaults |= f.__kwdefaults__ or {}
+        self._note_defaults(f)
         users = is_of_user(code.co_filename)
         for path in paths_of(code):
             if len(self.found) >= _LIMIT:
@@ -239,12 +276,20 @@ class _Reader:
                 found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else MISSING
             elif path.name in cells:
                 found = self._read(cells[path.name], None)
-            elif path.name in arguments:
+            elif path.root is Root.LOCAL and path.name in arguments:
                 found = arguments[path.name]
             else:
                 self.unbound[path.steps] = path.ends or self.unbound.get(path.steps, False)
                 found = defaults.get(path.name, MISSING)
             self._follow(found, path.steps, path.ends)
+
+    def _note_defaults(self, f: FunctionType) -> None:
+        owner = self.slots.setdefault(id(f), Slots(f))
+        if f.__defaults__:
+            self._note(owner, "__defaults__", f.__defaults__)
+        if f.__kwdefaults__:
+            self._note(owner, "__kwdefaults__", f.__kwdefaults__)
+            self._read_whole(f.__kwdefaults__)
 
     def _follow(self, found: Any, steps: Sequence[tuple[Step, Any]], ends: bool) -> None:
         for step, name in steps:
@@ -261,6 +306,11 @@ class _Reader:
         """Note that the program uses ``x`` as a whole: calls it, or loops over it. It may be an argument of a function that it calls."""
         if isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *_SIMPLE)) or id(x) in self.handed:
             return
+        if isinstance(x, (np.ndarray, ReferenceType, *_MAPPINGS)):
+            self._read_through(x)
+            if isinstance(x, _MAPPINGS):
+                self.handed[id(x)] = x
+            return
         if not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")):
             return
         self.handed[id(x)] = x
@@ -269,7 +319,31 @@ class _Reader:
             for name, f in vars(kind).items():
                 special = name.startswith("__") and name.endswith("__") and name not in _UNASKED
                 if special and isinstance(f, FunctionType) and is_of_user(f.__code__.co_filename):
+                    self._defined(type(x), name)
                     self._scan_method(f, x)
+
+    def _read_through(self, x: Any) -> None:
+        """Note the elements of an array, or what a weak reference or a mapping refers to."""
+        if isinstance(x, np.ndarray):
+            if x.nbytes <= _LARGE:
+                self._note(x, WHOLE, x.copy())
+            elif (id(x), WHOLE) not in self.found:
+                self.held.append(x)
+                warnings.warn(
+                    f"the program may read a NumPy array of {x.nbytes} bytes, whose elements a call does not compare. Pass it as a tensor.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        elif isinstance(x, ReferenceType):
+            target = x()
+            self._note(self.slots.setdefault(id(x), Slots(_Referent(x))), "number", id(target))
+            self.reach(target)
+            self.hand_on(target)
+        elif isinstance(x, (ChainMap, UserDict)):
+            if isinstance(x, ChainMap):
+                self._note(x.maps, WHOLE, list(x.maps))
+            for items in x.maps if isinstance(x, ChainMap) else (x.data,):
+                (self._read_whole if isinstance(items, dict) else self.hand_on)(items)
 
     def follow_arguments(self) -> None:
         """Read of each object that is handed on what any function reads of an argument. That may be more than the program reads."""
@@ -287,9 +361,27 @@ class _Reader:
         if step is Step.ITEM:
             if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
                 return self._read(owner, name)
-            if isinstance(owner, dict) and name in owner:
+            if isinstance(owner, (dict, *_MAPPINGS)) and name in owner:
                 return self._read(owner, name)
+            if isinstance(owner, (dict, *_MAPPINGS)):
+                self._note(owner, name, MISSING)
             self.hand_on(owner)
+            return MISSING
+        if isinstance(owner, ContextVar) and name == "get":
+            self._note(owner, name, owner.get(MISSING))
+            try:
+                value = owner.get()
+            except LookupError:
+                return MISSING
+            self.reach(value)
+            self.hand_on(value)
+            return MISSING
+        if isinstance(owner, np.ndarray):
+            if name not in _OF_SHAPES:
+                self._read_through(owner)
+            return MISSING
+        if isinstance(owner, (ChainMap, UserDict)) and name in _ASKING:
+            self._read_through(owner)
             return MISSING
         if isinstance(owner, _WHOLES) and name in _ASKING:
             self._read_whole(owner)
@@ -314,6 +406,8 @@ class _Reader:
         if defining is None:
             return MISSING
         value = vars(defining)[name]
+        if isinstance(value, (FunctionType, property, staticmethod, classmethod)):
+            self._defined(kind, name)
         if isinstance(value, MemberDescriptorType) and not isinstance(owner, type):
             return self._read(self.slots.setdefault(id(owner), Slots(owner)), name)
         if isinstance(value, property):
@@ -341,6 +435,16 @@ class _Reader:
         for c in itertools.takewhile(lambda c: c is not defining, kind.__mro__):
             self._note(self.classes.setdefault(c, vars(c)), name, MISSING)
         return self._read(self.classes.setdefault(defining, vars(defining)), name)
+
+    def _defined(self, kind: type, name: str) -> None:
+        """Note which function ``name`` of the class ``kind`` is. Not of Python's and torch's own classes, but for a ``forward``."""
+        for c in kind.__mro__:
+            if c.__module__.startswith(("torch.", "builtins")) and name != "forward":
+                return
+            value = vars(c).get(name, MISSING)
+            self._note(self.classes.setdefault(c, vars(c)), name, value)
+            if value is not MISSING:
+                return
 
     def _read_attributes(self, f: FunctionType, owner: Any) -> None:
         """Note the numbers and tensors of an object of torch's, such as a gradient scaler or a distribution, whose method ``f`` the program
@@ -382,6 +486,7 @@ class _Reader:
                 self._note(items, WHOLE, copy.copy(items))
             for value in values:
                 self.reach(value)
+                self.hand_on(value)
 
     def _note(self, owner: Any, name: Any, value: Any) -> None:
         if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
-from collections import OrderedDict, deque
+import weakref
+from collections import ChainMap, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -121,7 +125,80 @@ def _partial() -> Case:
     return functools.partial(lambda table, x: x * table[0], table), lambda: table.__setitem__(0, 3.0)
 
 
+def _context_variable() -> Case:
+    rate: ContextVar[float] = ContextVar("rate", default=2.0)
+    return lambda x: x * rate.get(), lambda: rate.set(3.0)
+
+
+def _object_of_a_context_variable() -> Case:
+    scale: ContextVar[Scale] = ContextVar("scale")
+    owner = Scale()
+    scale.set(owner)
+    return lambda x: x * scale.get().rate, lambda: setattr(owner, "rate", 3.0)
+
+
+def _weak_reference() -> Case:
+    owner = Scale()
+    reference = weakref.ref(owner)
+    return lambda x: x * _there(reference()).rate, lambda: setattr(owner, "rate", 3.0)
+
+
+def _there(scale: Scale | None) -> Scale:
+    assert scale is not None
+    return scale
+
+
+def _defaults(name: str, value: Any) -> Callable[[], Case]:
+    def case() -> Case:
+        def scaled(x: Any, rate: float = 2.0, *, shift: float = 2.0) -> Any:
+            return x * rate + shift
+
+        return lambda x: scaled(x), lambda: setattr(scaled, name, value)
+
+    return case
+
+
+def _missing(x: Any, table: dict[str, float]) -> Any:
+    try:
+        rate = table["rate"]
+    except KeyError:
+        rate = 2.0
+    return x * rate
+
+
+def _array(f: Callable[[Any, Any], Any]) -> Callable[[], Case]:
+    return _of_items(f, lambda: np.array([2.0, 1.0]), lambda a: a.__setitem__(0, 3.0))
+
+
 CASES: dict[str, Callable[[], Case]] = {
+    "an element of an array": _array(lambda a, x: x * float(a[0])),
+    "a tensor of an array": _array(lambda a, x: x * torch.from_numpy(a)),
+    "a sum of an array": _array(lambda a, x: x * float(a.sum())),
+    "a function of an array": _array(lambda a, x: x * float(np.max(a))),
+    "an array of objects": _of_items(lambda a, x: x * a[0], lambda: np.array([2.0, None], dtype=object), lambda a: a.__setitem__(0, 3.0)),
+    "a context variable": _context_variable,
+    "an object of a context variable": _object_of_a_context_variable,
+    "a weak reference": _weak_reference,
+    "a default": _defaults("__defaults__", (3.0,)),
+    "a default of a keyword": _defaults("__kwdefaults__", {"shift": 3.0}),
+    "a key that makes an error": _of_items(lambda d, x: _missing(x, d), dict, lambda d: d.update(rate=3.0)),
+    "a key of a defaultdict": _of_items(lambda d, x: x + d["shift"], lambda: defaultdict(int), lambda d: d.update(shift=3)),
+    "a chain of dictionaries": _of_items(lambda c, x: x * c["rate"], lambda: ChainMap({}, {"rate": 2.0}), lambda c: c.update(rate=3.0)),
+    "the maps of a chain": _of_items(
+        lambda c, x: x * c["rate"], lambda: ChainMap({"rate": 2.0}), lambda c: c.maps.insert(0, {"rate": 3.0})
+    ),
+    "values of a chain": _of_items(lambda c, x: x * sum(c.values()), lambda: ChainMap({"a": 2.0}), lambda c: c.update(b=3.0)),
+    "a user's dictionary": _of_items(lambda d, x: x * d["rate"], lambda: UserDict(rate=2.0), lambda d: d.update(rate=3.0)),
+    "objects of a list": _of_items(
+        lambda items, x: x * sum([item.rate for item in items]), lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
+    ),
+    "objects in a loop": _of_items(
+        lambda items, x: _looped((item.rate for item in items), x), lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
+    ),
+    "an object at a computed place": _of_items(
+        lambda items, x: x * items[len(items) - 1].rate, lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
+    ),
+    "getattr with a name": _of_object(lambda c, x: x * getattr(c, "rate")),  # noqa: B009 - what is tested
     "an object that is called": _of_object(lambda c, x: c(x)),
     "an item of an object": _of_object(lambda c, x: x * c[0]),
     "an object that is entered": _of_object(_entered),
@@ -155,6 +232,71 @@ def test_what_changes_makes_another_program(case: Callable[[], Case], wrapped: C
     expected = f(x)
     assert not torch.equal(before, expected)
     torch.testing.assert_close(g(x).detach(), expected)
+
+
+def test_a_weak_reference_whose_object_is_gone_makes_another_program() -> None:
+    owner = Scale()
+    reference = weakref.ref(owner)
+    g, x = jit(lambda x: x * (2.0 if reference() is None else 3.0)), torch.ones(1)
+    assert g(x).tolist() == [3.0]
+    del owner
+    gc.collect()
+    assert reference() is None and g(x).tolist() == [2.0]
+
+
+def test_a_large_array_is_told_of() -> None:
+    table = np.ones(2**22)
+    with pytest.warns(UserWarning, match=r"a NumPy array of 33554432 bytes.*Pass it as a tensor"):
+        jit(lambda x: x * float(table[0]))(torch.ones(1))
+
+
+class Replaced(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2
+
+    def scaled(self, x: Any) -> Any:
+        return x * 2
+
+    @property
+    def rate(self) -> float:
+        return 2.0
+
+    @staticmethod
+    def static(x: Any) -> Any:
+        return x * 2
+
+    @classmethod
+    def of_class(cls, x: Any) -> Any:
+        return x * 2
+
+    def __matmul__(self, x: Any) -> Any:
+        return x * 2
+
+
+class Heir(Replaced):
+    pass
+
+
+METHODS: dict[str, tuple[Callable[[Any, Any], Any], str, Any]] = {
+    "forward": (lambda m, x: m(x), "forward", lambda self, x: x * 3),
+    "a method": (lambda m, x: m.scaled(x), "scaled", lambda self, x: x * 3),
+    "a property": (lambda m, x: x * m.rate, "rate", property(lambda self: 3.0)),
+    "a static method": (lambda m, x: m.static(x), "static", staticmethod(lambda x: x * 3)),
+    "a static method of the class": (lambda m, x: type(m).static(x), "static", staticmethod(lambda x: x * 3)),
+    "a class method": (lambda m, x: m.of_class(x), "of_class", classmethod(lambda cls, x: x * 3)),
+    "an operator": (lambda m, x: m @ x, "__matmul__", lambda self, x: x * 3),
+}
+
+
+@pytest.mark.parametrize("owner", [Replaced, Heir])
+@pytest.mark.parametrize("what", METHODS)
+def test_a_function_that_a_class_gets_anew_makes_another_program(what: str, owner: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    f, name, new = METHODS[what]
+    m, x = Heir(), torch.ones(1)
+    g = jit(lambda x: f(m, x))
+    assert g(x).tolist() == g(x).tolist() == [2.0]
+    monkeypatch.setattr(owner, name, new, raising=False)
+    assert g(x).tolist() == [3.0]
 
 
 SCALE = Scale()
