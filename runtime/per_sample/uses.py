@@ -160,8 +160,10 @@ class ParameterCall:
         number = numbers.get(name)
         if number is None:
             return defaults[name]
-        if not isinstance(number, int):
-            return [self.given[n] for n in number]
+        return self._with_batch(number) if isinstance(number, int) else [self._with_batch(n) for n in number]
+
+    def _with_batch(self, number: int) -> Any:
+        """An argument, with a batch in front if it is a tensor."""
         a = self.given[number]
         return a.expand(self.size, *a.shape) if isinstance(a, torch.Tensor) and not self.batched[number] else a
 

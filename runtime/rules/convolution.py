@@ -88,9 +88,11 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
 
 
 def _windows(g: Any, input: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int) -> Any:
-    return (
-        None if transposed or input.dim() - 1 != len(weight_shape) else Windows(g, input, weight_shape, stride, padding, dilation, groups)
-    )
+    """A transposed convolution is the transpose of a convolution, so its cotangent takes the place of an input there."""
+    if input.dim() - 1 != len(weight_shape) or (transposed and input.is_complex()):
+        return None
+    outputs, inputs = (input, g) if transposed else (g, input)
+    return Windows(outputs, inputs, weight_shape, stride, padding, dilation, groups)
 
 
 register(

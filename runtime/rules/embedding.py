@@ -198,4 +198,29 @@ register(
     family="embedding",
 )
 # ATen chooses this op if no gradient is needed, but it does not know about gradients of this runtime
-register("_embedding_bag_forward_only", decomposition=lambda *args: aten._embedding_bag(*args), family="embedding")
+
+
+def _bag_rows(
+    g: Tensor, weight_shape: Any, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None,
+    padding_idx: int,
+) -> Rows | None:  # fmt: skip
+    """The cotangent of each bag at its indices. ``indices``: (B, T). ``offsets``: (B, bags)."""
+    if scale_grad_by_freq or mode == MAX:
+        return None
+    places = torch.arange(indices.shape[1], device=indices.device)
+    bags = (places.unsqueeze(1) >= offsets.unsqueeze(1)).sum(2) - 1
+    each = g.gather(1, bags.unsqueeze(2).expand(-1, -1, g.shape[2]))
+    if mode == MEAN:
+        sizes = torch.zeros_like(offsets).scatter_add(1, bags, (indices != padding_idx).to(offsets.dtype))
+        each = each / sizes.gather(1, bags).clamp_min(1).unsqueeze(2)
+    if per_sample_weights is not None:
+        each = each * per_sample_weights.unsqueeze(2)
+    return Rows(indices, each, weight_shape[0], padding_idx)
+
+
+register(
+    "_embedding_bag_forward_only",
+    decomposition=lambda *args: aten._embedding_bag(*args),
+    family="embedding",
+    per_sample={"weight": _bag_rows},
+)

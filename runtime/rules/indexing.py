@@ -12,6 +12,7 @@ from ..errors import BatchingError
 from . import derive_index
 from .derive import conj, linear
 from .derive_fold import broadcast_shape, pad_to
+from .per_sample import Rows
 from .record import register
 
 aten = torch.ops.aten
@@ -79,7 +80,19 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return torch.where(mask, value.reshape(size, *[1] * len(logical)).to(x.dtype), x)
 
 
-linear("index_select", {"self": _index_select_back}, derive_index.selected)
+def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> Rows | None:
+    """The gradients of a table, in factors."""
+    return Rows(index, g, self_shape[0]) if len(self_shape) == 2 and dim in (0, -2) else None
+
+
+def _indexed_rows(g: torch.Tensor, self_shape: Any, indices: Any) -> Rows | None:
+    """The gradients of a table that is indexed by one tensor of row numbers."""
+    if len(self_shape) != 2 or len(indices) != 1 or indices[0] is None or indices[0].dtype in (torch.bool, torch.uint8):
+        return None
+    return Rows(indices[0].remainder(self_shape[0]), g, self_shape[0])
+
+
+linear("index_select", {"self": _index_select_back}, derive_index.selected, per_sample={"self": _selected_rows})
 linear(
     "index_add",
     {"self": lambda g: g, "source": lambda g, dim, index, source_shape, alpha: _rows_of(g, dim, index, source_shape) * conj(alpha)},
@@ -121,7 +134,7 @@ def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
 
 
 for _unsafe in ("", "_unsafe_"):
-    linear(f"{_unsafe}index.Tensor", {"self": _index_back}, derive_index.index)
+    linear(f"{_unsafe}index.Tensor", {"self": _index_back}, derive_index.index, per_sample={"self": _indexed_rows})
     linear(
         f"{_unsafe}index_put",
         {"self": _put_self_back, "values": _put_values_back},
