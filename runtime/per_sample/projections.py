@@ -6,46 +6,50 @@ The entries are ``±1`` and follow from the seed, the number of the parameter an
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from ..rules.per_sample import Dense, Outer, Rows, Tensor, Term, flat
 
-_ENTRIES = 1 << 24  # of a random matrix
+_ENTRIES = 1 << 21  # of the gradient of a sample, at a time
+_COPIES = 4  # of these that exist at once: as they are, with signs, padded and transformed
 _ROWS_KNOWN = (Outer, Rows, Dense)  # forms that give some rows of their gradients without the others
 
 
 class Projection:
     """Projects the gradients of ``size`` samples to ``k`` numbers. ``limit``: how many bytes of gradients are computed at a time.
 
-    The matrix of n columns is ``diag(s) @ base @ diag(t)`` for each block of them: ``base`` is one random matrix for all blocks and
-    parameters, and ``s`` and ``t`` are random signs of the block. Signs of two rows are independent with this as with a matrix of
-    independent signs, so products have the same mean and variance. But the random numbers are as many as the columns, not k times as many.
+    The matrix of a block of columns is ``diag(s) @ H @ diag(t)``, of which ``k`` columns are taken: ``H`` is the Hadamard matrix with at
+    least ``k`` rows, ``s`` and ``t`` are random signs of the block. Its entries are signs, and those of two rows are uncorrelated, so
+    products are right on average as with independent signs (Ailon and Chazelle 2006). It takes 2 random numbers a column instead of ``k``,
+    and a transform of each block instead of a product with ``k`` columns.
     """
 
     def __init__(self, size: int, k: int, seed: int, limit: int, like: Tensor) -> None:
-        self.size, self.k, self.seed, self.limit = size, k, seed, limit
-        self.width = max(1, _ENTRIES // k)
-        self.base = _signs((seed,), (self.width, k)).to(like)
+        self.size, self.k, self.seed, self.limit, self.like = size, k, seed, limit, like
+        bits = max(1, math.ceil(math.log2(k)))
+        self.outer, self.inner = (_hadamard(n).to(like) for n in (bits // 2, bits - bits // 2))
+        self.rows = 1 << bits  # of the Hadamard matrix, which is the Kronecker product of two
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
         """The projection of one parameter, of shape (B, k). ``number``: its place among the parameters."""
         if not terms or not shape.numel():
-            return self.base.new_zeros(self.size, self.k)
+            return self.like.new_zeros(self.size, self.k)
         n = shape[0] if shape else 1
         known = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
-        rows = max(1, self.width * n // shape.numel()) if known else n
-        step = max(1, self.limit // (min(rows, n) * (shape.numel() // n) * terms[0].dtype.itemsize))
+        rows = min(n, max(1, _ENTRIES * n // shape.numel())) if known else n
+        step = max(1, self.limit // (_COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize))
         found = []
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
-            blocks = self._blocks(parts, n, min(rows, n), known)
-            found.append(functools.reduce(torch.add, (self._projected(number, i, columns) for i, columns in enumerate(blocks))))
+            pieces = self._pieces(parts, n, rows, known)
+            found.append(functools.reduce(torch.add, (self._projected(number, i, columns) for i, columns in enumerate(pieces))))
         whole: Tensor = torch.cat(found) / self.k**0.5
         return whole
 
-    def _blocks(self, terms: Sequence[Term], n: int, rows: int, known: bool) -> Iterator[Tensor]:
+    def _pieces(self, terms: Sequence[Term], n: int, rows: int, known: bool) -> Iterator[Tensor]:
         """Some columns of the dense gradients, as matrices of B rows.
 
         ``n``: how many rows the parameter has. ``rows``: how many are computed at a time. ``known``: whether that is possible without the
@@ -53,14 +57,26 @@ class Projection:
         """
         for first in range(0, n, rows):
             each = (_rows_of(t, first, min(first + rows, n)) if known else flat(t.dense()) for t in terms)
-            yield from functools.reduce(torch.add, each).split(self.width, 1)
+            yield from functools.reduce(torch.add, each).split(_ENTRIES, 1)
 
-    def _projected(self, number: int, block: int, columns: Tensor) -> Tensor:
+    def _projected(self, number: int, piece: int, columns: Tensor) -> Tensor:
         n = columns.shape[1]
-        s = _signs((self.seed, number, block, 0), (n,)).to(columns)
-        t = _signs((self.seed, number, block, 1), (self.k,)).to(columns)
-        projected: Tensor = (columns * s) @ self.base[:n].to(columns) * t
+        blocks = -(-n // self.rows)
+        signed = columns * _signs((self.seed, number, piece, 0), (n,)).to(columns)
+        padded = torch.nn.functional.pad(signed, (0, blocks * self.rows - n))
+        outer, inner = self.outer.to(columns), self.inner.to(columns)
+        turned = outer @ padded.reshape(-1, outer.shape[0], inner.shape[0]) @ inner
+        t = _signs((self.seed, number, piece, 1), (blocks, self.k)).to(columns)
+        projected: Tensor = (turned.reshape(-1, blocks, self.rows)[..., : self.k] * t).sum(1)
         return projected
+
+
+def _hadamard(bits: int) -> Tensor:
+    """The Hadamard matrix of ``2 ** bits`` rows (Sylvester 1867)."""
+    found = torch.ones(1, 1)
+    for _ in range(bits):
+        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
+    return found
 
 
 class TwoSided:
