@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
+from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, op_of
 from ..rules.place_rules import rule_of
 from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
@@ -143,7 +143,7 @@ class BatchSession:
             self.size = n
         if n > self.size:
             raise RuntimeError(f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}")
-        self.put(v, ALONE if self.size == 1 else listed(0, owners, self.size))
+        self.put(v, ALONE if self.size == 1 else listed(0, owners, self.size, packed=True))
 
     # calls
 
@@ -179,7 +179,7 @@ class BatchSession:
         except Mixed as error:
             return self._mixed(SESSION.record(func, args, kwargs) if used else outs, op, error)
         if isinstance(where[0], Pooled) and not used:
-            return self._pooled(outs, where[0].factor)
+            return self._pooled(outs, op, where[0].factor)
         if used:
             outs = self._tapped(op, flat, spec, used, call, outs, where)
             results = pytree.tree_leaves(outs)
@@ -254,20 +254,22 @@ class BatchSession:
                     whole._edge = (Refusal(edge_of(whole), (meta_of(whole, whole.dtype),), text), 0)
                 self.put(whole, Mixture(text))
                 return o
-            v = o if edge is None else SESSION.wrap(o._inner, (Refusal(edge, (meta_of(o, o.dtype),), text), 0))
-            self.put(v, Mixture(text))
-            return v
+            if edge is not None and op.kind is not VIEW:  # a view that is written to must follow its base
+                o = SESSION.wrap(o._inner, (Refusal(edge, (meta_of(o, o.dtype),), text), 0))
+            self.put(o, Mixture(text))
+            return o
 
         return pytree.tree_map(replaced, outs)
 
-    def _pooled(self, outs: Any, factor: Any) -> Any:
+    def _pooled(self, outs: Any, op: Op, factor: Any) -> Any:
         def replaced(o: Any) -> Any:
             if not isinstance(o, Value):
                 return o
             edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
-            v = o if edge is None else SESSION.wrap(o._inner, (Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0))
-            self.put(v, Pooled(factor))
-            return v
+            if edge is not None and op.kind is not VIEW:
+                o = SESSION.wrap(o._inner, (Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0))
+            self.put(o, Pooled(factor))
+            return o
 
         return pytree.tree_map(replaced, outs)
 

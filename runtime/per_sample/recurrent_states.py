@@ -26,7 +26,7 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     if place is not ALONE:
         if owners.numel() != states[0].shape[1] or place.dim != (0 if packed or args[-1] else 1):
             return list(args)  # the ops of the layer say what is wrong
-        place = listed(1, owners, session.size or 0)
+        place = listed(1, owners, session.size or 0, packed)
     for i, h in enumerate(states):
         if isinstance(h, Value) and session.state(h) is not None and id(h) not in session.supposed:
             continue

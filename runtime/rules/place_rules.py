@@ -13,7 +13,7 @@ import torch
 
 from .ops import Op
 from .place_views import VIEWS
-from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, listed, one_place
+from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, is_packed, listed, one_place
 from .record import overload
 
 Rule = Callable[[Placed], Any]
@@ -322,7 +322,8 @@ def _cat(call: Placed) -> Place:
     mine = [places[i] for i in kept]
     if any(p is None or p.dim != place.dim for p in mine):
         raise Mixed("it joins samples with what belongs to none")
-    return listed(place.dim, torch.cat([p.owners(call.size, parts[0].device) for p in mine if p is not None]), call.size)
+    owners = torch.cat([p.owners(call.size, parts[0].device) for p in mine if p is not None])
+    return listed(place.dim, owners, call.size, any(map(is_packed, mine)))
 
 
 def _stack(call: Placed) -> Place:

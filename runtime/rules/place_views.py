@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .places import Mixed, Place, Placed, Tensor, listed, one_place, place_of, reshaped
+from .places import Mixed, Place, Placed, Tensor, is_packed, listed, one_place, picked, place_of, reshaped
 from .record import overload
 
 VIEWS: dict[Any, Callable[[Placed], Any]] = {}
@@ -111,10 +111,13 @@ def _parts(call: Placed, place: Place) -> Any:
         return place
     n, first, step = call.args["self"].shape[place.dim], call.args.get("start") or 0, call.args.get("step", 1)
     owners, found = call.owners("self"), []
+    splits = call.op.base_name.startswith("split")
     first = max(0, first + n) if first < 0 else first
     for o in call.outs:
         length = o.shape[place.dim]
-        found.append(listed(place.dim, owners[first : first + length * step : step], call.size))
+        own = owners[first : first + length * step : step]
+        # all parts of a split are likely to be treated alike, and then joined
+        found.append(listed(place.dim, own, call.size, is_packed(place)) if splits else picked(place, place.dim, own, call.size))
         first += length
     return found
 
@@ -195,14 +198,16 @@ def _index_select(call: Placed) -> Place:
         if of_index is not None:
             raise Mixed("its indices depend on the sample and would pick from all samples. Use gather or take_along_dim")
         return own
-    return _picked(dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index)
+    return _picked(own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index)
 
 
-def _picked(dim: int, owners: Tensor, call: Placed, of_index: Place | None) -> Place:
+def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place | None) -> Place:
     """The place of what was picked by indices along the samples. ``owners``: the sample of each element."""
-    if of_index is not None and not torch.equal(owners, of_index.owners(call.size, owners.device)):
+    if of_index is None:
+        return picked(own, dim, owners, call.size)
+    if not torch.equal(owners, of_index.owners(call.size, owners.device)):
         raise Mixed("its indices pick from other samples than their own")
-    return listed(dim, owners, call.size)
+    return listed(dim, owners, call.size, is_packed(own))
 
 
 def _gather(call: Placed) -> Place:
@@ -324,7 +329,7 @@ class _Indices:
                 continue
             at = self.first + self.rank - rows.dim() + dim
             if by_index is None or by_index.dim == at:
-                return _picked(at, along[:, 0], call, by_index)
+                return _picked(own, at, along[:, 0], call, by_index)
         raise Mixed("its indices pick from several samples")
 
     def kept(self, dim: int) -> int:
@@ -403,7 +408,7 @@ def _packed(call: Placed) -> Any:
     if place is None or place.dim != (0 if batch_first else 1):
         raise Mixed("the sequences do not lie where batch_first says")
     owners, sizes = call.owners("input"), call.outs[1].tolist()
-    return [listed(0, torch.cat([owners[:n] for n in sizes]), call.size), None]
+    return [listed(0, torch.cat([owners[:n] for n in sizes]), call.size, packed=True), None]
 
 
 for _names, _placed in {

@@ -82,9 +82,11 @@ class Alone(Place):
 
 class _Rows:
     """Which elements each sample has. ``owners``: the sample of each element. A sample may have any number of them: ``positions``, of shape
-    (B, most), are those of each sample, filled up with 0 where ``filled``. ``slots``: for each element its place in ``positions``, flat."""
+    (B, most), are those of each sample, filled up with 0 where ``filled``. ``slots``: for each element its place in ``positions``, flat.
+    ``packed``: whether they are time steps of a packed sequence, so that slices tell steps apart, and not samples."""
 
-    def __init__(self, owners: Tensor, size: int) -> None:
+    def __init__(self, owners: Tensor, size: int, packed: bool) -> None:
+        self.packed = packed
         counts = torch.bincount(owners, minlength=size)
         most = int(counts.max()) if owners.numel() else 0
         each = torch.arange(owners.numel(), device=owners.device)
@@ -109,7 +111,9 @@ class Listed(Place):
     rows: _Rows = field(kw_only=True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Listed) and self.dim == other.dim and torch.equal(self.rows.owners, other.rows.owners)
+        if not isinstance(other, Place) or self.dim != other.dim:
+            return False
+        return torch.equal(self.rows.owners, other.owners(self.rows.positions.shape[0], self.rows.owners.device))
 
     def __hash__(self) -> int:
         return hash(self.dim)
@@ -138,15 +142,33 @@ class Listed(Place):
 ALONE = Alone(0)
 
 
-def listed(dim: int, owners: Tensor, size: int) -> Place:
-    """The place in which element ``i`` belongs to sample ``owners[i]``."""
+def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
+    """The place in which element ``i`` belongs to sample ``owners[i]``. ``packed``: see :class:`_Rows`."""
     n = owners.numel()
-    if n and n % size == 0:
+    if n and n % size == 0 and not packed:
         first = int((owners != 0).to(torch.int8).argmax()) if size > 1 else n
         regular = Place(dim, n // (size * first), first) if first and n % (size * first) == 0 else None
         if regular is not None and torch.equal(regular.owners(size, owners.device), owners):
             return regular
-    return Listed(dim, rows=_Rows(owners, size))
+    return Listed(dim, rows=_Rows(owners, size, packed))
+
+
+def is_packed(place: Place | None) -> bool:
+    """Whether elements are time steps of a packed sequence."""
+    return isinstance(place, Listed) and place.rows.packed
+
+
+def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
+    """The place of elements that were picked from those of ``place`` by their position. ``Mixed`` if some samples are picked and others are
+    not: what happens to a sample would depend on where it lies in the batch."""
+    if not is_packed(place):
+        counts = torch.bincount(owners, minlength=size)
+        if not bool((counts == counts[:1]).all()):
+            raise Mixed(
+                "it picks samples by their position in the batch, so a sample alone would be treated in another way. If the positions "
+                "follow from the batch, as a mask or labels do, mark where they come from: y = grads.batch(y)"
+            )
+    return listed(dim, owners, size, is_packed(place))
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,18 +175,25 @@ def test_a_smaller_batch_fills_the_rows_of_the_missing_samples_with_zeros() -> N
     torch.testing.assert_close(samples(module), wanted)
 
 
-def test_rows_given_out_of_order_belong_to_their_samples() -> None:
+def test_samples_that_are_treated_by_their_position_are_refused() -> None:
     class Halves(Scaled):
         def forward(self, x: torch.Tensor) -> Any:
-            return torch.cat([x[2:] * self.scale, self.linear(x[:2])])
+            return torch.cat([x[:2] * self.scale, self.linear(x[2:])])
 
-    module = Halves().double()
+    with pytest.raises(RuntimeError, match=r"slice.* mixes samples in a Halves: it picks samples by their position"):
+        per_sample(Halves(), torch.randn(4, 4))
+
+
+def test_samples_may_be_put_into_another_order() -> None:
+    class Shuffled(Scaled):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x[torch.tensor([2, 0, 3, 1])])
+
+    module = Shuffled().double()
     x = torch.randn(4, 4, dtype=torch.double)
     (call_for_per_sample_grads(module)(x) ** 2).sum().backward()
-    out = module(x)
-    scale: Any = module.scale
-    each = [torch.autograd.grad((row**2).sum(), scale, retain_graph=True, allow_unused=True)[0] for row in out[[2, 3, 0, 1]]]
-    torch.testing.assert_close(scale.grad_sample, torch.stack([scale.new_zeros(4) if g is None else g for g in each]))
+    each = [torch.autograd.grad((Scaled.forward(module, row[None]) ** 2).sum(), list(module.parameters())) for row in x]
+    torch.testing.assert_close(samples(module), [torch.stack(g) for g in zip(*each, strict=True)])
 
 
 def test_what_follows_the_module_gets_its_ordinary_gradient() -> None:
