@@ -83,6 +83,11 @@ class per_sample(PerSampleGrads):
         """Make a tensor of the user a parameter on the tape."""
         if not leaf.requires_grad:
             return
+        if isinstance(leaf, Value) and leaf._level is not SESSION:
+            raise RuntimeError(
+                f"per_sample: used inside {leaf._level.what}, with {name} a value of it. Use per_sample_grads there, which nests with all "
+                "transforms and with jit."
+            )
         inner = SESSION.lowered(leaf).detach()
         v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
         self._session.put(v, PARAMETERS)
