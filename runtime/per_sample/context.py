@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..func import trees
 from ..rules.per_sample import Tensor, wide
+from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
@@ -264,7 +265,7 @@ class Modules:
         return f"{names[0]} ({type(inner).__name__})" if names else f"a {type(inner).__name__}"
 
 
-class _Calls(threading.local):
+class _Calls(Ambient):
     of_thread: Modules | None = None
 
 
