@@ -44,8 +44,9 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
     return out
 
 
-def elementwise_loss(name: str, *, abstract: Formula | None = None, **partials: Formula) -> Record:
-    """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for each element."""
+def elementwise_loss(name: str, *, abstract: Formula | None = None, divided_last: bool = False, **partials: Formula) -> Record:
+    """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for each element. ``divided_last``: whether
+    the gradient of a mean is divided after the product with the cotangent, which rounds as ATen does."""
     arguments = overload(name)._schema.arguments
     at = [a.name for a in arguments].index("reduction")
     defaults = [a.default_value for a in arguments]
@@ -56,7 +57,8 @@ def elementwise_loss(name: str, *, abstract: Formula | None = None, **partials: 
     for argument, partial in partials.items():
 
         def backward(g: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
-            return scaled(g, reduction, math.prod(_broadcast_shapes(a, b))) * partial(*values)
+            n = math.prod(_broadcast_shapes(a, b))
+            return scaled(partial(*values) * g, reduction, n) if divided_last else scaled(g, reduction, n) * partial(*values)
 
         def forward(t: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
             return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)

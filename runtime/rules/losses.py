@@ -41,8 +41,12 @@ def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor
 
 
 def _logits(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None) -> torch.Tensor:
-    s = self.sigmoid()
-    p = s - target if pos_weight is None else ((pos_weight - 1) * target + 1) * s - pos_weight * target
+    s = self.sigmoid()  # the order is ATen's, so that the result has the same bits
+    if pos_weight is None:
+        p = s - target
+    else:
+        positive = pos_weight * target
+        p = (positive + 1 - target) * s - positive
     return p if weight is None else p * weight
 
 
@@ -71,7 +75,7 @@ elementwise_loss(
     # of symbolic sizes torch's abstract kernel has the order in memory of the target, and a view of the result may not exist
     abstract=lambda self, reduction: self.new_empty(()) if reduction else torch.empty_like(self),
 )
-elementwise_loss("binary_cross_entropy_with_logits", self=_logits, target=_logits_target)
+elementwise_loss("binary_cross_entropy_with_logits", divided_last=True, self=_logits, target=_logits_target)
 
 
 # ---- negative log-likelihood: classes are dimension 1 of (N, C, …), or 0 of (C,). The loss is linear in the log-probabilities, and its

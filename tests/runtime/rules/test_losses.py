@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import runtime
 from runtime import func
+from runtime.aot import aot_function, nop
 
 from .agreement import Problem, check, check_problem
 
@@ -111,3 +113,22 @@ def test_a_mask_may_be_the_target_of_a_loss(loss: Any) -> None:
         (expected,) = torch.autograd.grad(f(x), x)
         torch.testing.assert_close(func.grad(f)(x.detach()), expected)
         torch.testing.assert_close(func.grad(lambda x, f=f: f(x).square())(x.detach()), 2 * f(x).detach() * expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("positive", [False, True])
+def test_the_gradient_of_binary_cross_entropy_with_logits_has_the_bits_of_torchs_also_in_a_graph(reduction: str, positive: bool) -> None:
+    for n in (3, 5, 7, 8):
+        generator = torch.Generator().manual_seed(n)
+        x, g = torch.randn(n, 2, generator=generator), torch.rand((n, 2) if reduction == "none" else (), generator=generator)
+        target = (torch.randn(n, 2, generator=generator) > 0).float()
+        pos_weight = torch.rand(2, generator=generator) if positive else None
+
+        def loss(x: Any, target: Any = target, pos_weight: Any = pos_weight) -> Any:
+            return torch.nn.functional.binary_cross_entropy_with_logits(x, target, pos_weight=pos_weight, reduction=reduction)
+
+        leaf = x.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(loss(leaf), leaf, g)
+        for f in (loss, aot_function(loss, nop)):
+            of_session = runtime.wrap(x.clone(), requires_grad=True)
+            assert torch.equal(runtime.unwrap(runtime.autograd.grad(f(of_session), of_session, g)[0]), expected)
