@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, op_of
+from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
 from ..rules.place_rules import rule_of
 from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
@@ -179,7 +179,7 @@ class BatchSession:
         except Mixed as error:
             return self._mixed(SESSION.record(func, args, kwargs) if used else outs, op, error)
         if isinstance(where[0], Pooled) and not used:
-            return self._pooled(outs, op, where[0].factor)
+            return self._pooled(outs, where[0].factor)
         if used:
             outs = self._tapped(op, flat, spec, used, call, outs, where)
             results = pytree.tree_leaves(outs)
@@ -243,35 +243,27 @@ class BatchSession:
                 f"per_sample: {op.func} mixes samples in {self.where()}: {error}. Gradients of single samples do not exist there; if its "
                 "result is to be a constant, say so by grads.shared(t.detach())."
             )
+        return self.refuse(outs, text, op.kind is INPLACE)
 
-        def replaced(o: Any) -> Any:
-            if not isinstance(o, Value):
-                return o
-            edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
-            if op.kind is INPLACE:
-                whole: Any = o if o._view is None else o._view.base
+    def refuse(self, outs: Any, why: str, written: bool = False) -> Any:
+        """The results of a call, with a refusal before their histories. ``written``: they existed before the call."""
+        for o in pytree.tree_leaves(outs):
+            if isinstance(o, Value):
+                whole: Any = o._view.base if written and o._view is not None else o  # a view that is new follows its base
+                edge = edge_of(whole) if o.dtype in DIFFERENTIABLE else None
                 if edge is not None:
-                    whole._edge = (Refusal(edge_of(whole), (meta_of(whole, whole.dtype),), text), 0)
-                self.put(whole, Mixture(text))
-                return o
-            if edge is not None and op.kind is not VIEW:  # a view that is written to must follow its base
-                o = SESSION.wrap(o._inner, (Refusal(edge, (meta_of(o, o.dtype),), text), 0))
-            self.put(o, Mixture(text))
-            return o
+                    whole._edge = (Refusal(edge, (meta_of(whole, whole.dtype),), why), 0)
+                self.put(whole, Mixture(why))
+        return outs
 
-        return pytree.tree_map(replaced, outs)
-
-    def _pooled(self, outs: Any, op: Op, factor: Any) -> Any:
-        def replaced(o: Any) -> Any:
-            if not isinstance(o, Value):
-                return o
-            edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
-            if edge is not None and op.kind is not VIEW:
-                o = SESSION.wrap(o._inner, (Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0))
-            self.put(o, Pooled(factor))
-            return o
-
-        return pytree.tree_map(replaced, outs)
+    def _pooled(self, outs: Any, factor: Any) -> Any:
+        for o in pytree.tree_leaves(outs):
+            if isinstance(o, Value):
+                edge: Any = edge_of(o) if o.dtype in DIFFERENTIABLE else None
+                if edge is not None:
+                    o._edge = (Pool(edge, (meta_of(o, o.dtype),), lambda: self._passed(factor)), 0)  # type: ignore[attr-defined]
+                self.put(o, Pooled(factor))
+        return outs
 
     def _passed(self, factor: Any) -> None:
         """A gradient passes a sum or mean over the samples."""

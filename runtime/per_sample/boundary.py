@@ -31,7 +31,7 @@ class Refusal(Node):
 
     __slots__ = ("why",)
 
-    def __init__(self, edge: Edge | None, metas: Any, why: str) -> None:
+    def __init__(self, edge: Edge, metas: Any, why: str) -> None:
         super().__init__(SESSION, (edge,), metas)
         self.why = why
 

@@ -22,6 +22,7 @@ from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
+from . import functions as _functions  # noqa: F401  # it declares the rule of custom Functions
 from .batch_session import PARAMETERS, BatchSession
 from .boundary import ParameterInput
 from .grads import LIMIT, Parameter, PerSampleGrads

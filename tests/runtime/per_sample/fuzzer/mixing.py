@@ -99,7 +99,6 @@ MIXING_OF = {
         "h = (h.unsqueeze(0) - h.unsqueeze(1)).pow(2).sum(0)",
         "h = h @ (h.t() @ h)",
         "h = h + h.flatten()[: N]",
-        "h = h.t().reshape(h.shape)",
         "h = F.conv1d(h.t().unsqueeze(0), <P N,N,3>, padding=1)[0].t()",
         "h = h[ids[:, 0] % len(h)]",
         "h = torch.zeros_like(h).index_add(0, ids[:, 0] % len(h), h)",

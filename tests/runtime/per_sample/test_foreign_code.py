@@ -1,0 +1,144 @@
+"""Custom Functions, hooks and checkpoints of torch in the context: they work, or the gradient that would pass them is refused by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runtime.per_sample import per_sample
+
+Function: Any = torch.autograd.Function
+
+
+class Square(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+class SquareInTwoParts(Square):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:  # type: ignore[override]
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+
+class Product(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g
+
+
+def apply(function: Any, *args: Tensor) -> Tensor:
+    out: Tensor = function.apply(*args)
+    return out
+
+
+def layer_and_batch() -> tuple[nn.Linear, Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(3, 3).double(), torch.randn(4, 3, dtype=torch.float64)
+
+
+def by_loop(f: Callable[[nn.Linear, Tensor], Tensor]) -> Tensor:
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of hooks, as the batch does not require grad
+        for b in range(4):
+            layer, x = layer_and_batch()
+            f(layer, x[b : b + 1]).pow(2).sum().backward()
+            assert layer.weight.grad is not None
+            found.append(layer.weight.grad)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("function", [Square, SquareInTwoParts])
+@pytest.mark.parametrize("beside", [0.0, 1.0])
+def test_a_gradient_that_would_pass_a_custom_function_is_refused_by_its_name(function: Any, beside: float) -> None:
+    """With another path beside it, too, where the rest of the gradient would arrive."""
+    layer, x = layer_and_batch()
+    with per_sample(layer.parameters()):
+        y = layer(x)
+        with pytest.raises(RuntimeError, match=f"custom Function {function.__name__}"):
+            (function.apply(y) + beside * y).sum().backward()
+
+
+def test_a_custom_function_of_a_parameter_is_refused_by_its_name() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.parameters()), pytest.raises(RuntimeError, match="custom Function Product"):
+        apply(Product, layer(x), layer.weight).sum().backward()
+
+
+def test_a_custom_function_of_the_batch_alone_is_a_constant() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        out: Tensor = layer(apply(Square, x))
+        return out
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        (f(layer, grads.batch(x)).pow(2)).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
+def _doubled(_: Any, given: Any, __: Any) -> Any:
+    return tuple(None if g is None else 2 * g for g in given)
+
+
+def doubled_by_a_module_hook(layer: nn.Linear, x: Tensor) -> Tensor:
+    layer.register_full_backward_hook(_doubled)
+    out: Tensor = layer(layer(x).sin())
+    return out
+
+
+def _tripled(_: Any, given: Any) -> Any:
+    return (given[0] * 3,)
+
+
+def tripled_by_a_module_hook(layer: nn.Linear, x: Tensor) -> Tensor:
+    layer.register_full_backward_pre_hook(_tripled)
+    out: Tensor = layer(x)
+    return out
+
+
+def doubled_by_a_tensor_hook(layer: nn.Linear, x: Tensor) -> Tensor:
+    y: Tensor = layer(x)
+    y.register_hook(lambda g: 2 * g)
+    y.retain_grad()
+    return y.sin()
+
+
+def changed_by_a_forward_hook(layer: nn.Linear, x: Tensor) -> Tensor:
+    layer.register_forward_hook(lambda _, __, out: out.sin())
+    layer.register_forward_pre_hook(lambda _, given: (given[0] * 2,))
+    out: Tensor = layer(x)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize(
+    "f", [doubled_by_a_module_hook, tripled_by_a_module_hook, doubled_by_a_tensor_hook, changed_by_a_forward_hook], ids=lambda f: f.__name__
+)
+def test_hooks_do_what_they_do_with_each_sample_alone(f: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))

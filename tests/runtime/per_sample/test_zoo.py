@@ -1,0 +1,73 @@
+"""Every model of the zoo has, in the context, the gradients that a loop with batches of one has by torch's own autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime.func import trees
+from runtime.per_sample import PerSampleGrads, per_sample
+from runtime.per_sample.grads import Parameter
+from runtime.rules.per_sample import Dense
+
+from .zoo import ZOO, Member
+
+K = 7
+
+
+def by_loop(m: Member) -> dict[str, Tensor]:
+    """The gradients of each sample, of shape (B, *parameter)."""
+    params = {name: p for name, p in m.module.named_parameters() if p.requires_grad}
+    found = []
+    for b in range(m.batch[0].shape[m.dim]):
+        loss = m.loss(m.module, *(x.narrow(m.dim, b, 1) for x in m.batch))
+        grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+        found.append([torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), grads, strict=True)])
+    return {name: torch.stack(gs) for name, gs in zip(params, zip(*found, strict=True), strict=True)}
+
+
+def squared(expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: g.flatten(1).pow(2).sum(1) for name, g in expected.items()}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_model_has_the_gradients_of_the_loop(name: str) -> None:
+    m, plain = ZOO[name](), ZOO[name]()
+    plain.module.through = None  # type: ignore[assignment]  # without checkpoints
+    expected = by_loop(plain)
+    params = {name: p for name, p in m.module.named_parameters() if p.requires_grad}
+    with per_sample(params, m.dim) as grads:
+        batch = [grads.batch(x) for x in m.batch]
+        loss = m.loss(m.module, *batch)
+        loss.backward()
+    torch.testing.assert_close(torch.tensor(loss.item(), dtype=torch.float64), plain.loss(plain.module, *plain.batch).detach())
+    found = grads.materialize()
+    assert found.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-9, msg=f"{key} of {name}")
+    each = squared(expected)
+    norms = sum(each.values()).sqrt()  # type: ignore[union-attr]
+    torch.testing.assert_close(grads.norms(), norms)
+    for key, norm in grads.norms("parameter").items():
+        torch.testing.assert_close(norm, each[key].sqrt(), rtol=1e-7, atol=1e-7)
+    bound = float(norms.median())
+    clipped = grads.clipped_sum(bound)
+    for key, g in expected.items():
+        torch.testing.assert_close(clipped[key], torch.tensordot(bound / norms.clamp_min(bound), g, 1), rtol=1e-9, atol=1e-9)
+    _compare_projections(grads, expected)
+    assert all(p.grad is None for p in m.module.parameters())
+
+
+def _compare_projections(grads: per_sample, expected: dict[str, Tensor]) -> None:
+    """The projections are those of the loop's gradients by the same random matrix, and their products are near those of the gradients."""
+    params, losses = (
+        [Parameter(name, g[0], [Dense(g)]) for name, g in expected.items()],
+        next(iter(expected.values())).new_zeros(len(grads)),
+    )
+    of_loop = PerSampleGrads(params, trees.flatten(expected)[1], losses, (), 1 << 28)
+    torch.testing.assert_close(grads.project(K, seed=3), of_loop.project(K, seed=3), rtol=1e-8, atol=1e-9)
+    wide, dense = grads.project(4096, seed=3), torch.cat([g.flatten(1) for g in expected.values()], 1)
+    lengths = dense.norm(dim=1)
+    error = (wide @ wide.T - dense @ dense.T).abs() / (lengths[:, None] * lengths[None]).clamp_min(1e-12)
+    assert float(error.max()) < 6 / 4096**0.5  # six standard deviations of such a product
