@@ -26,8 +26,9 @@ def test_a_row_tells_own_rules_from_derived_ones() -> None:
     assert (found["sin.default"].vjp, found["sin.default"].batch) == ("own", "own")
     assert found["mm.default"].jvp == "multilinear"
     assert found["argmax.default"].vjp == "none needed"
-    assert found["convolution.default"].per_sample == "own in conv1d, conv2d, conv3d"
-    assert found["sin.default"].per_sample == "vmap of vjp"
+    assert found["convolution.default"].per_sample == "factors for weight, bias"
+    assert found["sin.default"].per_sample == "formula of its vjp"
+    assert found["cumsum.default"].per_sample == "vmap of vjp"
 
 
 def test_what_is_missing_is_what_torch_lists_and_no_record_covers() -> None:
