@@ -154,7 +154,10 @@ class PerSampleGrads:
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
         for p, t in zip(self._parameters, leaves, strict=True):
             for start, stop in self._parts(p):
-                t[start:stop].copy_(self._dense(p, start, stop))
+                if len(p.terms) == 1:
+                    p.terms[0].part(start, stop).write(t[start:stop])
+                else:
+                    t[start:stop].copy_(self._dense(p, start, stop))
         return out
 
     def second_moment(self) -> Any:

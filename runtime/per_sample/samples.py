@@ -48,6 +48,9 @@ class Samples(BatchLevel):
             return self._written(op, args, kwargs)
         flat, layout = flattened(args, kwargs)
         used = [i for i, a in enumerate(flat) if self._edge(a) is not None]
+        if not torch.is_grad_enabled():
+            constant_args, constant_kwargs = unflattened([self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)], layout)
+            return super().call(func, constant_args, constant_kwargs)
         if is_random(op, args, kwargs):  # to run it again for the gradients would draw again
             spread_args, spread_kwargs = unflattened([self.spread(a) if i in used else a for i, a in enumerate(flat)], layout)
             return super().call(func, spread_args, spread_kwargs)
@@ -71,6 +74,8 @@ class Samples(BatchLevel):
         edge = self._edge(t)
         if edge is None:
             return super().spread(t)
+        if not torch.is_grad_enabled():
+            return super().spread(self.tape.lowered(t))
         wide = self.tape.lowered(t).expand(self.size, *t.shape)
 
         def found(grads: list[Any]) -> None:

@@ -38,6 +38,10 @@ class Term:
         """The gradients, of shape (B, *shape)."""
         raise NotImplementedError
 
+    def write(self, out: Tensor) -> None:
+        """Write the gradients into ``out``, of shape (B, *shape)."""
+        out.copy_(self.dense())
+
     def part(self, start: int, stop: int) -> Term:
         """The gradients of these samples."""
         raise NotImplementedError
@@ -101,6 +105,15 @@ class Outer(Term):
 
     def dense(self) -> Tensor:
         return self.left.mT @ self.right
+
+    def write(self, out: Tensor) -> None:
+        left, right = self.left.mT, self.right
+        if any(type(t) is not torch.Tensor or t.requires_grad or t.dtype is not self.dtype for t in (out, left, right)):
+            super().write(out)
+        elif right.shape[1] == 1:
+            torch.mul(left, right, out=out)
+        else:
+            torch.bmm(left, right, out=out)
 
     def held(self) -> Sequence[Tensor]:
         return self.left, self.right

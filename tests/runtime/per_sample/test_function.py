@@ -76,6 +76,26 @@ def test_a_square_matrix_that_is_transposed_or_not(dims: tuple[int, int]) -> Non
     torch.testing.assert_close(per_sample_grads(loss)(w, x).materialize(), _loop(loss, w, x))
 
 
+WITHOUT_GRAD: dict[str, Any] = {
+    "a product": lambda w, x: w.reshape(2, 3) @ x[:3],
+    "a linear layer": lambda w, x: F.linear(x[None, :3], w.reshape(2, 3))[0],
+    "an elementwise op": lambda w, x: w * x,
+    "a parameter written into a value": lambda w, x: (x * 1).add_(w),
+    "dropout": lambda w, x: F.dropout(w * x, 0.0) + F.dropout(w, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRAD)
+def test_what_is_computed_without_grad_mode_is_constant(name: str) -> None:
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            constant = WITHOUT_GRAD[name](w, x)
+        found: Tensor = (w * x).sum() * constant.sum()
+        return found
+
+    torch.testing.assert_close(per_sample_grads(loss)(W, X).materialize(), _loop(loss, W, X))
+
+
 NESTED: dict[str, Any] = {
     "grad by the input": lambda w, x: grad(lambda x: torch.tanh(w * x).sum())(x).square().sum(),
     "vmap over parts of a sample": lambda w, x: vmap(lambda a: (a * w).sum())(x.reshape(2, 3, 1)).square().sum(),

@@ -27,6 +27,13 @@ def test_the_gradients(both: Both) -> None:
     torch.testing.assert_close(in_rows(grads.materialize()), loop)
 
 
+def test_the_gradients_in_kept_buffers(both: Both) -> None:
+    grads, loop = both
+    kept = {name: torch.full_like(t, torch.nan) for name, t in grads.materialize().items()}
+    assert grads.materialize(out=kept) is kept
+    torch.testing.assert_close(in_rows(kept), loop)
+
+
 def test_the_losses_and_their_number(both: Both) -> None:
     grads, loop = both
     assert grads.losses.shape == (loop.shape[0],)
