@@ -67,7 +67,10 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     if shares_counter:
         if inner[0].is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError(_INFERENCE)  # the kernel that would raise is switched off below
-        uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))  # the dispatcher counts the write, on the shared counter
+        if op.composite:  # it arrives whole in inference mode, where the dispatcher counts the writes of its parts alone
+            level.outward(op, inner, level.lowered_kwargs(kwargs))
+        else:
+            uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))  # the dispatcher counts the write, on the shared counter
     else:
         level.outward(op, inner, level.lowered_kwargs(kwargs))
     if node is None:

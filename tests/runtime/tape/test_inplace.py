@@ -244,3 +244,32 @@ def test_a_plain_buffer_takes_on_history_by_a_write_with_several_arguments(write
     f(x).backward()
     assert x.grad is not None
     torch.testing.assert_close(unwrap(x.grad), slope(V))
+
+
+COMPOSED: dict[str, Callable[[Any], Any]] = {
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5, inplace=True),
+    "dropout1d": lambda x: torch.nn.functional.dropout1d(x, 0.5, inplace=True),
+    "selu": lambda x: torch.nn.functional.selu(x, inplace=True),
+    "relu6": lambda x: torch.nn.functional.relu6(x, inplace=True),
+    "rrelu": lambda x: torch.nn.functional.rrelu(x, training=True, inplace=True),
+    "clip": lambda x: x.clip_(0.0, 0.5),
+    "fix": lambda x: x.fix_(),
+    "mul": lambda x: x.mul_(2),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("write", COMPOSED.values(), ids=COMPOSED.keys())
+def test_a_write_without_grad_mode_by_an_op_that_aten_composes_is_counted_and_noticed(write: Callable[[Any], Any], mode: Any) -> None:
+    def written(leaf: Any) -> tuple[Any, int]:
+        x = leaf * 1
+        y, before = x.sin(), x._version
+        with mode():
+            write(x)
+        return y, x._version - before
+
+    _, expected = written(torch.ones(2, 3, requires_grad=True))
+    y, found = written(runtime.wrap(torch.ones(2, 3), requires_grad=True))
+    assert found == expected > 0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
