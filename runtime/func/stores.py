@@ -35,13 +35,14 @@ class Memory:
     ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece. ``restrided``: whether the value has other
     strides than the memory, which a write leaves as they are. ``made_inside``: whether an op of the program made it.
     ``writes``: for arguments with histories of their own, how often one of them was written to; what is saved of the others is then no more
-    what it was. Else None.
+    what it was. Else None. ``inference``: whether the tensor is one of inference mode, which writes do not change.
     """
 
-    __slots__ = ("generation", "made_inside", "part_of", "pieces", "restrided", "value", "writes")
+    __slots__ = ("generation", "inference", "made_inside", "part_of", "pieces", "restrided", "value", "writes")
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
+        self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
         self.restrided = False
         self.made_inside = False
         self.value = value
@@ -53,6 +54,12 @@ class Memory:
     def whole(self) -> Memory:
         """The memory that this one is a piece of a piece of, or this one."""
         return self if self.part_of is None else self.part_of.store.memory.whole
+
+
+def _is_inference(t: Any) -> bool:
+    while isinstance(t, Value):
+        t = t._inner
+    return bool(t.is_inference())
 
 
 class Store:

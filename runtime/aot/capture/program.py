@@ -136,10 +136,10 @@ class Program:
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
         again = released([primals.functional_value(o) for o in outs])
         self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun)))
-        made = enumerate(results[len(results) - len(tangents) :], len(results) - len(tangents))
-        ordinary = tuple(i for i, t in made if isinstance(t, TracedValue) and not t._inner.is_inference())
         self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.items()))
         if torch.is_inference_mode_enabled():
+            found = enumerate(map(primals.functional_value, computed.values), len(results) - len(tangents))
+            ordinary = tuple(i for i, v in found if v is not None and not v._store.memory.inference)
             self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]

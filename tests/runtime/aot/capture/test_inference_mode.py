@@ -153,6 +153,7 @@ TRANSFORMED: dict[str, Callable[[Any, torch.Tensor], Any]] = {
     "grad beside an op": lambda func, x: (func.grad(lambda t: (t * x).sin().sum())(x), x.sin()),
     "a view of a gradient": lambda func, x: func.grad(lambda t: t.sin().sum())(x).unsqueeze(0),
     "vjp after a write": lambda func, x: func.vjp(torch.sin, x.mul_(2))[1](x),
+    "a gradient that is written to": lambda func, x: func.grad(lambda t: t.sin().sum())(x).mul_(2),
     "jvp": lambda func, x: func.jvp(torch.sin, (x,), (x,)),
     "vmap": lambda func, x: func.vmap(torch.sin)(x),
 }
