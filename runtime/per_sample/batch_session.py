@@ -16,22 +16,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
+from ..rules.per_sample import Term
 from ..rules.place_rules import rule_of
 from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
 from ..seam.surgery import GEOMETRY
+from ..session.stand_in import StandIn
 from ..session.tensor import SESSION
 from ..tape.lift import lift_in_place
 from ..tape.metas import meta_of
+from ..tape.nodes import Edge
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
+from . import whole_layers
 from .boundary import Pool, Refusal
 from .losses import refuse_number_of_samples
 from .own_rows import OwnRows
-from .uses import ParameterCall, Tap, Use, versions
+from .uses import Layout, ParameterCall, Tap, Use, flattened, unflattened, versions
 from .written_places import fits, place_in_base, place_in_view
 
 aten = torch.ops.aten
@@ -55,13 +58,12 @@ _LINEAR = {
 }
 
 
-class BatchSession:
+class BatchSession(StandIn):
     """Follows one batch. ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the loss follows from
     those of the samples, ``"sum"`` or ``"mean"``; None: it is seen where the program computes it. ``where``: the path of the module that
     runs now, for errors."""
 
     __slots__ = (
-        "__weakref__",
         "_factor",
         "_of_pass",
         "arrived",
@@ -148,7 +150,7 @@ class BatchSession:
     # calls
 
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        flat, spec = pytree.tree_flatten((list(args), kwargs))
+        flat, spec = flattened(args, kwargs)
         states = [self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat]
         if not any(s is not None for s in states):
             return SESSION.record(func, args, kwargs)
@@ -171,9 +173,9 @@ class BatchSession:
         plain = list(flat)
         for i in used:
             plain[i] = SESSION.wrap(flat[i]._inner)
-        constant_args, constant_kwargs = pytree.tree_unflatten(plain, spec)
+        constant_args, constant_kwargs = unflattened(plain, spec)
         outs = SESSION.record(func, constant_args, constant_kwargs)
-        results = pytree.tree_leaves(outs)
+        results = leaves_of(outs)
         try:
             where, call = self._places(op, flat, states, spec, results, samples)
         except Mixed as error:
@@ -182,7 +184,7 @@ class BatchSession:
             return self._pooled(outs, where[0].factor)
         if used:
             outs = self._tapped(op, flat, spec, used, call, outs, where)
-            results = pytree.tree_leaves(outs)
+            results = leaves_of(outs)
         if op.base_name == "detach":
             self.follow_data(outs, flat[0])
         for o, place in zip(results, where, strict=True):
@@ -190,9 +192,7 @@ class BatchSession:
                 self.put(o, place)
         return outs
 
-    def _places(
-        self, op: Op, flat: list[Any], states: list[Any], spec: pytree.TreeSpec, outs: list[Any], samples: bool
-    ) -> tuple[list[Any], Placed]:
+    def _places(self, op: Op, flat: list[Any], states: list[Any], spec: Layout, outs: list[Any], samples: bool) -> tuple[list[Any], Placed]:
         """Where the samples lie in the results, and the call with the places of all arguments. ``Mixed`` if they lie nowhere."""
         for s in states:
             if isinstance(s, Mixture):
@@ -203,8 +203,8 @@ class BatchSession:
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
         plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in flat]
-        args, kwargs = pytree.tree_unflatten(plain, spec)
-        of_args, of_kwargs = pytree.tree_unflatten([s if isinstance(s, Place) else None for s in states], spec)
+        args, kwargs = unflattened(plain, spec)
+        of_args, of_kwargs = unflattened([s if isinstance(s, Place) else None for s in states], spec)
         named = dict(zip(op.arg_names, op.defaults, strict=True)) | dict(zip(op.arg_names, args, strict=False)) | kwargs
         places = dict(zip(op.arg_names, of_args, strict=False)) | of_kwargs
         call = Placed(op, named, places, [o._inner if isinstance(o, Value) else o for o in outs], self.size)
@@ -230,7 +230,7 @@ class BatchSession:
         return pooled[0]
 
     def _with_state(self, outs: Any, state: Any) -> Any:
-        for o in pytree.tree_leaves(outs):
+        for o in leaves_of(outs):
             if isinstance(o, Value) and edge_of(o) is not None:
                 self.put(o, state)
         return outs
@@ -247,7 +247,7 @@ class BatchSession:
 
     def refuse(self, outs: Any, why: str, written: bool = False) -> Any:
         """The results of a call, with a refusal before their histories. ``written``: they existed before the call."""
-        for o in pytree.tree_leaves(outs):
+        for o in leaves_of(outs):
             if isinstance(o, Value):
                 whole: Any = o._view.base if written and o._view is not None else o  # a view that is new follows its base
                 edge = edge_of(whole) if o.dtype in DIFFERENTIABLE else None
@@ -257,7 +257,7 @@ class BatchSession:
         return outs
 
     def _pooled(self, outs: Any, factor: Any) -> Any:
-        for o in pytree.tree_leaves(outs):
+        for o in leaves_of(outs):
             if isinstance(o, Value):
                 edge: Any = edge_of(o) if o.dtype in DIFFERENTIABLE else None
                 if edge is not None:
@@ -290,9 +290,31 @@ class BatchSession:
 
     # uses of parameters
 
-    def _tapped(self, op: Op, flat: list[Any], spec: pytree.TreeSpec, used: list[int], call: Placed, outs: Any, where: list[Any]) -> Any:
+    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+        return whole_layers.run(self, func, args)
+
+    def alone(self, place: Place) -> bool:
+        return place is ALONE
+
+    def of_samples(self, g: Tensor, place: Place) -> Tensor:
+        """A cotangent as those of the losses of the samples, with the batch in front."""
+        assert self.size is not None
+        g, factor = place.split_gradient(g, self.size), self.factor()
+        return g if not isinstance(factor, torch.Tensor) and factor == 1 else g * _shaped(factor, g)
+
+    def add(self, source: Edge, term: Term) -> None:
+        """Note the gradients of one use of what comes from ``source``."""
+        self.uses.append((source, term))
+        self.held += versions(term.held())
+
+    def told(self) -> None:
+        """All uses of a call are noted."""
+        if self.arrived is not None:
+            self.arrived()
+
+    def _tapped(self, op: Op, flat: list[Any], spec: Layout, used: list[int], call: Placed, outs: Any, where: list[Any]) -> Any:
         """The results, each with a history that leads to one tap."""
-        results, out_spec = pytree.tree_flatten(outs)
+        results = leaves_of(outs)
         at = [i for i, o in enumerate(results) if isinstance(o, Value) and o.dtype in DIFFERENTIABLE and i not in op.nondiff]
         edges = tuple(edge_of(results[i]) for i in at)
         metas = tuple(meta_of(results[i], results[i].dtype) for i in at)
@@ -313,31 +335,28 @@ class BatchSession:
             gs: list[Any] = [None] * len(results)
             if pooled:
                 self._passed(where[0].factor)
-            factor = self.factor() / where[0].factor if pooled else self.factor()
+            factor = self.factor() / where[0].factor if pooled else 1
             for i, k in number.items():
                 g = grads[k]
                 if g is None:
                     continue
                 if where[i] is None:
                     raise RuntimeError(f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient")
-                g = g.expand(size) if pooled else where[i].split_gradient(g, size)
-                gs[i] = g if not isinstance(factor, torch.Tensor) and factor == 1 else g * _shaped(factor, g)
+                gs[i] = g.expand(size) * factor if pooled else self.of_samples(g, where[i])
             for i, (edge, term) in zip(used, of_parameters.uses(gs), strict=False):
-                self.uses.append((edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term))
-                self.held += versions(term.held())
-            if self.arrived is not None:
-                self.arrived()
+                self.add(edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term)
+            self.told()
 
         tap = Tap(SESSION, edges, metas, found)
         for k, i in enumerate(at):
             results[i] = SESSION.wrap(results[i]._inner, (tap, k))
-        return pytree.tree_unflatten(results, out_spec)
+        return results[0] if isinstance(outs, torch.Tensor) else type(outs)(results)
 
-    def _places_in_order(self, op: Op, call: Placed, flat: list[Any], spec: pytree.TreeSpec) -> list[Any]:
+    def _places_in_order(self, op: Op, call: Placed, flat: list[Any], spec: Layout) -> list[Any]:
         """The place in each of the arguments in one list."""
         if self.size == 1:
-            return [ALONE if isinstance(a, torch.Tensor) and not self._is_parameter(a) else None for a in flat]
-        args, kwargs = pytree.tree_unflatten(list(range(len(flat))), spec)
+            return [ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None for a in flat]
+        args, kwargs = unflattened(range(len(flat)), spec)
         found: list[Any] = [None] * len(flat)
         for name, numbers in (dict(zip(op.arg_names, args, strict=False)) | kwargs).items():
             place = call.places.get(name)
@@ -348,7 +367,7 @@ class BatchSession:
                     found[i] = p
         return found
 
-    def _is_parameter(self, a: Any) -> bool:
+    def is_parameter(self, a: Any) -> bool:
         return isinstance(a, Value) and a._level is SESSION and self.state(a) is PARAMETERS
 
     # writes
@@ -390,7 +409,7 @@ class BatchSession:
             return self._follow_base(outs, state, of_base, op)
         before = [target._inner.detach(), *flat[1:]]  # type: ignore[attr-defined]
         outs = self._record_write(op, args, kwargs)
-        spec = pytree.tree_structure((list(args), kwargs))
+        spec = flattened(args, kwargs)[1]
         try:
             where, _ = self._places(op.functional, before, states, spec, [outs], samples)
         except Mixed as error:
@@ -433,6 +452,11 @@ def _writes(v: Any) -> list[int]:
     return found
 
 
+def leaves_of(outs: Any) -> list[Any]:
+    """The results of an ATen call in a list."""
+    return list(outs) if isinstance(outs, (list, tuple)) else [outs]
+
+
 def _equal(a: Any, b: Any) -> bool:
     return a is b or (not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b)
 
@@ -441,9 +465,9 @@ def _shaped(factor: Any, g: Tensor) -> Any:
     return factor.reshape(-1, *[1] * (g.dim() - 1)).to(g.dtype) if isinstance(factor, torch.Tensor) else factor
 
 
-def _adapt(op: Op, parts: list[Any], batched: list[bool], spec: pytree.TreeSpec, size: int) -> None:
+def _adapt(op: Op, parts: list[Any], batched: list[bool], spec: Layout, size: int) -> None:
     """Make arguments that count samples, or elements of them, those of one sample."""
-    args, _ = pytree.tree_unflatten(list(range(len(parts))), spec)
+    args, _ = unflattened(range(len(parts)), spec)
     if op.base_name == "native_group_norm":
         parts[args[3]] = parts[args[0]].shape[1]
     elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:

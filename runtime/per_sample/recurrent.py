@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from ..rules.per_sample import Dense, Outer, Tensor, Term
 from ..rules.unrolled import GATES, Cotangents, Unrolled, Weights
 from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
-from ..tape.nodes import Edge, Node
+from ..tape.nodes import Node
 from ..tape.saved import FREED
 from ..tape.values import edge_of
 from .uses import refuse_written, versions
@@ -33,22 +33,49 @@ class _Settings(NamedTuple):
     batch_first: bool = False
 
 
-def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. NotImplemented if it is another call, or one that ATen
-    is to take apart or to refuse. ``level``: a :class:`.samples.Samples`."""
+class Call(NamedTuple):
+    """A call of a recurrent layer. ``of_layers``: the weights of each layer and direction. ``sizes``: of a packed sequence, how many
+    sequences have each time."""
+
+    kind: str
+    x: Any
+    states: Sequence[Any]
+    params: Sequence[Any]
+    of_layers: Sequence[Weights]
+    settings: _Settings
+    sizes: Any
+
+    @property
+    def batch_dim(self) -> int:
+        """The dimension of ``x`` with the sequences."""
+        return 0 if self.sizes is not None or self.settings.batch_first else 1
+
+
+def call_of(func: Any, args: Sequence[Any]) -> Call | None:
+    """The call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is another call, or one that ATen is to refuse."""
     kind = _KINDS.get(func)
-    if kind is None or torch._C._is_any_autocast_enabled() or not torch.is_grad_enabled():
-        return NotImplemented
+    if kind is None:
+        return None
     packed = func is getattr(aten, kind).data
     x, *rest = args
     sizes, hx, params, *options = rest if packed else [None, *rest]
     settings = _Settings(*options)
     states = list(hx) if kind == "lstm" else [hx]
     of_layers = _weights(kind, params, settings, states)
-    if of_layers is None or not all(map(level.is_shared, params)) or not _fits(kind, x, states, of_layers, settings, packed):
+    if of_layers is None or not _fits(kind, x, states, of_layers, settings, packed):
+        return None
+    return Call(kind, x, states, params, of_layers, settings, sizes)
+
+
+def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
+    """The results of a call of a recurrent layer. NotImplemented if it is another call, or one that ATen is to take apart or to refuse.
+    ``level``: a :class:`.samples.Samples`."""
+    call = call_of(func, args)
+    if call is None or torch._C._is_any_autocast_enabled() or not torch.is_grad_enabled() or not all(map(level.is_shared, call.params)):
         return NotImplemented
-    if packed:
-        steps = sizes.tolist()
+    x, states, settings = call.x, call.states, call.settings
+    if call.sizes is not None:
+        steps = call.sizes.tolist()
         if steps[0] != states[0].shape[1] or sum(steps) != x.shape[0]:
             return NotImplemented
         x = padded(x, steps, len(steps))
@@ -56,24 +83,29 @@ def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
         x = x if settings.batch_first else x.transpose(0, 1)
         steps = [x.shape[0]] * x.shape[1]
     each = [level.spread_once(s).unbind(0) for s in states]
-    out, finals = _layers(level, kind, x, list(zip(*each, strict=True)), of_layers, steps, settings)
-    if packed:
+
+    def direction(*given: Any) -> Any:
+        return _layer(level, call.kind, *given, steps=steps)
+
+    out, finals = in_layers(direction, x, list(zip(*each, strict=True)), call.of_layers, settings)
+    if call.sizes is not None:
         out = packed_again(out, steps)
     elif not settings.batch_first:
         out = out.transpose(0, 1)
     return out, *(torch.stack(each) for each in zip(*finals, strict=True))
 
 
-def _layers(
-    level: Any, kind: str, x: Any, initial: Sequence[Any], weights: Sequence[Weights], steps: list[int], settings: _Settings
+def in_layers(
+    direction: Callable[..., Any], x: Any, initial: Sequence[Any], weights: Sequence[Weights], settings: _Settings
 ) -> tuple[Any, list[Any]]:
-    """The outputs of the last layer, and the last states of each layer and direction."""
+    """The outputs of the last layer, and the last states of each layer and direction. ``direction(x, initial, weights, reverse)`` runs one
+    of them."""
     directions = 1 + settings.both_ways
     finals: list[Any] = []
     for first in range(0, len(weights), directions):
         outs = []
         for reverse in range(directions):
-            out, *final = _layer(level, kind, x, initial[first + reverse], weights[first + reverse], steps, bool(reverse))
+            out, *final = direction(x, initial[first + reverse], weights[first + reverse], bool(reverse))
             outs.append(out)
             finals.append(final)
         x = torch.cat(outs, -1) if settings.both_ways else outs[0]
@@ -82,7 +114,7 @@ def _layers(
     return x, finals
 
 
-def _layer(level: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weights, steps: list[int], reverse: bool) -> Any:
+def _layer(level: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weights, reverse: bool, *, steps: list[int]) -> Any:
     """The output of one direction of one layer, (N, T, p) for each sample, and its last states, (N, …)."""
     tape = level.tape
     given = [level.spread_once(a)._inner for a in (x, *initial)]
@@ -120,28 +152,30 @@ class _Layer(Node):
         self.unrolled = None  # its steps are used once
         out, *final = (None if g is None else _in_rows(g) for g in grads)
         found = unrolled.pull(out, final)
-        self.samples.uses += [(edge, term) for edge, term in self._terms(found, size) if edge is not None]
+        terms = terms_of(self.parameters, found, self.x, *[lambda t: _in_samples(t, size).flatten(1, 2)] * 2)
+        self.samples.uses += [(edge, term) for edge, term in terms if edge is not None]
         of_x = found.z_x @ unrolled.weights.x if self.edges[0] is not None and (wanted is None or wanted[0]) else None
         return [None if g is None else _in_samples(g, size) for g in (of_x, *found.initial)]
-
-    def _terms(self, found: Cotangents, size: int) -> list[tuple[Edge | None, Term]]:
-        own, before, x = self.parameters, _in_samples(found.before, size), _in_samples(self.x, size)
-        z_x, z_h = _in_samples(found.z_x, size), _in_samples(found.z_h, size)
-        total = z_x.sum((1, 2))
-        terms: list[tuple[Edge | None, Term]] = [(own.x, _outer(z_x, x)), (own.h, _outer(z_h, before)), (own.b_x, Dense(total))]
-        if own.b_h is not None:
-            terms.append((own.b_h, Dense(total if found.z_h is found.z_x else z_h.sum((1, 2)))))
-        if found.projected is not None and found.unprojected is not None:
-            terms.append((own.projection, _outer(_in_samples(found.projected, size), _in_samples(found.unprojected, size))))
-        return terms
 
     def release(self) -> None:
         self.unrolled = None
 
 
-def _outer(left: Tensor, right: Tensor) -> Term:
-    """The gradients of a matrix by factors of shape (B, N, T, …)."""
-    return Outer(left.flatten(1, 2), right.flatten(1, 2)).smaller()
+def terms_of(
+    own: Any, found: Cotangents, x: Tensor, gradient: Callable[[Tensor], Tensor], value: Callable[[Tensor], Tensor]
+) -> list[tuple[Any, Term]]:
+    """The gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``: make (S, T, …) of all sequences (B, T', …) of
+    the samples."""
+    before, of_x = value(found.before), value(x)
+    z_x = gradient(found.z_x)
+    z_h = z_x if found.z_h is found.z_x else gradient(found.z_h)
+    total = z_x.sum(1)
+    terms: list[tuple[Any, Term]] = [(own.x, Outer(z_x, of_x).smaller()), (own.h, Outer(z_h, before).smaller()), (own.b_x, Dense(total))]
+    if own.b_h is not None:
+        terms.append((own.b_h, Dense(total if z_h is z_x else z_h.sum(1))))
+    if found.projected is not None and found.unprojected is not None:
+        terms.append((own.projection, Outer(gradient(found.projected), value(found.unprojected)).smaller()))
+    return terms
 
 
 def _in_rows(t: Tensor) -> Tensor:

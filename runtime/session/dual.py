@@ -27,6 +27,7 @@ from ..tape import inplace
 from ..tape.running import computes_tangents
 from ..tape.values import edge_of
 from .session import Session
+from .stand_in import StandIn
 
 _enabled = torch._C._is_fwd_grad_enabled
 
@@ -87,11 +88,11 @@ class Tangents:
         return tangent
 
 
-class DualSession:
+class DualSession(StandIn):
     """Handles the session's calls of a thread inside a dual level. Each call also computes the tangents of its results and of its
     writes."""
 
-    __slots__ = ("__weakref__", "session", "tangents")
+    __slots__ = ("session", "tangents")
 
     def __init__(self, session: Session) -> None:
         self.session = session

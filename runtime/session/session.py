@@ -66,6 +66,10 @@ class Session(GradLevel):
         finally:
             set_excluded(VIEWS, False)
 
+    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+        stand_in = current_stand_in()
+        return NotImplemented if stand_in is None else stand_in.layer(func, args)
+
     def acting(self) -> Any:
         """What stands in for the session in this thread, else the session itself."""
         return current_stand_in() or self

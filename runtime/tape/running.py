@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +51,16 @@ def step_down() -> None:
     """The session handles its calls again."""
     STAND_INS.discard(weakref.ref(STAND_IN.session))
     STAND_IN.session = None
+
+
+@contextmanager
+def unfollowed() -> Iterator[None]:
+    """In this block the session handles its calls itself."""
+    session, STAND_IN.session = STAND_IN.session, None
+    try:
+        yield
+    finally:
+        STAND_IN.session = session
 
 
 def current_stand_in() -> Any:

@@ -1,0 +1,199 @@
+"""Linear and recurrent layers of a batch that is followed, each as one node of the tape instead of one for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..rules.ops import DIFFERENTIABLE
+from ..rules.packing import packed_again, padded
+from ..rules.per_sample import Dense, Outer, Tensor
+from ..rules.places import Place
+from ..rules.unrolled import Unrolled, Weights
+from ..seam.levels import Value
+from ..session.tensor import SESSION
+from ..tape.metas import meta_of
+from ..tape.nodes import Edge, Node
+from ..tape.running import unfollowed
+from ..tape.saved import FREED
+from ..tape.values import edge_of
+from . import linear as linear_layer
+from . import recurrent as recurrent_layer
+from .uses import refuse_written, versions
+
+
+def _place(session: Any, t: Any) -> Place | None:
+    state = session.state(t) if isinstance(t, Value) and t._level is SESSION else None
+    return state if isinstance(state, Place) else None
+
+
+def _is_weight(session: Any, t: Any) -> bool:
+    """Whether ``t`` is computed of parameters alone, or is a constant."""
+    if not isinstance(t, Value):
+        return t is None or not t.requires_grad
+    return t._level is SESSION and (session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None))
+
+
+def _source(t: Any) -> Edge | None:
+    return edge_of(t) if isinstance(t, Value) else None
+
+
+def _plain() -> bool:
+    return torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled()
+
+
+def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
+    """The results of a call of such a layer with samples and parameters. NotImplemented for any other call."""
+    return _linear(session, *args) if func is linear_layer.LINEAR else _recurrent(session, func, args)
+
+
+def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    place = _place(session, x)
+    if place is None or not _plain() or not _is_weight(session, weight) or not _is_weight(session, bias):
+        return NotImplemented
+    if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias) or (place.dim >= x.dim() - 1 and not session.alone(place)):
+        return NotImplemented
+    inner = [SESSION.lowered(t) for t in (x, weight, bias)]
+    out = torch.nn.functional.linear(*inner)
+    edges = [_source(t) for t in (x, weight, bias)]
+    if all(edge is None for edge in edges):
+        v = SESSION.wrap(out)
+    else:
+        node = _Linear(SESSION, (edges[0],), (meta_of(out, out.dtype),))
+        node.given, node.parameters, node.session, node.place = inner, edges[1:], session, place
+        node.versions = versions(inner[:2])
+        v = SESSION.wrap(out, (node, 0))
+    session.put(v, place)
+    return v
+
+
+class _Linear(Node):
+    """The backward pass of a linear layer, which gives the factors of its parameters."""
+
+    __slots__ = ("given", "parameters", "place", "session", "versions")
+    given: list[Any] | None
+    parameters: list[Edge | None]
+    session: Any
+    place: Place
+    versions: list[tuple[Tensor, int]]
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        if self.given is None:
+            raise RuntimeError(FREED)
+        refuse_written(self.versions, "an argument of linear")
+        x, weight, _ = self.given
+        (g,) = grads
+        if g is None:
+            return (None,)
+        of_weight, of_bias = self.parameters
+        if of_weight is not None or of_bias is not None:
+            left = _vectors(self.session.of_samples(g, self.place))
+            if of_weight is not None:
+                self.session.add(of_weight, Outer(left, _vectors(self.place.split(x, self.session.size)).conj()).smaller())
+            if of_bias is not None:
+                self.session.add(of_bias, Dense(left.sum(1)))
+            self.session.told()
+        if self.edges[0] is None or not (wanted is None or wanted[0]):
+            return (None,)
+        return (torch.matmul(g, weight.conj()),)
+
+    def release(self) -> None:
+        self.given = None
+
+
+def _vectors(t: Tensor) -> Tensor:
+    """(B, …, n) as (B, T, n)."""
+    return t.unsqueeze(1) if t.dim() == 2 else t.flatten(1, -2)
+
+
+def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
+    call = recurrent_layer.call_of(func, args)
+    if call is None or not _plain() or not all(_is_weight(session, w) for w in call.params):
+        return NotImplemented
+    place = _place(session, call.x)
+    if place is None or (not session.alone(place) and place.dim != call.batch_dim):
+        return NotImplemented
+    x = call.x
+    if call.sizes is not None:
+        steps = call.sizes.tolist()
+        if steps[0] != call.states[0].shape[1] or sum(steps) != x.shape[0]:
+            return NotImplemented
+        x = padded(x, steps, len(steps))
+    else:
+        x = x if call.settings.batch_first else x.transpose(0, 1)
+        steps = [x.shape[0]] * x.shape[1]
+    each = [_placed(session, s, place).unbind(0) for s in call.states]
+    out, finals = recurrent_layer.in_layers(
+        lambda *given: _direction(session, call.kind, *given, steps=steps), x, list(zip(*each, strict=True)), call.of_layers, call.settings
+    )
+    if call.sizes is not None:
+        with unfollowed():
+            out = packed_again(out, steps)
+        session.put(out, place)
+    elif not call.settings.batch_first:
+        out = out.transpose(0, 1)
+    return out, *(torch.stack(each) for each in zip(*finals, strict=True))
+
+
+def _placed(session: Any, h: Any, place: Place) -> Any:
+    """First states with a history or a place stay; constants get a place, in dimension 1."""
+    v = h if isinstance(h, Value) else SESSION.wrap(h)
+    if session.state(v) is None and edge_of(v) is None:
+        session.put(v, place if session.alone(place) else place.moved(1))
+    return v
+
+
+def _direction(session: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weights, reverse: bool, *, steps: list[int]) -> list[Any]:
+    """The output of one direction of one layer, (S, T, p), and its last states, (S, …), of S sequences."""
+    given = [x, *initial]
+    inner = [SESSION.lowered(a) for a in given]
+    w = Weights._make(None if t is None else SESSION.lowered(t).detach() for t in weights)
+    unrolled = Unrolled(kind, inner[0], inner[1:], w, steps, reverse)
+    outs = [unrolled.out, *(s.clone() for s in unrolled.final)]
+    place = session.state(x)
+    node = _Recurrent(SESSION, tuple(map(_source, given)), tuple(meta_of(t, t.dtype) for t in outs))
+    node.unrolled, node.x, node.session, node.place = unrolled, inner[0], session, place
+    node.parameters = Weights._make(_source(t) for t in weights)
+    node.versions = versions([*inner, *(t for t in w if t is not None)])
+    found = [SESSION.wrap(t, (node, i)) for i, t in enumerate(outs)]
+    for v in found:
+        session.put(v, place)
+    return found
+
+
+class _Recurrent(Node):
+    """The backward pass of one direction of one recurrent layer, which gives the factors of its weights."""
+
+    __slots__ = ("parameters", "place", "session", "unrolled", "versions", "x")
+    unrolled: Unrolled | None
+    x: Tensor
+    session: Any
+    place: Place
+    parameters: Any
+    versions: list[tuple[Tensor, int]]
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        unrolled, self.unrolled = self.unrolled, None  # its steps are used once
+        if unrolled is None:
+            raise RuntimeError(FREED)
+        refuse_written(self.versions, "an argument of a recurrent layer")
+        found = unrolled.pull(grads[0], grads[1:])
+        session = self.session
+
+        def gradient(t: Tensor) -> Tensor:
+            return session.of_samples(t, self.place).flatten(1, 2)  # type: ignore[no-any-return]
+
+        def value(t: Tensor) -> Tensor:
+            return self.place.split(t, session.size).flatten(1, 2)
+
+        for edge, term in recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value):
+            if edge is not None:
+                session.add(edge, term)
+        session.told()
+        of_x = found.z_x @ unrolled.weights.x if self.edges[0] is not None and (wanted is None or wanted[0]) else None
+        return [of_x, *found.initial]
+
+    def release(self) -> None:
+        self.unrolled = None

@@ -1,0 +1,16 @@
+"""What may stand in for the session in a thread: see :func:`runtime.tape.running.stand_in`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class StandIn:
+    """Handles the session's calls of a thread. A subclass has ``call(func, args, kwargs)``."""
+
+    __slots__ = ("__weakref__",)
+
+    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+        """As :meth:`runtime.seam.levels.Level.layer`."""
+        return NotImplemented
