@@ -22,6 +22,12 @@ Use = tuple[Edge, Term]
 """Where a parameter, or a tensor computed of parameters, comes from on the tape, and the gradients that one use of it has."""
 
 
+NO_SECOND = (
+    "per_sample: a backward pass with create_graph passes a use of the parameters, and the gradients of samples have no second derivatives "
+    "here. Use per_sample_grads, which nests with grad."
+)
+
+
 def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     """Each tensor with its version. A tensor of inference mode has none."""
     return [(t, t._version) for t in tensors if not t.is_inference()]
@@ -82,6 +88,8 @@ class Tap(Node):
         self.found: Callable[[list[Any]], None] | None = found
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        if create_graph:
+            raise RuntimeError(NO_SECOND)
         if self.found is None:
             raise RuntimeError(FREED)
         self.found(grads)

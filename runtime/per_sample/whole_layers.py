@@ -21,7 +21,7 @@ from ..tape.saved import FREED
 from ..tape.values import edge_of
 from . import linear as linear_layer
 from . import recurrent as recurrent_layer
-from .uses import refuse_written, versions
+from .uses import NO_SECOND, refuse_written, versions
 
 
 def _place(session: Any, t: Any) -> Place | None:
@@ -80,6 +80,8 @@ class _Linear(Node):
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        if create_graph:
+            raise RuntimeError(NO_SECOND)
         if self.given is None:
             raise RuntimeError(FREED)
         refuse_written(self.versions, "an argument of linear")
@@ -175,6 +177,8 @@ class _Recurrent(Node):
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        if create_graph:
+            raise RuntimeError(NO_SECOND)
         unrolled, self.unrolled = self.unrolled, None  # its steps are used once
         if unrolled is None:
             raise RuntimeError(FREED)

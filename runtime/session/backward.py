@@ -150,7 +150,8 @@ def run_pass(
     if not edges:
         return None, [None] * len(captures or ())
     level = _level(edges)
-    on_values = create_graph or level.acting() is not level
+    acting = level.acting()
+    on_values = create_graph or (acting is not level and acting.sees_gradients)
     roots = []
     for edge, g in zip(edges, cotangents, strict=True):
         if g is not None:

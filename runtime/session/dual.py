@@ -93,6 +93,7 @@ class DualSession(StandIn):
     writes."""
 
     __slots__ = ("session", "tangents")
+    sees_gradients = True
 
     def __init__(self, session: Session) -> None:
         self.session = session
