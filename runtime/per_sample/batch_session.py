@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
-from ..rules.per_sample import Term
+from ..rules.per_sample import Dense, Term
 from ..rules.place_rules import rule_of
 from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
 from ..seam.surgery import GEOMETRY
 from ..session.stand_in import StandIn
 from ..session.tensor import SESSION
-from ..tape.lift import lift_in_place
+from ..tape.lift import give_back, lift_in_place
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge
 from ..tape.running import current_graph_task_id
@@ -114,7 +114,7 @@ class BatchSession(StandIn):
         if not isinstance(of_base, Place):
             return of_base
         assert self.size is not None
-        found = of_base if self.size == 1 else place_in_view(v, of_base, self.size)
+        found = of_base if self.size < 2 else place_in_view(v, of_base, self.size)
         return found or Mixture("per_sample: a view shows parts of several samples that were written to its base after it was taken")
 
     def put(self, v: Any, state: Any) -> None:
@@ -129,6 +129,15 @@ class BatchSession(StandIn):
         if state is not None and state is not PARAMETERS:
             self.put(out, state)
 
+    def give_back(self) -> None:
+        """The plain tensors to which samples were written are plain again, unless they have a history."""
+        for t in [t for ref in self.lifted if (t := ref()) is not None]:
+            whole: Any = t if t._view is None else t._view.base  # type: ignore[attr-defined]
+            if edge_of(whole) is None:
+                for each in (t,) if whole is t else (t, whole):
+                    give_back(SESSION, each)
+        self.lifted.clear()
+
     def mark(self, v: Any, dim: int) -> None:
         """The samples lie in dimension ``dim`` of ``v``."""
         n = v.shape[dim]
@@ -136,7 +145,7 @@ class BatchSession(StandIn):
             self.size = n
         if n != self.size:
             raise RuntimeError(f"per_sample: a batch has {n} samples in dimension {dim}, and another one has {self.size}")
-        self.put(v, ALONE if n == 1 else Place(dim))
+        self.put(v, ALONE if n < 2 else Place(dim))
 
     def mark_rows(self, v: Any, owners: Tensor) -> None:
         """Row i of ``v`` belongs to sample ``owners[i]``."""
@@ -145,7 +154,7 @@ class BatchSession(StandIn):
             self.size = n
         if n > self.size:
             raise RuntimeError(f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}")
-        self.put(v, ALONE if self.size == 1 else listed(0, owners, self.size, packed=True))
+        self.put(v, ALONE if self.size < 2 else listed(0, owners, self.size, packed=True))
 
     # calls
 
@@ -208,7 +217,7 @@ class BatchSession(StandIn):
         named = dict(zip(op.arg_names, op.defaults, strict=True)) | dict(zip(op.arg_names, args, strict=False)) | kwargs
         places = dict(zip(op.arg_names, of_args, strict=False)) | of_kwargs
         call = Placed(op, named, places, [o._inner if isinstance(o, Value) else o for o in outs], self.size)
-        if self.size == 1:
+        if self.size < 2:
             return [ALONE if isinstance(o, torch.Tensor) else None for o in outs], call
         rule = rule_of(op)
         if rule is None:
@@ -222,10 +231,9 @@ class BatchSession(StandIn):
         name = op.func.name().removeprefix("aten::")
         if (f"{name}.default" not in _LINEAR and name not in _LINEAR) or (len(pooled) > 1 and name.startswith(("mul", "div"))):
             raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
-        if any(p.factor is not pooled[0].factor and p.factor != pooled[0].factor for p in pooled[1:]):
+        if not all(_equal(p.factor, pooled[0].factor) for p in pooled[1:]):
             raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")
-        if self.reduction is None and self.size != 1 and op.base_name.rstrip("_") in ("mul", "div"):
-            assert self.size is not None
+        if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div") and self.size is not None and self.size > 1:
             refuse_number_of_samples(op.base_name, flat, isinstance(pooled[0].factor, int) and pooled[0].factor == 1, self.size)
         return pooled[0]
 
@@ -277,7 +285,7 @@ class BatchSession(StandIn):
 
     def factor(self) -> Any:
         """What makes a cotangent of the running backward pass that of the sample's own loss."""
-        if self.size == 1:
+        if self.size is not None and self.size < 2:
             return 1
         if self.reduction is not None:
             return self.size if self.reduction == "mean" else 1
@@ -332,6 +340,9 @@ class BatchSession(StandIn):
         of_parameters = ParameterCall(op, parts, batched, spec, sources, size)
 
         def found(grads: list[Any]) -> None:
+            if not size:  # no sample has a gradient
+                self.uses += [(edge, Dense(plain[i].new_zeros(0, *plain[i].shape))) for i, edge in sources.items() if edge is not None]
+                return
             gs: list[Any] = [None] * len(results)
             if pooled:
                 self._passed(where[0].factor)
@@ -354,7 +365,7 @@ class BatchSession(StandIn):
 
     def _places_in_order(self, op: Op, call: Placed, flat: list[Any], spec: Layout) -> list[Any]:
         """The place in each of the arguments in one list."""
-        if self.size == 1:
+        if call.size < 2:
             return [ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None for a in flat]
         args, kwargs = unflattened(range(len(flat)), spec)
         found: list[Any] = [None] * len(flat)
@@ -430,9 +441,9 @@ class BatchSession(StandIn):
             return v
         found: Any
         if isinstance(state, Place) and of_base is None:
-            found = state if size == 1 else place_in_base(v, state, size)
+            found = state if size < 2 else place_in_base(v, state, size)
         elif isinstance(state, Place) and isinstance(of_base, Place):
-            found = of_base if size == 1 or fits(v, state, of_base, size) else None
+            found = of_base if size < 2 or fits(v, state, of_base, size) else None
         elif isinstance(state, Pooled) and isinstance(of_base, Pooled):
             found = of_base if _equal(of_base.factor, state.factor) else None
         elif state is None or isinstance(state, Mixture):
@@ -458,7 +469,9 @@ def leaves_of(outs: Any) -> list[Any]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return a is b or (not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b)
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return torch.equal(a, b)
+    return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b
 
 
 def _shaped(factor: Any, g: Tensor) -> Any:

@@ -110,6 +110,7 @@ class per_sample(PerSampleGrads):
         self._modules.end()
         self._entered.close()
         step_down()
+        self._session.give_back()
 
     def batch(self, x: Tensor, dim: int | None = None) -> Any:
         """``x`` as a batch, whose samples lie in dimension ``dim``; None: ``batch_dim``. Use the result in place of ``x``."""
@@ -189,7 +190,7 @@ class per_sample(PerSampleGrads):
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
         v = self._session.parameters.get(id(leaf))
         end = None if v is None else edge_of(v)
-        return [] if end is None else terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
+        return [] if end is None or not len(self) else terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
 
 
 class _Functions(TorchFunctionMode):

@@ -203,7 +203,7 @@ class PerSampleGrads:
 
     def _dense(self, p: Parameter, start: int, stop: int) -> Tensor:
         found = [term.part(start, stop).dense() for term in p.terms]
-        return functools.reduce(torch.add, found) if found else p.value.new_zeros(stop - start, *p.value.shape)
+        return functools.reduce(torch.add, found).to(p.value.dtype) if found else p.value.new_zeros(stop - start, *p.value.shape)
 
     def _parts(self, p: Parameter, entries: int | None = None) -> Iterator[tuple[int, int]]:
         """The samples in parts of which so many entries of the gradients, or all, are within the limit. At least one at a time."""

@@ -73,14 +73,14 @@ def _become_value(level: Level, t: Any) -> None:
         setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
     exchange(t, value)
     t._inner = value
-    level.on_close(partial(_give_back, level, t))
+    level.on_close(partial(give_back, level, t))
 
 
-def _give_back(level: Level, t: Any) -> None:
+def give_back(level: Level, t: Any) -> None:
     """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was written to it. The transform has returned."""
     if isinstance(t, Value) and t._level is level:
         inner = t._inner
         other: Any = torch.ops.aten.alias.default(inner) if isinstance(inner, Value) else inner.detach()
         exchange(t, other)
         if isinstance(t, Value) and t._level.keeps_history:
-            t._level.on_close(partial(_give_back, t._level, t))
+            t._level.on_close(partial(give_back, t._level, t))

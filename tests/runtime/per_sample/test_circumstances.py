@@ -1,0 +1,262 @@
+"""Dtypes, sizes of batches, several backward passes, threads and errors: what surrounds a context."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runtime.per_sample import per_sample
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, 3)).to(dtype)
+
+
+def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(6, 5, dtype=dtype), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def loss_of(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(m(x), y)
+
+
+def by_loop(m: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor] = loss_of) -> list[Tensor]:
+    params = list(m.parameters())
+    found = [torch.autograd.grad(loss(m, x[b : b + 1], y[b : b + 1]), params) for b in range(len(x))]
+    return [torch.stack(gs) for gs in zip(*found, strict=True)]
+
+
+def compare(found: Any, expected: list[Tensor], tolerance: float = 1e-10) -> None:
+    for a, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance)
+
+
+class TestDtypes:
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.02), (torch.float16, 3e-3), (torch.float32, 1e-6)])
+    def test_gradients_have_the_dtype_of_the_parameter_and_norms_are_wide(self, dtype: torch.dtype, tolerance: float) -> None:
+        m, (x, y) = network(dtype), batch(dtype)
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x, y).backward()
+        expected = by_loop(m, x, y)
+        compare(grads.materialize(), expected, tolerance)
+        norms = torch.cat([g.float().flatten(1) for g in expected], 1).norm(dim=1)
+        torch.testing.assert_close(grads.norms(), norms, rtol=tolerance, atol=tolerance)
+        assert {g.dtype for g in grads.clipped_sum(0.1)} == {dtype}
+
+    def test_under_autocast_gradients_have_the_dtype_of_the_parameter(self) -> None:
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return loss_of(m, x, y)
+
+        m, (x, y) = network(torch.float32), batch(torch.float32)
+        with per_sample(m.parameters()) as grads:
+            loss(m, x, y).backward()
+        compare(grads.materialize(), by_loop(m, x, y, loss), 0.02)
+
+    def test_complex_parameters_have_conjugate_gradients_as_in_torch(self) -> None:
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            out = x @ next(m.parameters())
+            return out.abs().pow(2).sum() + (out * (1 + 2j)).real.sum()
+
+        m, (x, y) = nn.Module(), batch(torch.complex128)
+        m.w = nn.Parameter(torch.randn(5, 3, dtype=torch.complex128))
+        with per_sample(m.parameters()) as grads:
+            loss(m, grads.batch(x), y).backward()
+        expected = by_loop(m, x, y, loss)
+        compare(grads.materialize(), expected)
+        torch.testing.assert_close(grads.norms(), expected[0].flatten(1).norm(dim=1))
+
+    def test_dropout_draws_the_masks_of_the_batched_pass(self) -> None:
+        x, y = batch()
+        m = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
+        torch.manual_seed(3)
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x, y).backward()
+        torch.manual_seed(3)
+        compare([g.mean(0) for g in grads.materialize()], list(torch.autograd.grad(loss_of(m, x, y), list(m.parameters()))))
+
+
+class TestBatches:
+    @pytest.mark.parametrize("size", [6, 4, 1])
+    def test_a_last_batch_may_be_smaller(self, size: int) -> None:
+        m, (x, y) = network(), batch()
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x[:size], y[:size]).backward()
+        compare(grads.materialize(), by_loop(m, x[:size], y[:size]))
+
+    @pytest.mark.parametrize(
+        ("make", "shape"),
+        [
+            (network, (0, 5)),
+            (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(12, 2)), (0, 2, 4, 4)),
+            (lambda: nn.TransformerEncoderLayer(4, 2, 5, 0.0, batch_first=True), (0, 3, 4)),
+        ],
+        ids=["MLP", "CNN", "transformer"],
+    )
+    def test_an_empty_batch_has_no_gradients_and_sums_of_zero(self, make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+        m, x = make().double(), torch.zeros(shape, dtype=torch.float64)
+        with per_sample(m.parameters()) as grads:
+            m(x).pow(2).sum().backward()
+        assert len(grads) == 0 and grads.norms().shape == (0,) and grads.project(3).shape == (0, 3)
+        for p, g, total in zip(m.parameters(), grads.materialize(), grads.clipped_sum(1.0), strict=True):
+            assert g.shape == (0, *p.shape) and total.equal(torch.zeros_like(p))
+
+    def test_the_mean_of_a_sample_whose_targets_are_all_ignored_has_no_gradient(self) -> None:
+        m, (x, y) = network(), batch()
+        y = y.clone()
+        y[2] = -100
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x, y).backward()
+        compare(grads.materialize(), by_loop(m, x, y))
+
+    def test_two_means_over_the_same_targets_add_up(self) -> None:
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            return (loss_of(m, x, y) + loss_of(m, 2 * x, y)) / 2
+
+        m, (x, y) = network(), batch()
+        y = y.clone()
+        y[2] = -100
+        with per_sample(m.parameters()) as grads:
+            loss(m, grads.batch(x), grads.batch(y)).backward()
+        compare(grads.materialize(), by_loop(m, x, y, loss))
+
+
+class TestTheLossOfASample:
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            lambda out, y: F.cross_entropy(out, out.detach().softmax(1)),
+            lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1),
+            lambda out, y: F.kl_div(out.log_softmax(1), out.detach().softmax(1), reduction="batchmean"),
+        ],
+        ids=["soft targets", "label smoothing", "batchmean"],
+    )
+    def test_means_that_torch_computes_as_sums_divided_by_the_size_are_means(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        m, (x, y) = network(), batch()
+        with per_sample(m.parameters()) as grads:
+            loss(m(x), y).backward()
+        compare(grads.materialize(), by_loop(m, x, y, lambda m, x, y: loss(m(x), y)))
+
+    @pytest.mark.parametrize("scaled", [lambda per: per.sum() / 6, lambda per: per.sum() * (1 / 6), lambda per: per.mean() * 6])
+    def test_a_number_that_may_be_the_size_of_the_batch_needs_a_word(self, scaled: Callable[[Tensor], Tensor]) -> None:
+        m, (x, y) = network(), batch()
+        with per_sample(m.parameters()), pytest.raises(RuntimeError, match="reduction='sum' or 'mean'"):
+            scaled(m(x).pow(2).sum(1)).backward()
+        with per_sample(m.parameters(), reduction="mean") as grads:
+            (m(x).pow(2).sum(1).sum() / 6).backward()
+        compare(grads.materialize(), by_loop(m, x, y, lambda m, x, y: m(x).pow(2).sum()))
+
+
+class TestBackwardPasses:
+    @pytest.mark.parametrize("retain", [True, False])
+    def test_they_add_up(self, retain: bool) -> None:
+        m, (x, y) = network(), batch()
+        with per_sample(m.parameters()) as grads:
+            loss = loss_of(m, x, y)
+            loss.backward(retain_graph=retain)
+            (loss if retain else loss_of(m, x, y)).backward()
+        compare(grads.materialize(), [2 * g for g in by_loop(m, x, y)])
+
+    def test_a_backward_pass_after_the_block_counts(self) -> None:
+        m, (x, y) = network(), batch()
+        with per_sample(m.parameters()) as grads:
+            loss = loss_of(m, x, y)
+        loss.backward()
+        compare(grads.materialize(), by_loop(m, x, y))
+
+    def test_other_tensors_have_their_ordinary_grad(self) -> None:
+        m, (x, y), head = network(), batch(), nn.Linear(3, 3).double()
+        x.requires_grad_()
+        with per_sample(m.parameters()) as grads:
+            loss_of(nn.Sequential(m, head), x, y).backward()
+        found, x.grad, of_weight, head.weight.grad = x.grad, None, head.weight.grad, None
+        loss_of(nn.Sequential(m, head), x, y).backward()
+        torch.testing.assert_close((found, of_weight), (x.grad, head.weight.grad))
+        assert type(found) is type(of_weight) is Tensor
+        compare(grads.materialize(), by_loop(nn.Sequential(m, head), x.detach(), y)[: len(list(m.parameters()))])
+
+
+class TestTheBlock:
+    def test_nothing_is_left_of_it(self) -> None:
+        m, (x, y), call = network(), batch(), nn.Module.__call__
+        with per_sample(m.parameters()):
+            loss_of(m, x, y).backward()
+        loss = loss_of(m, x, y)
+        loss.backward()
+        assert type(loss) is Tensor and nn.Module.__call__ is call
+        assert all(type(p.grad) is Tensor and not vars(p) for p in m.parameters())
+
+    def test_nothing_is_left_of_it_after_an_error(self) -> None:
+        m, (x, y), call = network(), batch(), nn.Module.__call__
+        with pytest.raises(KeyError), per_sample(m.parameters()):
+            m(x)
+            raise KeyError
+        assert type(loss_of(m, x, y)) is Tensor and nn.Module.__call__ is call
+
+    def test_a_plain_buffer_that_got_samples_is_plain_again(self) -> None:
+        m, (x, y) = network(), batch()
+        kept = torch.zeros(5, dtype=torch.float64)
+        with per_sample(m.parameters()) as grads:
+            with torch.no_grad():
+                kept.mul_(0.9).add_(grads.batch(x).mean(0))
+            loss_of(m, x, y).backward()
+        assert type(kept) is Tensor
+        torch.testing.assert_close(kept, x.mean(0))
+        compare(grads.materialize(), by_loop(m, x, y))
+
+    def test_one_within_another_is_refused_and_the_outer_one_goes_on(self) -> None:
+        m, (x, y) = network(), batch()
+        with per_sample(m.parameters()) as grads:
+            with pytest.raises(RuntimeError, match="another per_sample"), per_sample(m.parameters()):
+                pass
+            loss_of(m, x, y).backward()
+        compare(grads.materialize(), by_loop(m, x, y))
+
+    def test_threads_have_blocks_of_their_own(self) -> None:
+        found: dict[int, Any] = {}
+
+        def followed(i: int) -> None:
+            m, x, y = network(), batch()[0] * (i + 1), batch()[1]
+            for _ in range(3):
+                with per_sample(m.parameters()) as grads:
+                    loss_of(m, x, y).backward()
+            found[i] = grads.materialize(), by_loop(m, x, y)
+
+        def plain(i: int) -> None:
+            m = network()
+            for _ in range(10):
+                loss_of(m, *batch()).backward()
+            found[i] = type(next(m.parameters()).grad)
+
+        threads = [threading.Thread(target=followed if i < 2 else plain, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for i in range(2):
+            compare(*found[i])
+        assert found[2] is found[3] is Tensor
+
+    def test_a_parameter_that_is_written_before_the_backward_pass_is_noticed(self) -> None:
+        m, (x, y) = nn.Linear(5, 3).double(), batch()
+        with per_sample(m.parameters()):
+            loss = loss_of(m, x * next(m.parameters()).sum(), y)
+            with torch.no_grad():
+                next(m.parameters()).add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+
+    def test_without_a_backward_pass_there_are_no_gradients(self) -> None:
+        m, (x, _) = network(), batch()
+        with per_sample(m.parameters()) as grads:
+            m(x)
+        with pytest.raises(RuntimeError, match="no backward pass"):
+            grads.norms()
