@@ -1,7 +1,10 @@
 """Custom Functions while samples are followed.
 
-The backward of a Function is code of a user, which gets the cotangents of the whole batch. Nothing is known of where it leaves the
-samples, so a gradient that would pass there is refused. Two Functions of torch are known: that of checkpoints, and that of module hooks.
+    class Square(torch.autograd.Function): ...      # forward: x * x, backward: 2 * x * g
+
+``forward`` and ``backward`` are code of a user, which computes with the whole batch. Both are followed: ``forward`` says where the samples
+lie in the outputs and in what it saves, and ``backward`` must return gradients with the samples where they lie in the inputs. A Function of
+parameters is refused, as its backward adds up the samples.
 """
 
 from __future__ import annotations
@@ -10,12 +13,18 @@ from typing import Any
 
 import torch
 
-from ..autograd.function import FunctionClass, record, rule, run_forward
+from ..autograd.function import FunctionClass, definition_of, record, rule, run_forward
+from ..autograd.function_node import FunctionNode, backward_of, defines
 from ..checkpoint import CheckpointFunction, checkpoint
+from ..rules.places import Place
 from ..seam.levels import Value
 from ..session.tensor import SESSION
+from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
-from .batch_session import BatchSession
+from ..tape.view_history import aliases
+from .batch_session import PARAMETERS, BatchSession, Mixture
+
+_followed_classes: dict[FunctionClass, FunctionClass] = {}
 
 
 @rule(BatchSession)
@@ -23,24 +32,102 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
     name = f"{cls.__module__}.{cls.__name__}"
     if name == "torch.utils.checkpoint.CheckpointFunction" or cls is CheckpointFunction:
         return _checkpointed(cls, args), None
-    output, raw, ctx = record(SESSION, cls, args)
-    ctx.forget_marks()
-    states = [session.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in args]
+    args = tuple(_parameter(session, a) for a in args)
+    states = [_state(session, a) for a in args]
+    if not any(s is not None for s in states):
+        output, _, ctx = record(SESSION, cls, args)
+        ctx.forget_marks()
+        return output, ctx
+    hooks = name == "torch.nn.modules._functions.BackwardHookFunction"  # the identity, whose inputs may be parameters
+    output, raw, ctx = record(SESSION, cls if hooks else _class_with_places(cls), args)
     outs = output if isinstance(output, tuple) else (output,)
-    if name == "torch.nn.modules._functions.BackwardHookFunction":
-        for o, state in zip(outs, states, strict=True):
-            if state is not None:
-                session.put(o, state)
-    elif any(s is not None for s in states):
-        for o, inside in zip(outs, raw, strict=True):  # forward has been followed
-            if isinstance(o, Value) and isinstance(inside, Value):
-                session.put(o, session.state(inside))
+    found = states if hooks else [_state(session, o) for o in raw]
+    ctx.followed = _Places(session, cls.__name__, states, found, [_state(session, t) for t in ctx.to_save or ()])  # type: ignore[attr-defined]
+    ctx.forget_marks()
+    for o, state in zip(outs, found, strict=True):
+        if isinstance(o, Value) and state is not None:
+            session.put(o, state)
+    differentiable = [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
+    if any(s is PARAMETERS for s in states) and not hooks:
         session.refuse(
-            [o for o in outs if isinstance(o, Value) and edge_of(o) is not None],
-            f"per_sample: a gradient passes the custom Function {cls.__name__} in {session.where()}. It is not known whether its backward "
-            "keeps the samples apart. Write it with functions of torch, or use per_sample_grads, which runs it for each sample alone.",
+            differentiable,
+            f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters in {session.where()}. Its backward adds up "
+            "the samples. Write it with functions of torch, or use per_sample_grads, which runs it for each sample alone.",
         )
+    for o in differentiable:
+        state = _state(session, o)
+        if isinstance(state, Mixture):
+            session.refuse([o], state.why)
     return output, ctx
+
+
+def _state(session: BatchSession, a: Any) -> Any:
+    return session.state(a) if isinstance(a, Value) and a._level is SESSION else None
+
+
+def _parameter(session: BatchSession, a: Any) -> Any:
+    """The value that stands for a parameter, for its leaf. ``apply`` is no function of torch, so it got the parameter itself."""
+    if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
+        return next((v for v in session.parameters.values() if v.shape == a.shape and aliases(v, a)), a)
+    return a
+
+
+class _Places:
+    """The states of the inputs and outputs of a call, and of what it saved."""
+
+    def __init__(self, session: BatchSession, name: str, given: list[Any], outs: list[Any], saved: list[Any]) -> None:
+        self.session, self.name, self.given, self.outs, self.saved = session, name, given, outs, saved
+
+    def put(self, tensors: Any, states: list[Any]) -> None:
+        for t, state in zip(tensors, states, strict=True):
+            if isinstance(t, Value) and state is not None and state is not PARAMETERS:
+                self.session.put(t, state)
+
+    def check(self, found: tuple[Any, ...]) -> None:
+        """Raise if a gradient does not have the samples where the input has them."""
+        for i, (g, place) in enumerate(zip(found, self.given, strict=False)):
+            state = _state(self.session, g)
+            fits = state is None or self.session.size == 1 or (isinstance(state, Place) and state == place)
+            if isinstance(place, Place) and not fits:
+                why = f" {state.why}" if isinstance(state, Mixture) else ""
+                raise RuntimeError(
+                    f"per_sample: the backward of the custom Function {self.name} mixes samples in the gradient of its input {i}.{why}"
+                )
+
+
+def _class_with_places(cls: FunctionClass) -> FunctionClass:
+    """A subclass of a user's Function whose backward is followed."""
+    found = _followed_classes.get(cls)
+    if found is not None:
+        return found
+    original = backward_of(cls)
+
+    def backward(ctx: Any, *gs: Any) -> Any:
+        places, active = ctx.followed, current_stand_in()
+        if active is None:  # the pass began after the block
+            stand_in(places.session)
+        try:
+            places.put(gs, places.outs)
+            result = original(ctx, *gs)
+            places.check(result if isinstance(result, tuple) else (result,))
+        finally:
+            if active is None:
+                step_down()
+        return result
+
+    name = "vjp" if defines(cls, "vjp") else "backward"
+    meta: Any = type(cls)
+    made: FunctionClass = meta(cls.__name__, (cls,), {name: staticmethod(backward), "__module__": cls.__module__})
+
+    def saved_tensors(ctx: Any) -> tuple[Any, ...]:
+        tensors = FunctionNode.saved_tensors.__get__(ctx)
+        if (places := getattr(ctx, "followed", None)) is not None:
+            places.put(tensors, places.saved)
+        return tensors  # type: ignore[no-any-return]
+
+    definition_of(made).node_class.saved_tensors = property(saved_tensors)  # type: ignore[assignment, method-assign]
+    _followed_classes[cls] = made
+    return made
 
 
 def _checkpointed(cls: FunctionClass, args: tuple[Any, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Custom Functions, hooks and checkpoints of torch in the context: they work, or the gradient that would pass them is refused by name."""
+"""Custom Functions and hooks of torch in the context: they work, or the gradient that would pass them is refused by name."""
 
 from __future__ import annotations
 
@@ -73,19 +73,66 @@ def by_loop(f: Callable[[nn.Linear, Tensor], Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("function", [Square, SquareInTwoParts])
 @pytest.mark.parametrize("beside", [0.0, 1.0])
-def test_a_gradient_that_would_pass_a_custom_function_is_refused_by_its_name(function: Any, beside: float) -> None:
-    """With another path beside it, too, where the rest of the gradient would arrive."""
+def test_a_custom_function_keeps_its_gradient(function: Any, beside: float) -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        y: Tensor = layer(x)
+        return apply(function, y) + beside * y
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
+def test_the_backward_of_a_custom_function_is_followed_after_the_block_too() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        loss = apply(Square, layer(grads.batch(x))).pow(2).sum()
+    loss.backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(lambda layer, x: layer(x).pow(2)))
+
+
+class Centered(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g - g.mean(0)
+
+
+class Normed(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g / g.norm()
+
+
+class NormedBySaved(Normed):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g / x.norm()
+
+
+@pytest.mark.parametrize(("function", "text"), [(Centered, "mixes samples"), (Normed, "Function Normed"), (NormedBySaved, "NormedBySaved")])
+def test_a_custom_function_that_mixes_samples_is_refused(function: Any, text: str) -> None:
     layer, x = layer_and_batch()
     with per_sample(layer.parameters()):
         y = layer(x)
-        with pytest.raises(RuntimeError, match=f"custom Function {function.__name__}"):
-            (function.apply(y) + beside * y).sum().backward()
+        with pytest.raises(RuntimeError, match=text):
+            (apply(function, y) + y).sum().backward()
 
 
 def test_a_custom_function_of_a_parameter_is_refused_by_its_name() -> None:
     layer, x = layer_and_batch()
-    with per_sample(layer.parameters()), pytest.raises(RuntimeError, match="custom Function Product"):
-        apply(Product, layer(x), layer.weight).sum().backward()
+    with per_sample(layer.parameters()), pytest.raises(RuntimeError, match="custom Function Product of parameters"):
+        (apply(Product, layer(x), layer.weight) + layer(x)).sum().backward()
 
 
 def test_a_custom_function_of_the_batch_alone_is_a_constant() -> None:
@@ -95,7 +142,7 @@ def test_a_custom_function_of_the_batch_alone_is_a_constant() -> None:
 
     layer, x = layer_and_batch()
     with per_sample(layer.weight) as grads:
-        (f(layer, grads.batch(x)).pow(2)).sum().backward()
+        f(layer, grads.batch(x)).pow(2).sum().backward()
     torch.testing.assert_close(grads.materialize(), by_loop(f))
 
 

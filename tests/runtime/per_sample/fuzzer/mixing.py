@@ -1,4 +1,4 @@
-"""Statements that mix samples, as those of :mod:`.statements`."""
+"""Statements that mix samples, as those of :mod:`.statements`. A permutation of the samples alone mixes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ MIXING = (  # of any layout; ``d`` is the dimension of the samples
     "h = h.softmax(d)",
     "h = h.log_softmax(d)",
     "h = h.cumsum(d)",
-    "h = h.roll(1, d)",
     "h = h + h.roll(1, d)",
     "h = h * h.flip(d)",
     "h = h.sort(d).values",
-    "h = h.flip(d)",
     "h = F.normalize(h, dim=d)",
     "h = h / h.norm()",
     "h = h + h.select(d, 0).unsqueeze(d)",
@@ -22,7 +20,6 @@ MIXING = (  # of any layout; ``d`` is the dimension of the samples
     "h = h - h.detach().mean(d, keepdim=True)",
     "with torch.no_grad():\n    g = h.mean(d, keepdim=True)\nh = h - g",
     "h = h * h.std(d, keepdim=True, correction=0)",
-    "h = torch.cat([h.narrow(d, 1, h.shape[d] - 1), h.narrow(d, 0, 1)], d)",
     "h = h + torch.cat([h.narrow(d, 1, h.shape[d] - 1), h.narrow(d, 0, 1)], d)",
     "h = h.cummax(d).values",
     "h = h * (h == h.amax(d, keepdim=True)).double()",
@@ -35,7 +32,6 @@ MIXING = (  # of any layout; ``d`` is the dimension of the samples
     "h = h + h.index_select(d, torch.zeros(h.shape[d], dtype=torch.long))",
     "h = h * h.index_select(d, torch.arange(h.shape[d]).flip(0))",
     "h = h.reshape(h.shape[d], -1, h.numel() // h.shape[d]).squeeze(1).view(h.shape).flip(d) + h",
-    "h = torch.stack(h.unbind(d)[::-1], d)",
     "h = h + (h * 2).sum() * 0.1",
     "h = h.gather(d, h.argsort(d))",
     "h = h + h.median(d, keepdim=True).values",
@@ -112,13 +108,10 @@ MIXING_OF = {
         "h = <M nn.BatchNorm1d(N)>(h)",
         "h = h.topk(len(h), 0).values",
         "h = h @ h.t() @ h",
-        "h = h.view(-1, T, N).roll(1, 0).view(-1, N)",
         "h = h + h.roll(1, 0)",
-        "h = h.view(-1, N * len(h) // 2 if len(h) % 2 == 0 else N).flip(0).view(-1, N)",
     ),
     "q": (
         "h = h.view(-1, T, N).mean(1, keepdim=True).expand(-1, T, -1).reshape(-1, N)",
-        "h = h.roll(1, 0)",
         "h = h + h[:1]",
     ),
     "c": ("h = <M nn.BatchNorm1d(N)>(h)", "h = F.instance_norm(h.transpose(0, 1)).transpose(0, 1)"),

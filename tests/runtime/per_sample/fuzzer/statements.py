@@ -281,7 +281,6 @@ OF = {
         "h = <M nn.BatchNorm1d(N).eval()>(h)",
         "h = F.adaptive_avg_pool1d(h, 1) * <P N,1> + h",
         "h = F.dropout1d(h, 0.0) * <P N,1>",
-        "h = F.conv1d(h.reshape(1, -1, T), <P N,1,3>.repeat(len(h), 1, 1), padding=1, groups=h.shape[0] * N).view(-1, N, T)",
     ),
     "i": (
         "h = <M nn.Conv2d(N, N, 3, padding=1)>(h)",

@@ -19,6 +19,11 @@ from .programs import Case, Step, random_case
 
 NUMBER, FIRST = int(os.environ.get("PROGRAMS", "200")), int(os.environ.get("SEED", "0"))
 
+REFUSED = (
+    "may be their number",  # a factor that is the size of the batch by chance
+    "by their position in the batch",  # some samples are treated in another way than others
+)
+
 
 def described(case: Case, found: Outcome) -> str:
     """The failing part of a case, as source."""
