@@ -1,4 +1,4 @@
-"""Clipped sums of per-sample gradients, beside one ordinary step of the batch and beside ``vmap(grad)`` of torch.func."""
+"""Clipped sums of per-sample gradients, by the function and by the context, beside one ordinary step and ``vmap(grad)`` of torch.func."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +10,8 @@ from benchmarks.cells import Cell
 from benchmarks.models import models
 from runtime import jit
 from runtime.func import functional_call
-from runtime.per_sample import per_sample_grads
+from runtime.per_sample import per_sample, per_sample_grads
+from runtime.session.tensor import unwrap
 
 Params = dict[str, Tensor]
 Both = tuple[Callable[[], object], Callable[[], object]]
@@ -88,6 +89,26 @@ def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, jitted: bool) ->
     return lambda: run(params, x)[1], step
 
 
+def _context_beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[per_sample], object]) -> Both:
+    """The context around the step that is its peer. ``ask``: what is asked of the gradients."""
+    torch.manual_seed(0)
+    module = make()
+
+    def step() -> Tensor:
+        module.zero_grad()
+        losses = _losses(module(x))
+        losses.mean().backward()
+        return losses.detach()
+
+    def followed() -> Tensor:
+        with per_sample(module.parameters()) as grads:
+            losses = step()
+        ask(grads)
+        return unwrap(losses)
+
+    return followed, step
+
+
 def _beside_torch(make: Callable[[], nn.Module], x: Tensor) -> Both:
     _, params, loss = _sides(make, x)
     each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
@@ -104,5 +125,9 @@ def _beside_torch(make: Callable[[], nn.Module], x: Tensor) -> Both:
 def cells() -> Iterator[Cell]:
     for name, (make, x) in programs().items():
         yield Cell("per_sample", "", name, "clipped sum", "one step", partial(_beside_a_step, make, x, jitted=False), _GOALS[name])
+        around = partial(_context_beside_a_step, make, x, ask=lambda grads: grads.clipped_sum(1.0))
+        yield Cell("per_sample", "", name, "clipped sum, in the context", "one step", around, _GOALS[name])
+        each = partial(_context_beside_a_step, make, x, ask=lambda grads: grads.materialize())
+        yield Cell("per_sample", "", name, "all gradients, in the context", "one step", each)
         yield Cell("per_sample", "", name, "clipped sum, jitted", "one step", partial(_beside_a_step, make, x, jitted=True), _GOALS[name])
         yield Cell("per_sample", "", name, "clipped sum ÷ torch.func", "torch.func", partial(_beside_torch, make, x), 1.0)
