@@ -31,7 +31,7 @@ from ..tape.nodes import Edge
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from . import whole_layers
-from .boundary import Pool, Refusal
+from .boundary import WRITTEN_ELSEWHERE, Pool, Refusal
 from .losses import refuse_number_of_samples
 from .own_rows import OwnRows
 from .uses import Layout, ParameterCall, Tap, Use, flattened, unflattened, versions
@@ -100,16 +100,11 @@ class BatchSession(StandIn):
     def state(self, v: Any) -> Any:
         """The state of a tensor of the session, or None."""
         held, view = v.__dict__.get("_samples"), v._view
-        if held is not None and held[0]() is self:
-            if held[2] == _writes(v)[0]:
-                return held[1]
-            if view is None and held[1] is not None:
-                return Mixture(
-                    "per_sample: a tensor is used whose memory has been written to through detach() or .data. Write to the tensor itself, "
-                    "or to a copy."
-                )
+        if held is not None and held[0]() is self and held[2] == _writes(v)[0]:
+            return held[1]
         if view is None:
-            return None
+            writes = v.__dict__.get("_sample_writes")
+            return Mixture(WRITTEN_ELSEWHERE) if writes and writes[0] and (held is None or held[0]() is self) else None
         of_base = self.state(view.base)
         if not isinstance(of_base, Place):
             return of_base
@@ -162,7 +157,10 @@ class BatchSession(StandIn):
         flat, spec = flattened(args, kwargs)
         states = [self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat]
         if not any(s is not None for s in states):
-            return SESSION.record(func, args, kwargs)
+            outs = SESSION.record(func, args, kwargs)
+            if func is aten.detach.default and isinstance(outs, Value) and isinstance(flat[0], Value):
+                self.follow_data(outs, flat[0])
+            return outs
         op = op_of(func)
         if op.composite and op.record is None and rule_of(op) is None:
             return func.decompose(*args, **kwargs)
@@ -390,17 +388,20 @@ class BatchSession(StandIn):
             raise RuntimeError(
                 f"per_sample: {op.func} writes samples or parameters by out= in {self.where()}, and has no gradient. Use its result."
             )
-        if isinstance(target, torch.Tensor) and not isinstance(target, Value):
+        if not isinstance(target, torch.Tensor):
+            raise RuntimeError(
+                f"per_sample: {op.func} writes samples or parameters to several tensors in {self.where()}. Write to one at a time."
+            )
+        if not isinstance(target, Value):
             lift_in_place(SESSION, target, op.func)
             self.lifted.append(weakref.ref(target))
         samples, copies = any(isinstance(s, Place) for s in states), op.base_name == "copy_"
         if samples and any(s is PARAMETERS for s in states[copies:]) and _grad_enabled() and op.functional is not None:
             result = op.functional.func(target.clone(), *args[1:], **kwargs)
             return target.copy_(result)
-        of_base = None
-        if isinstance(target, Value):
-            of_base = None if target._view is None else self.state(target._view.base)
-        if not isinstance(target, torch.Tensor) or op.functional is None:
+        view: Any = target._view  # type: ignore[attr-defined]
+        of_base = None if view is None else self.state(view.base)
+        if op.functional is None:
             outs = self._record_write(op, args, kwargs)
             return self._mixed(outs, op, Mixed("nothing is known of where this write leaves the samples"))
         if copies:

@@ -32,6 +32,7 @@ from .terms import by_source, terms_of
 
 _READS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data"))
 """Attributes that compute. Any other only tells or stores something."""
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class per_sample(PerSampleGrads):
@@ -205,6 +206,8 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__", "__delete__") and func not in _READS:
+            if func == _SET_DATA and isinstance(args[1], Value) and self.session.state(args[1]) is not None:
+                raise RuntimeError("per_sample: .data of a plain tensor is set to what follows from samples or parameters. Use copy_()")
             return func(*args, **kwargs)
         tensors: list[Tensor] = []
         args = [self._value(a, tensors) for a in args]

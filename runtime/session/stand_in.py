@@ -15,3 +15,6 @@ class StandIn:
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
         """As :meth:`runtime.seam.levels.Level.layer`."""
         return NotImplemented
+
+    def follow_data(self, out: Any, of: Any) -> None:
+        """``out`` has the memory of ``of``, whose ``detach()`` or ``data`` it is."""

@@ -210,6 +210,9 @@ class Tensor(GradValue):
             raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
         if other_sizes or new.dtype is not self.dtype:
             self._accumulator = None  # the next one has the new shape and dtype
+        acting = SESSION.acting()
+        if acting is not SESSION:
+            acting.follow_data(self, new)
         self._inner.data = unwrap(new)
         refit(self, SESSION.wrap(self._inner))
 

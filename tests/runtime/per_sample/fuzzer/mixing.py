@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+_HIDDEN = (  # statistics of the batch that reach ``h`` by memory
+    "o = h.new_zeros(()); o.detach().copy_(h.detach().sum()); h = h * o",
+    "o = h.new_zeros(()); o.data.add_(h.detach().mean()); h = h * o",
+    "o = torch.zeros(2, dtype=h.dtype); o[0] = h.detach().sum(); h = h * o[0] + h * o[1]",
+    "o = h.detach().clone(); o.t_() if o.dim() == 2 else o.transpose_(0, 1); h = h * o.mean()",
+    "o = [torch.zeros((), dtype=h.dtype)]; torch._foreach_add_(o, [h.detach().sum()]); h = h * o[0]",
+    "o = torch.zeros((), dtype=h.dtype); o.data = h.detach().sum(); h = h * o",
+    "o = torch.zeros((), dtype=h.dtype); o.set_(h.detach().sum()); h = h * o",
+    "g = h.detach().reshape(-1); o = torch.zeros(3, dtype=h.dtype).scatter_add(0, g[:3].abs().long() % 3, g[-3:]); h = h * o.max()",
+    "h = h * h.detach().as_strided((2,), (1,)).sum()",
+    "h = h * torch.histc(h.detach(), 3)[0]",
+)
 MIXING = (  # of any layout; ``d`` is the dimension of the samples
+    *_HIDDEN,
     "h = h - h.mean(d, keepdim=True)",
     "h = h * h.sum(d, keepdim=True)",
     "h = h.softmax(d)",
