@@ -54,6 +54,7 @@ def fits(x: Any, weight: Any, bias: Any) -> bool:
 class _Linear(Node):
     """The backward pass of a linear layer. It notes the factors of its parameters at the level of the samples."""
 
+    unseen = True
     __slots__ = ("given", "parameters", "samples", "versions")
     given: list[Any] | None
     parameters: list[Edge | None]

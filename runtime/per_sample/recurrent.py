@@ -136,6 +136,7 @@ def _layer(level: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weigh
 class _Layer(Node):
     """The backward pass of one direction of one layer. It notes the factors of its weights at the level of the samples."""
 
+    unseen = True
     __slots__ = ("parameters", "samples", "unrolled", "versions", "x")
     unrolled: Unrolled | None
     x: Tensor

@@ -81,6 +81,7 @@ def unflattened(flat: Sequence[Any], layout: Layout | pytree.TreeSpec) -> tuple[
 class Tap(Node):
     """Takes the cotangents of the results of one call, and passes them on. ``found`` is called with them once."""
 
+    unseen = True
     __slots__ = ("found",)
 
     def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, found: Callable[[list[Any]], None]) -> None:

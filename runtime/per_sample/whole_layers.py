@@ -72,6 +72,7 @@ def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 class _Linear(Node):
     """The backward pass of a linear layer, which gives the factors of its parameters."""
 
+    unseen = True
     __slots__ = ("given", "parameters", "place", "session", "versions")
     given: list[Any] | None
     parameters: list[Edge | None]
@@ -168,6 +169,7 @@ def _direction(session: Any, kind: str, x: Any, initial: Sequence[Any], weights:
 class _Recurrent(Node):
     """The backward pass of one direction of one recurrent layer, which gives the factors of its weights."""
 
+    unseen = True
     __slots__ = ("parameters", "place", "session", "unrolled", "versions", "x")
     unrolled: Unrolled | None
     x: Tensor

@@ -205,7 +205,8 @@ class GraphTask:
                 if g is not None:
                     metas = following.metas
                     shape, dtype = metas[index]
-                    if g.dtype is not dtype or g.shape != shape:  # dtype first: it differs for nested tensors, whose `shape` raises
+                    # dtype first: it differs for nested tensors, whose `shape` raises
+                    if _differs(g, dtype, shape) if surrounded else g.dtype is not dtype or g.shape != shape:
                         g = outs[i] = conform(g, metas[index], node, i)
                     buffer = buffers.get(following)
                     if buffer is None:
@@ -290,14 +291,20 @@ class GraphTask:
     def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
         """Run the present node under a profiler or a mode over torch's functions, or if its first output has no cotangent."""
         node: Any = self.node
-        ours = isinstance(node, OpNode)
-        if ours and all(g is None for g in grads):
+        is_op = isinstance(node, OpNode)
+        if is_op and all(g is None for g in grads):
             return (None,) * len(node.edges)
         with (
             profiling.reported(node) if profiling.enabled() else _NOTHING,
-            _unseen() if ours and _function_modes() and not _unpacks(node) else _NOTHING,
+            _unseen() if node.unseen and _function_modes() and not (is_op and _unpacks(node)) else _NOTHING,
         ):
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
+
+
+def _differs(g: Any, dtype: Any, shape: Any) -> bool:
+    """Whether a cotangent has another dtype or shape. Modes over torch's functions do not see the questions."""
+    with _unseen():
+        return g.dtype is not dtype or g.shape != shape
 
 
 def _unpacks(node: OpNode) -> bool:

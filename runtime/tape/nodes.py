@@ -46,6 +46,7 @@ class Node:
     """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
 
     namespace = ""  # of torch's C++ class, if it is part of the name
+    unseen = False  # whether modes over torch's functions see no call that it makes: it runs no code of users
     several = False  # whether it stands for several nodes, of which some do not run: then None is no cotangent, rather than zero
     __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
 
@@ -188,6 +189,7 @@ class Sink(Input):
 class OpNode(Node):
     """A recorded ATen call. One subclass per op gives it its name (``MulBackward0``)."""
 
+    unseen = True
     __slots__ = ("args_at", "plan", "saved", "spans")
     plan: Plan
     args_at: dict[int, int]  # {position of a tensor argument: its (first) edge}
