@@ -441,7 +441,9 @@ class BatchSession(StandIn):
         if view is None:
             return v
         found: Any
-        if isinstance(state, Place) and of_base is None:
+        if isinstance(of_base, Mixture):
+            found = of_base
+        elif isinstance(state, Place) and of_base is None:
             found = state if size < 2 else place_in_base(v, state, size)
         elif isinstance(state, Place) and isinstance(of_base, Place):
             found = of_base if size < 2 or fits(v, state, of_base, size) else None

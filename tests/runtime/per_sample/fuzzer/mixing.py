@@ -67,16 +67,13 @@ MIXING = (  # of any layout; ``d`` is the dimension of the samples
 )
 MIXING_OF = {
     "s": (
-        "g = h.flatten(0, 1); w = g.detach().sum(-1).argsort(); o = torch.zeros_like(g); o[w] = g[w] * <P N>; h = o.view_as(h)",
         "h = h.masked_scatter(keep.unsqueeze(-1), h * 2) * <P N>",
-        "w = h.detach().flatten(1).sum(1).argsort(); h = (h[w] * <P 1>)[w.argsort()]",
         "h = <M nn.LSTM(N, N)>(h)[0]",
         "h = <M nn.GRU(N, N)>(h)[0]",
         "h = <M nn.MultiheadAttention(N, 2)>(h, h, h)[0]",
         "h = <M nn.TransformerEncoderLayer(N, 2, 5, 0.0)>(h)",
         "h = <M nn.BatchNorm1d(T)>(h)",
         "z = h.transpose(0, 1); h = sdpa(z, z, z).transpose(0, 1)",
-        "h = h.reshape(T, -1, N).transpose(0, 1).reshape(-1, T, N)",
         "h = h.view(T, -1, N).mean(0).unsqueeze(1) + h",
         "h = F.layer_norm(h, h.shape)",
         "h = torch.einsum('btn,ctn->bc', h, h).sum(1).view(-1, 1, 1) + h",
@@ -101,7 +98,6 @@ MIXING_OF = {
     ),
     "f": (
         "h = <M nn.BatchNorm1d(N)>(h)",
-        "w = h.detach().flatten(1).sum(1).argsort(); o = torch.empty_like(h); o[w] = h[w] * <P 1>; h = o",
         "h = h @ h.t() @ h",
         "h = torch.cdist(h, h) @ h",
         "h = sdpa(h, h, h)",

@@ -108,6 +108,8 @@ LAST = (  # layouts whose last dimension has size N: s, t, f, r, q
     "h = torch.nn.functional.layer_norm(h, (N,)) * <P N>",
 )
 FIRST = (  # layouts with the samples in dimension 0: s, f, r, c, i
+    "w = h.detach().flatten(1).sum(1).argsort(); h = (h[w] * <P 1>)[w.argsort()]",
+    "w = h.detach().flatten(1).sum(1).argsort(); o = torch.empty_like(h); o[w] = h[w] * <P 1>; h = o",
     "h = torch.cat([y * <P 1> for y in h.split(1)])",
     "a, b = (torch.cat([h, h * 2]) * <P 1>).chunk(2); h = a + b.tanh()",
     "h = torch.stack([h, h * <P 1>], 1).flatten(0, 1).view(h.shape[0], 2, *h.shape[1:]).mean(1)",
@@ -137,6 +139,7 @@ FIRST = (  # layouts with the samples in dimension 0: s, f, r, c, i
 OF = {
     "s": (
         "h = h + <P T,N>",
+        "g = h.flatten(0, 1); w = g.detach().sum(-1).argsort(); o = torch.zeros_like(g); o[w] = g[w] * <P N>; h = o.view_as(h)",
         "h = h + <P 1,T,N>",
         "h = h + <P T+2,N>[:T]",
         "h = h + <M nn.Embedding(T, N)>(torch.arange(T))",

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from .mixing import MIXING, MIXING_OF
 from .outcomes import Outcome, difference, outcome, reference
 from .programs import Case, Step, random_case
 
@@ -51,6 +52,14 @@ def simple(*texts: str, kind: str = "plain") -> Case:
     """A module of these statements on (B, T, N)."""
     steps = [Step(text, kind, "s", "s") for text in texts]
     return Case(0, 3, 3, 4, (*steps, Step("per = h.pow(2).sum((1, 2)); loss = per.sum()", "loss", "s", "s")))
+
+
+@pytest.mark.parametrize("text", MIXING + MIXING_OF["s"])
+def test_every_statement_that_mixes_samples_is_refused_by_itself(text: str) -> None:
+    case = simple("h = h * <P N>", text, "h = h * <P N>")
+    steps = [replace(step, kind="mixing") if step.text == text else step for step in case.steps]
+    found = outcome(replace(case, steps=tuple(steps)))
+    assert found.what in ("refused", "nothing"), found
 
 
 class TestTheFuzzer:
