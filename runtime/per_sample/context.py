@@ -25,6 +25,7 @@ from ..tape.values import edge_of
 from . import functions as _functions  # noqa: F401  # it declares the rule of custom Functions
 from .batch_session import PARAMETERS, BatchSession
 from .boundary import ParameterInput
+from .distributed import refuse_part, refuse_wrapper
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .losses import REPLACED
 from .recurrent_states import LAYERS, with_placed_states
@@ -91,6 +92,7 @@ class per_sample(PerSampleGrads):
                 f"per_sample: used inside {leaf._level.what}, with {name} a value of it. Use per_sample_grads there, which nests with all "
                 "transforms and with jit."
             )
+        refuse_part(name, leaf)
         inner = SESSION.lowered(leaf).detach()
         v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
         self._session.put(v, PARAMETERS)
@@ -253,6 +255,7 @@ class Modules:
 
     def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         grads = self.grads()
+        refuse_wrapper(module)
         if not self.stack and grads is not None:
             args, kwargs = grads.marked((args, kwargs))
         self.stack.append(module)
