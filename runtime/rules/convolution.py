@@ -87,12 +87,23 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
     return 2 * math.prod(input_shape if transposed else result_shape) * math.prod(weight_shape[1:])
 
 
-def _windows(g: Any, input: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int) -> Any:
-    """A transposed convolution is the transpose of a convolution, so its cotangent takes the place of an input there."""
+def _windows(
+    g: Any, input: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+) -> Any:
+    """A transposed convolution is the transpose of a convolution, so its cotangent takes the place of an input there.
+
+    ``output_padding`` of a whole step gives that convolution further places, at which there is nothing.
+    """
     if input.dim() - 1 != len(weight_shape) or (transposed and input.is_complex()):
         return None
-    outputs, inputs = (input, g) if transposed else (g, input)
-    return Windows(outputs, inputs, weight_shape, stride, padding, dilation, groups)
+    if not transposed:
+        return Windows(g, input, weight_shape, stride, padding, dilation, groups)
+    rank = len(weight_shape) - 2
+    more, steps = (list(a) * (rank if len(a) == 1 else 1) for a in (output_padding, stride))
+    places = [n // step for n, step in zip(more, steps, strict=True)]
+    if any(places):
+        input = torch.nn.functional.pad(input, [p for n in reversed(places) for p in (0, n)])
+    return Windows(input, g, weight_shape, stride, padding, dilation, groups)
 
 
 register(

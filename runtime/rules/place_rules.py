@@ -98,6 +98,15 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
     return rule
 
 
+def _distances(call: Placed) -> Place:
+    """Distances of the rows of two matrices: the rows of one of them may be samples, and so may stacks of both."""
+    for name, dim in (("x1", -2), ("x2", -1)):
+        place, t = call.place(name), call.args[name]
+        if place is not None and place.dim == t.dim() - 2 and call.place("x2" if name == "x1" else "x1") is None:
+            return place.moved(call.outs[0].dim() + dim)
+    return _by_leading(call, {"x1": 2, "x2": 2})
+
+
 def _dot(call: Placed) -> Pooled:
     """The sum of products."""
     _by_leading(call, {})
@@ -392,7 +401,7 @@ _give("stack", _stack)
 _give("repeat", _repeat)
 _give("diag_embed", _diag_embedded)
 _give("_linalg_solve_ex cholesky_solve linalg_solve_triangular triangular_solve", _matrix_with)
-_give("_cdist_forward", leading(x1=2, x2=2))
+_give("_cdist_forward", _distances)
 for _names, _core in {
     "reflection_pad1d replication_pad1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d": 1,
     """reflection_pad2d replication_pad2d avg_pool2d _adaptive_avg_pool2d max_pool2d_with_indices adaptive_max_pool2d max_unpool2d tril triu

@@ -50,6 +50,12 @@ USES: dict[str, Use] = {
         IMAGES,
         True,
     ),
+    "transposed convolution with places at which nothing is": (
+        lambda w, x: F.conv_transpose2d(x, w, stride=(1, 2), padding=1, output_padding=(2, 2), dilation=(3, 4)),
+        KERNEL,
+        IMAGES,
+        True,
+    ),
     "transposed convolution in groups": (lambda w, x: F.conv_transpose2d(x, w, groups=2), KERNEL, IMAGES, True),
 }
 
