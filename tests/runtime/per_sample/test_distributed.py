@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime.per_sample import per_sample
@@ -68,8 +68,9 @@ def agree(m: nn.Module, called: nn.Module, rank: int) -> None:
 
 def wrapped(rank: int) -> None:
     m = model()
-    for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
-        agree(m, DistributedDataParallel(m, **options), rank)
+    agree(m, DistributedDataParallel(m), rank)
+    agree(m, DistributedDataParallel(m, find_unused_parameters=True), rank)
+    agree(m, DistributedDataParallel(m, gradient_as_bucket_view=True), rank)
 
 
 def unwrapped(rank: int) -> None:
@@ -134,7 +135,7 @@ def run(rank: int, folder: str) -> None:
 def said(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes found, started once for all claims."""
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(run, args=(str(folder),), nprocs=2)
+    spawn(run, args=(str(folder),), nprocs=2)
     return folder
 
 
