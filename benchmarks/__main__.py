@@ -12,18 +12,19 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, jitted, memory, partitions, peers, per_sample, report, steps, transforms
+from benchmarks import calls, compiled, engine, jitted, memory, partitions, peers, per_sample, per_sample_peers, report, steps, transforms
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "jit", "captures", "steps", "engine", "compiled", "calls", "per_sample", "memory", "compilers")
+SUITES = ("transforms", "jit", "captures", "steps", "engine", "compiled", "calls", "per_sample", "per_sample_peers", "memory", "compilers")
+_ASKED = ("per_sample_peers", "compilers")  # suites that run only if asked for
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help='run what has TEXT in "suite / size / program / transform"')
     parser.add_argument("--size", choices=SIZES, help="one size of the transforms (default: both)")
-    parser.add_argument("--suite", choices=SUITES, help="one suite (default: all but compilers)")
+    parser.add_argument("--suite", choices=SUITES, help=f"one suite (default: all but {', '.join(_ASKED)})")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)")
     parser.add_argument("--iterations", type=int, default=10_000, help="training steps over which resident memory is measured (10000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
@@ -54,6 +55,8 @@ def main() -> int:
         cells += calls.cells()
     if wanted("per_sample"):
         cells += per_sample.cells()
+    if options.suite == "per_sample_peers":
+        cells += per_sample_peers.cells()
     cells = [c for c in cells if options.only.lower() in c.name.lower()]
     console = Console(width=None if sys.stdout.isatty() else 140)
     outcomes: list[Outcome] = []

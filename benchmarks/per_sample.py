@@ -56,7 +56,7 @@ def programs() -> dict[str, tuple[Callable[[], nn.Module], Tensor]]:
     return found | {m.name: (m.make, m.x) for m in models() if m.name == "GPT-2 tiny"}
 
 
-def _losses(out: Tensor) -> Tensor:
+def losses_of(out: Tensor) -> Tensor:
     """The loss of each sample."""
     return out.flatten(1).square().mean(1)
 
@@ -66,7 +66,7 @@ def _sides(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params,
     module = make()
 
     def loss(params: Params, x: Tensor) -> Tensor:
-        return _losses(functional_call(module, params, (x.unsqueeze(0),)))[0]
+        return losses_of(functional_call(module, params, (x.unsqueeze(0),)))[0]
 
     return module, {name: p.detach() for name, p in module.named_parameters()}, loss
 
@@ -81,7 +81,7 @@ def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, jitted: bool) ->
 
     def step() -> Tensor:
         module.zero_grad()
-        losses = _losses(module(x))
+        losses = losses_of(module(x))
         losses.mean().backward()
         return losses.detach()
 
@@ -96,7 +96,7 @@ def _context_beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Cal
 
     def step() -> Tensor:
         module.zero_grad()
-        losses = _losses(module(x))
+        losses = losses_of(module(x))
         losses.mean().backward()
         return losses.detach()
 
