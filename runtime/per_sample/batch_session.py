@@ -227,7 +227,7 @@ class BatchSession(StandIn):
         """The state of a linear function of sums or means over the samples."""
         pooled = [s for s in states if isinstance(s, Pooled)]
         name = op.func.name().removeprefix("aten::")
-        if (f"{name}.default" not in _LINEAR and name not in _LINEAR) or (len(pooled) > 1 and name.startswith(("mul", "div"))):
+        if name not in _LINEAR or (len(pooled) > 1 and name.startswith(("mul", "div"))):
             raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
         if not all(_equal(p.factor, pooled[0].factor) for p in pooled[1:]):
             raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")

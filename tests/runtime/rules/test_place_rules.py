@@ -20,7 +20,7 @@ OPS = {
     for op in op_db
     if op.supports_dtype(torch.float64, "cpu") and "jiterator" not in op.name  # which need a GPU
 }
-_SAMPLES = 3
+_SAMPLES = 2
 _UNFILLED = ("empty_like", "new_empty", "new_empty_strided", "empty", "empty_permuted", "empty_strided")
 
 _ARRANGED = ("sort", "msort", "argsort", "nonzero", "argwhere")
