@@ -38,6 +38,7 @@ def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
     number = next(_numbers)
     for trace, last in zip(traces, before, strict=True):
         new = list(itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes)))  # type: ignore[misc]
+        trace.abstract.complete()  # a policy asks for the results
         for n in reversed(new):  # in the order of the program, which a policy may count on
             if n.op == "call_function":
                 n.meta[_KEY] = number

@@ -153,8 +153,8 @@ def test_a_fault_is_undone_when_what_runs_with_it_fails(runtime: Auditable) -> N
         ("sin batch", lambda t: t.vmap(lambda x: (x.clone().sin_(),), (0,))(A)),
         ("native_layer_norm vjp weight", lambda t: t.vjp(lambda w: (torch.layer_norm(A, (2,), w),), A[0])[1]((A,))),
         (
-            "linear per_sample weight",
-            lambda t: t.per_sample(lambda x, w: (torch.nn.functional.linear(x, w),), A, [A], loss_reduction="sum", input_grad=False),
+            "mm per_sample mat2",
+            lambda t: t.per_sample(lambda x, w: (x @ w,), A, [A], loss_reduction="sum", input_grad=False),
         ),
     ],
 )
