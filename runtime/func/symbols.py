@@ -48,6 +48,10 @@ class _Sizes(PythonReferenceAnalysis):
         return a / b
 
     @staticmethod
+    def to_dtype(x: Any, dtype: torch.dtype) -> Any:
+        return _called(torch.sym_float, x)
+
+    @staticmethod
     def trunc_to_int(x: Any, dtype: torch.dtype) -> Any:
         return _called(math.trunc, x)
 
@@ -59,9 +63,18 @@ class _Sizes(PythonReferenceAnalysis):
     def ceil_to_int(x: Any, dtype: torch.dtype) -> Any:
         return _called(math.ceil, x)
 
+    @staticmethod
+    def round_to_int(a: Any, dtype: torch.dtype) -> Any:
+        return _called(round, a)
 
-def _called(f: Callable[[Any], Any], x: Any) -> Any:
-    return x.tracer.create_proxy("call_function", f, (x,), {}) if isinstance(x, fx.Proxy) else f(x)
+    @staticmethod
+    def round_decimal(a: Any, b: Any) -> Any:
+        return _called(round, a, b)
+
+
+def _called(f: Callable[..., Any], x: Any, *more: Any) -> Any:
+    """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the number, which an ``int`` may lack."""
+    return x.tracer.create_proxy("call_function", f, (x, *more), {}) if isinstance(x, fx.Proxy) else f(x, *more)
 
 
 class _ByHint(ShapeEnv):
