@@ -78,7 +78,7 @@ def _silu_slope(self: torch.Tensor) -> torch.Tensor:
 
 def _silu_curvature(self: torch.Tensor) -> torch.Tensor:
     s = self.sigmoid()
-    return s * (1 - s) * (2 + self * (1 - 2 * s))
+    return s * self.neg().sigmoid() * (2 + self * (1 - 2 * s))  # not 1 - s, which is 0 in the tail
 
 
 elementwise(
@@ -90,8 +90,8 @@ slope_kernel("silu_backward", "self", _silu_curvature)
 
 
 def _mish_curvature(self: torch.Tensor) -> torch.Tensor:
-    t, s = torch.nn.functional.softplus(self).tanh(), self.sigmoid()
-    return s * (1 - t * t) * (2 + self * (1 - s - 2 * s * t))
+    u, s = torch.nn.functional.softplus(self), self.sigmoid()
+    return s * u.cosh().reciprocal().square() * (2 + self * (1 - s - 2 * s * u.tanh()))  # not 1 - tanh², which is 0 in the tail
 
 
 diagonal("mish", self=lambda g, self: kernels.mish_backward(g, self))

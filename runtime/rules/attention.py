@@ -1,4 +1,4 @@
-"""Fused attention. First derivatives run on ATen's fused kernels. All other transforms run attention in plain ops.
+"""Fused attention. First derivatives and batches run on ATen's fused kernels. Tangents run attention in plain ops.
 
 The kernel does not save the probabilities p = softmax(s) of the scores s = scale·q·kᵀ + mask, only the logarithms of their denominators.
 The mask is a keyword argument. If it requires grad, levels run the decomposition.
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .derive_batch import expand, with_flags_of_keywords
+from .derive_fold import each
 from .record import kernels, register
 
 aten = torch.ops.aten
@@ -100,8 +102,33 @@ def _jvp(
     return None if total is None else total.to(dtype), None
 
 
+@with_flags_of_keywords
+def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
+    """The kernel takes any number of samples, so a batch of calls is one call on more samples.
+
+    It reads rows as if their elements lay side by side. A batch along the last dimension lies between them, so such rows are copied.
+    """
+    inner = next(a.shape[int(b)] for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor))
+
+    def folded(t: Tensor, b: bool) -> Any:
+        whole = expand(t, b, size).reshape(size * inner, *t.shape[1 + b :])
+        return whole.contiguous() if whole.dim() == 4 and whole.stride(-1) != 1 else whole
+
+    actual = [folded(a, b) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    mask = kwargs.get("attn_mask")
+    if mask is not None and (named or {}).get("attn_mask"):
+        if mask.dim() == 3:  # (size, T, S)
+            mask = mask.unsqueeze(1).unsqueeze(1)
+        mask = folded(mask.expand(size, inner, *mask.shape[2:]), True)
+    elif mask is not None and mask.dim() == 4 and mask.shape[0] > 1:
+        mask = folded(mask, False)
+    out = func(*actual, **(kwargs if mask is None else kwargs | {"attn_mask": mask}))
+    return each(out, lambda o: o.reshape(size, inner, *o.shape[1:]))
+
+
 register(
     "_scaled_dot_product_flash_attention_for_cpu",
+    batch=_batch,
     vjp={("query", "key", "value"): _vjp},
     jvp=_jvp,
     decomposition=_written_out,
@@ -110,4 +137,10 @@ register(
     flops=lambda query_shape, key_shape: 4 * math.prod(query_shape) * key_shape[-2],
     family="attention",
 )
-register("_scaled_dot_product_flash_attention_for_cpu_backward", decomposition=_backward_written_out, cost="high", family="attention")
+register(
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    batch=_batch,
+    decomposition=_backward_written_out,
+    cost="high",
+    family="attention",
+)

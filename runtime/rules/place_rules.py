@@ -311,11 +311,43 @@ def _padded(call: Placed) -> Place:
     return _by_leading(call, {"self": len(call.args["pad"]) // 2})
 
 
-def _matrix_with(call: Placed) -> Place:
-    """``solve(A, B)``, where B is a matrix or a vector."""
-    matrix, right = (call.args[name] for name in call.names[:2])
-    vector = right.dim() == matrix.dim() - 1
-    return _by_leading(call, {name: 2 if name == call.names[0] or not vector else 1 for name in call.names})
+def _solved(right: str, **cores: int) -> Rule:
+    """``solve(A, B)``, where B is a matrix or a vector: stacks of both may be samples, and so may columns of B, or its rows if ``left`` is
+    False. ``right``: the name of B. ``cores``: the dimensions of A and of what comes with it."""
+
+    def rule(call: Placed) -> Any:
+        t, place = call.args[right], call.place(right)
+        vector = t.dim() == call.args[next(iter(cores))].dim() - 1
+        alone = all(p is None for name, p in call.places.items() if name != right)
+        if place is not None and alone and not vector and place.dim == t.dim() - (1 if call.args.get("left", True) else 2):
+            return [place.moved(place.dim + call.outs[0].dim() - t.dim()), *[None] * (len(call.outs) - 1)]
+        return _by_leading(call, {right: 1 if vector else 2, **cores})
+
+    return rule
+
+
+def _cross(call: Placed) -> Place:
+    place = aligned(call)
+    if call.args["dim"] % call.outs[0].dim() == place.dim:
+        raise Mixed(f"it computes along dimension {place.dim}, which runs over the samples")
+    return place  # type: ignore[no-any-return]
+
+
+def _convolution(call: Placed) -> Place:
+    """The samples are the batch, the weights of output channels, or groups of channels, each with weights of its own."""
+    of_x, of_weight, groups = call.place("input"), call.place("weight"), call.args["groups"]
+    if of_weight is None or of_weight.dim != 0 or (of_x is not None and of_x.dim != 1):
+        return front("input")(call)  # type: ignore[no-any-return]
+    if of_x is None and groups == 1 and not call.args["transposed"]:
+        place = of_weight.moved(1)
+    elif groups % call.size or any(p is None or isinstance(p, Listed) or p.outer != 1 for p in (of_x, of_weight)):
+        raise Mixed("groups of channels are not the samples")
+    else:
+        place = Place(1, 1, call.outs[0].shape[1] // call.size)
+    if call.args["bias"] is not None:
+        own = call.place("bias") or place.moved(0)
+        call.places["bias"] = one_place([place.moved(0), own])
+    return place
 
 
 def _cat(call: Placed) -> Place:
@@ -382,7 +414,7 @@ _give("multi_margin_loss multilabel_margin_loss_forward", _margin_loss)
 _give("_fft_c2c _fft_r2c _fft_c2r", along())
 _give("native_layer_norm _fused_rms_norm", _normalized)
 _give("native_group_norm", front("input"))
-_give("convolution", front("input"))
+_give("convolution", _convolution)
 _give("dot vdot", _dot)
 _give("grid_sampler_2d grid_sampler_3d", front("input", "grid"))
 _give("native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit _native_batch_norm_legit.no_stats", _batch_norm)
@@ -400,14 +432,23 @@ _give("cat", _cat)
 _give("stack", _stack)
 _give("repeat", _repeat)
 _give("diag_embed", _diag_embedded)
-_give("_linalg_solve_ex cholesky_solve linalg_solve_triangular triangular_solve", _matrix_with)
+_give("_linalg_solve_ex", _solved("B", A=2))
+_give("linalg_solve_triangular", _solved("B", self=2))
+_give("cholesky_solve", _solved("self", input2=2))
+_give("triangular_solve", _solved("self", A=2))
+_give("linalg_lu_solve", _solved("B", LU=2, pivots=1))
+_give("linalg_ldl_solve", _solved("B", LD=2, pivots=1))
+_give("ormqr", _solved("input3", self=2, input2=1))
+_give("lu_unpack", leading(LU_data=2, LU_pivots=1))
+_give("linalg_householder_product", leading(input=2, tau=1))
+_give("linalg_cross", _cross)
 _give("_cdist_forward", _distances)
 for _names, _core in {
     "reflection_pad1d replication_pad1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d": 1,
     """reflection_pad2d replication_pad2d avg_pool2d _adaptive_avg_pool2d max_pool2d_with_indices adaptive_max_pool2d max_unpool2d tril triu
     upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
     cholesky linalg_cholesky_ex linalg_lu linalg_lu_factor_ex linalg_qr linalg_inv_ex _linalg_eigh linalg_eig _linalg_svd _linalg_det
-    _linalg_slogdet linalg_matrix_exp""": 2,
+    _linalg_slogdet linalg_matrix_exp linalg_ldl_factor_ex cholesky_inverse _linalg_eigvals geqrf""": 2,
     """reflection_pad3d replication_pad3d avg_pool3d _adaptive_avg_pool3d max_pool3d_with_indices adaptive_max_pool3d upsample_nearest3d
     _upsample_nearest_exact3d upsample_trilinear3d pixel_shuffle pixel_unshuffle channel_shuffle im2col""": 3,
     "col2im": 2,

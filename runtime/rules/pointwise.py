@@ -96,7 +96,20 @@ pointwise("fmod.Scalar", self=lambda: 1)
 pointwise("fmod.Tensor", self=lambda: 1, other=lambda self, other: -torch.div(self, other, rounding_mode="trunc"))
 pointwise("remainder.Scalar", self=lambda: 1)
 pointwise("remainder.Tensor", self=lambda: 1, other=lambda self, other: -torch.div(self, other, rounding_mode="floor"))
-pointwise("hypot", self=lambda self, result: self / result, other=lambda other, result: other / result)
+
+
+def _hypot_slope(self: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``x / r``. Where x is the larger, it is ``±1 / √(1 + (y/x)²)``, whose derivatives do not subtract ``x²/r³`` from ``1/r``."""
+    larger = (self.abs() > other.abs()) & self.isfinite()
+    quotient = torch.where(larger, other, 0.0) / torch.where(larger, self, 1.0)
+    return torch.where(larger, self.sgn() * (1 + quotient * quotient).rsqrt(), self / result)
+
+
+pointwise(
+    "hypot",
+    self=lambda self, other, result: _hypot_slope(self, other, result),
+    other=lambda self, other, result: _hypot_slope(other, self, result),
+)
 pointwise("deg2rad", self=lambda: math.pi / 180)
 pointwise("rad2deg", self=lambda: 180 / math.pi)
 
@@ -112,7 +125,9 @@ def _power_by_base(self: Any, exponent: Any) -> Any:
         if exponent == 2 and not _in_session(self):  # squares are frequent; this is one kernel less
             return 2 * self
         return (False, None) if exponent == 0 else exponent * self.pow(exponent - 1)
-    return exponent != 0, exponent * self.pow(exponent - 1)
+    power = self.pow(exponent - 1)
+    vanishes = (exponent == 0) & ~power.isfinite()  # elsewhere the slope at exponent 0 has a derivative by the exponent, 1 / self
+    return ~vanishes, exponent * torch.where(vanishes, 1.0, power)
 
 
 def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
@@ -123,7 +138,9 @@ def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
             return result * (math.log(self) if self > 0 else math.nan)
         return ~(exponent.real >= 0 if exponent.is_complex() else exponent >= 0), result * -math.inf
     real = exponent.real if exponent.is_complex() else exponent
-    return ~((self == 0) & (real >= 0)), result * self.to(result.dtype).log()  # a complex log if the power is complex
+    vanishes = (self == 0) & (real >= 0)
+    base = torch.where(vanishes, 1.0, self)  # whose logarithm is finite, as it is multiplied by zero in derivatives of higher order
+    return ~vanishes, result * base.to(result.dtype).log()  # a complex log if the power is complex
 
 
 pointwise("pow.Tensor_Scalar", self=_power_by_base)

@@ -107,10 +107,11 @@ pointwise("special_log_ndtr", self=_log_ndtr_slope)
 
 
 def _logit_slope(self: torch.Tensor, eps: float | None) -> Any:
-    slope = 1 / self + 1 / (1 - self)
     if eps is None:
-        return torch.where((self < 0) | (self > 1), math.nan, slope)
-    return ~((self < eps) | (self > 1 - eps)), slope
+        return torch.where((self < 0) | (self > 1), math.nan, 1 / self + 1 / (1 - self))
+    clamped = (self < eps) | (self > 1 - eps)
+    inside = torch.where(clamped, 0.5, self)  # derivatives of the slope are finite where it is not used
+    return ~clamped, 1 / inside + 1 / (1 - inside)
 
 
 pointwise("logit", self=_logit_slope)

@@ -273,7 +273,7 @@ def _extent(size: Any, stride: Any) -> int:
     return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
-def _without_overlap(size: Any, stride: Any) -> bool:
+def without_overlap(size: Any, stride: Any) -> bool:
     """Whether every element certainly has its own place in memory. False if this is not known."""
     reach = 0
     for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
@@ -292,12 +292,12 @@ def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any
     offset = own_offset if storage_offset is None else storage_offset
     base = min(offset, own_offset)
     total = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)) - base
-    if _without_overlap(size, stride) and _without_overlap(shape, own_stride):
+    if without_overlap(size, stride) and without_overlap(shape, own_stride):
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
     storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
-    if not _without_overlap(shape, own_stride):
+    if not without_overlap(shape, own_stride):
         real = g.dtype.to_real()
         times = g.new_zeros(total, dtype=real).index_add(0, mine, g.new_ones(mine.shape, dtype=real))
         storage = storage / times.clamp(min=1)

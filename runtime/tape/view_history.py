@@ -14,6 +14,7 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
+from ..rules.views import without_overlap
 from ..seam.levels import Level, Value
 from ..seam.shells import VALUES
 from . import hooks
@@ -245,14 +246,7 @@ class CopySlices(Node):
         g = grads[0]
         if g is None:
             return (None,) * len(self.edges)
-        shape, stride, offset = self.geometry
-        if offset is not None:
-            reach = offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
-            base = g.new_zeros(reach).as_strided(shape, stride, offset)
-        elif dense(shape, stride):
-            base = g.new_empty_strided(shape, stride)
-        else:
-            base = torch.empty_like(g, memory_format=torch.contiguous_format)
+        base = self._like_base(g)
         conjugated, negated = self.lazy
         base = base.conj() if conjugated else base
         base = torch._neg_view(base) if negated else base
@@ -272,9 +266,34 @@ class CopySlices(Node):
             own = out[self.self_edge] if self.self_edge is not None else None
             if own is None:
                 part.zero_()
+            elif create_graph and not part.is_complex() and not without_overlap(part.shape, part.stride()):
+                base = self._shown_once(g, conform(own, (part.shape, part.dtype), self.inner_node, 0))
             else:
                 part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
         return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
+
+    def _like_base(self, g: Any, dtype: torch.dtype | None = None) -> Any:
+        """Memory with the geometry of the base, which the views of the chain can be taken of."""
+        shape, stride, offset = self.geometry
+        if offset is not None:
+            reach = offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+            return g.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
+        if dense(shape, stride):
+            return g.new_empty_strided(shape, stride, dtype=dtype)
+        return g.new_empty(shape, dtype=dtype)
+
+    def _shown_once(self, g: Any, own: Any) -> Any:
+        """``g`` with the written part replaced by ``own``, where the view shows a place several times.
+
+        A recorded copy into such a view has a derivative by each element that shows a place, but only one of them is left there. So each
+        place takes the last of its elements.
+        """
+        shape = self.geometry[0]
+        numbers = torch.arange(shape.numel(), device=own.device)
+        shown = replay(self.chain, self._like_base(numbers, torch.long).copy_(numbers.view(shape))).reshape(-1).abs()
+        last = numbers.new_full((shape.numel(),), -1).scatter_reduce(0, shown, torch.arange(shown.numel(), device=own.device), "amax")
+        written = (last >= 0).view(shape)
+        return torch.where(written, own.reshape(-1).index_select(0, last.clamp(min=0)).view(shape), g)
 
     def inputs(self) -> list[int | None]:
         shown = list(self.inner_node.inputs())

@@ -1,5 +1,6 @@
 """Activations whose backward kernels have records of their own."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -62,3 +63,11 @@ def test_at_the_kink_of_elu_the_derivatives_are_those_of_torch(f: Callable[[torc
     x = torch.tensor([-1.0, 0.0, -0.0, 1.0])
     found = derivatives(runtime.wrap(x.clone(), requires_grad=True), runtime.autograd.grad)
     torch.testing.assert_close(found, derivatives(x.clone().requires_grad_(), torch.autograd.grad))
+
+
+@pytest.mark.parametrize(("name", "value"), [("silu", -38 * math.exp(-40)), ("mish", -78 * 4 * math.exp(-80))])
+def test_second_derivatives_are_right_in_the_tail(name: str, value: float) -> None:
+    """At 40 they are the first term of their series to all digits. `1 - sigmoid` and `1 - tanh²` are 0 there."""
+    x = torch.tensor(40.0, dtype=torch.float64)
+    f = getattr(torch.nn.functional, name)
+    torch.testing.assert_close(runtime.func.grad(runtime.func.grad(f))(x).item(), value, rtol=1e-12, atol=0)

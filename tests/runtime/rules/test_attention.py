@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import runtime
 from runtime import func
+from runtime.aot import make_fx
 from runtime.autograd.graph import saved_tensors_hooks
 
 from .agreement import Problem, check, check_problem
@@ -100,3 +101,48 @@ def test_a_masks_wrapper_does_not_reach_the_tape() -> None:
     for mine, theirs in zip((q, k, v), plain, strict=True):
         assert mine.grad is not None and theirs.grad is not None
         torch.testing.assert_close(runtime.unwrap(mine.grad), theirs.grad)
+
+
+MASKS = {
+    "none": (None, None),
+    "shared, of two dimensions": (torch.rand(4, 5) > 0.3, None),
+    "shared, of each sample": (torch.randn(2, 1, 4, 5).double(), None),
+    "of each call, of two dimensions": (torch.rand(3, 4, 5) > 0.3, 0),
+    "of each call, for all samples": (torch.randn(3, 1, 2, 4, 5).double(), 0),
+    "of each call and sample": (torch.randn(2, 3, 2, 4, 5).double(), 1),
+}
+
+
+@pytest.mark.parametrize(("mask", "mask_dim"), MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dims", [(0, None, None), (1, 0, 0), (0, 0, None)])
+def test_a_batch_of_calls_is_one_call_of_the_kernel(dims: tuple[int | None, ...], mask: Any, mask_dim: int | None) -> None:
+    inputs = [x if d is None else torch.stack([x + i for i in range(3)], d) for x, d in zip(tensors(*QKV), dims, strict=True)]
+
+    def f(mask: Any, *qkv: Tensor) -> tuple[Tensor, ...]:
+        y, back = func.vjp(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), *qkv)
+        return (y, *back(y.cos()))
+
+    def one(i: int) -> tuple[Tensor, ...]:
+        picked = [x if d is None else x.select(d, i) for x, d in zip([mask, *inputs], [mask_dim, *dims], strict=True)]
+        return f(*picked)
+
+    expected = tuple(torch.stack(r) for r in zip(*(one(i) for i in range(3)), strict=True))
+    mapped = func.vmap(f, in_dims=(mask_dim, *dims))
+    torch.testing.assert_close(mapped(mask, *inputs), expected)
+    graph = make_fx(lambda *qkv: mapped(mask, *qkv))(*inputs).graph
+    assert sum("flash_attention" in str(n.target) for n in graph.nodes) == 2
+    assert not any("softmax" in str(n.target) for n in graph.nodes)
+
+
+@pytest.mark.parametrize("dims", [(-1, -1, -1), (0, -1, 0), (None, None, -1)])
+def test_a_batch_along_the_last_dimension_is_copied_for_the_kernel_which_reads_rows_without_strides(dims: tuple[int | None, ...]) -> None:
+    one_sample = [x[:1] for x in tensors(*QKV)]  # several are copied where they are put beside the batch
+    inputs = [x if d is None else torch.stack([x + i for i in range(3)], d) for x, d in zip(one_sample, dims, strict=True)]
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+    def f(*qkv: Tensor) -> tuple[Tensor, ...]:
+        y, back = func.vjp(lambda q, k, v: kernel(q, k, v)[0], *qkv)
+        return (y, *back(y.cos()))
+
+    loop = [f(*(x if d is None else x.select(d, i).contiguous() for x, d in zip(inputs, dims, strict=True))) for i in range(3)]
+    torch.testing.assert_close(func.vmap(f, in_dims=dims)(*inputs), tuple(torch.stack(r) for r in zip(*loop, strict=True)))

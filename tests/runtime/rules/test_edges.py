@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import mpmath  # type: ignore[import-untyped]
+import mpmath
 import pytest
 import torch
 
@@ -159,6 +159,28 @@ class TestInfiniteCotangents:
         (found,) = autograd.grad(out, at, torch.full_like(out, cotangent).detach())
         assert (found != 0).tolist() == takes_part
         assert (~found.isfinite()).tolist() == takes_part
+
+    def test_the_slope_of_a_power_by_its_exponent_where_the_exponent_is_zero(self) -> None:
+        x, y = torch.tensor([2.0, 0.5, 40.0], dtype=D), torch.zeros(3, dtype=D)
+        mixed = grad(lambda y: grad(lambda x: x.pow(y).sum())(x).sum())(y)
+        torch.testing.assert_close(mixed, 1 / x)
+        other = jvp(lambda y: jvp(lambda x: x.pow(y), (x,), (torch.ones_like(x),))[1], (y,), (torch.ones_like(y),))[1]
+        torch.testing.assert_close(other, 1 / x)
+
+    def test_second_derivatives_of_a_clamped_logit_are_zero(self) -> None:
+        x = torch.tensor([-INF, 0.0, 1.0], dtype=D)
+        assert hessian(lambda x: torch.logit(x, 0.2).sum())(x).tolist() == [[0.0] * 3] * 3
+
+    def test_second_derivatives_of_powers_of_zero_by_the_exponent_are_zero(self) -> None:
+        x, y = torch.zeros(2, dtype=D), torch.tensor([1.0, 2.0], dtype=D)
+        cotangent = torch.ones(2, dtype=D)
+        by_cotangent = grad(lambda c: grad(lambda y: (c * x.pow(y)).sum())(y).sum())(cotangent)
+        assert by_cotangent.tolist() == [0.0, 0.0]
+
+    def test_the_second_derivative_of_hypot_where_one_argument_is_far_larger(self) -> None:
+        x, y = torch.tensor(1e10, dtype=D), torch.tensor(2.0, dtype=D)
+        torch.testing.assert_close(grad(grad(torch.hypot))(x, y), torch.tensor(4e-30, dtype=D), rtol=1e-12, atol=0)
+        torch.testing.assert_close(grad(grad(torch.hypot), 1)(x, y), torch.tensor(-2e-20, dtype=D), rtol=1e-12, atol=0)
 
     def test_of_a_root_of_a_product(self) -> None:
         x = torch.tensor([0.0, 1.0, 2.0, 0.0])

@@ -223,3 +223,30 @@ def test_a_view_of_another_dtype_changes_its_geometry_as_in_torch(start: Any, ch
         return list(v.shape), v.requires_grad, _name(v)
 
     same(scenario)
+
+
+@pytest.mark.parametrize(
+    ("write", "times"),
+    [
+        (lambda x: x.unfold(0, 2, 1).add_(x.sum()), [[1.0], [2.0], [1.0]]),
+        (lambda x: x.t().unfold(1, 2, 1).add_(x.sum()), [[1.0], [2.0], [1.0]]),
+        (lambda x: x[1:].unfold(0, 1, 1).add_(x.sum()), [[0.0], [1.0], [1.0]]),
+        (lambda x: x.as_strided((2, 2, 2), (2, 2, 1)).add_(x.sum()), [[1.0], [2.0], [1.0]]),
+    ],
+    ids=["unfold", "transposed", "part", "as_strided"],
+)
+def test_second_derivatives_of_a_write_that_shows_places_twice_are_those_of_the_sum(write: Any, times: list[list[float]]) -> None:
+    """A place takes the number as often as the view shows it. torch is wrong here (docs/findings.md, F28)."""
+
+    def second(f: Any) -> Any:
+        x = runtime.tensor(torch.arange(6, dtype=torch.float64).reshape(3, 2).div(7).tolist(), dtype=torch.float64, requires_grad=True)
+        (first,) = runtime.autograd.grad(f(x).sin().sum(), x, create_graph=True)
+        return runtime.autograd.grad(first.square().sum(), x)[0]
+
+    def written(x: Any) -> Any:
+        x = x * 1
+        write(x)
+        return x
+
+    w = torch.tensor(times, dtype=torch.float64)
+    torch.testing.assert_close(runtime.unwrap(second(written)), runtime.unwrap(second(lambda x: x + x.sum() * w)))
