@@ -10,11 +10,12 @@ from benchmarks.cells import Cell
 from benchmarks.models import models
 from runtime import jit
 from runtime.func import functional_call
-from runtime.per_sample import per_sample, per_sample_grads
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.session.tensor import unwrap
 
 Params = dict[str, Tensor]
 Both = tuple[Callable[[], object], Callable[[], object]]
+_ALL = {"CNN of three 3×3": 1.2, "transformer block": 1.1, "embedding and LSTM": 3.0, "GPT-2 tiny": 1.5}
 _GOALS = {"MLP 784-512-512-10": 1.3, "CNN of three 3×3": 1.5, "transformer block": 1.25, "embedding and LSTM": 1.5, "GPT-2 tiny": 1.5}
 
 
@@ -71,13 +72,13 @@ def _sides(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params,
     return module, {name: p.detach() for name, p in module.named_parameters()}, loss
 
 
-def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, jitted: bool) -> Both:
-    """The results that are compared are the losses; the peer has no gradients of samples."""
+def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[PerSampleGrads], object], jitted: bool) -> Both:
+    """The results that are compared are the losses; the peer has no gradients of samples. ``ask``: what is asked of the gradients."""
     module, params, loss = _sides(make, x)
 
-    def clipped(params: Params, x: Tensor) -> tuple[Params, Tensor]:
+    def found(params: Params, x: Tensor) -> tuple[object, Tensor]:
         grads = per_sample_grads(loss)(params, x)
-        return grads.clipped_sum(1.0), grads.losses
+        return ask(grads), grads.losses
 
     def step() -> Tensor:
         module.zero_grad()
@@ -85,7 +86,7 @@ def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, jitted: bool) ->
         losses.mean().backward()
         return losses.detach()
 
-    run = jit(clipped) if jitted else clipped
+    run = jit(found) if jitted else found
     return lambda: run(params, x)[1], step
 
 
@@ -122,12 +123,40 @@ def _beside_torch(make: Callable[[], nn.Module], x: Tensor) -> Both:
     return lambda: per_sample_grads(loss)(params, x).clipped_sum(1.0), theirs
 
 
+def _into_kept_buffers(make: Callable[[], nn.Module], x: Tensor) -> Both:
+    """Beside one step that then fills the same buffers, which is what writing B × P numbers costs."""
+    followed, step = _context_beside_a_step(make, x, ask=lambda grads: grads.materialize(out=kept))
+    kept = [torch.empty(len(x), *p.shape) for p in make().parameters()]
+
+    def filling() -> object:
+        losses = step()
+        for k in kept:
+            k.fill_(1.0)
+        return losses
+
+    return followed, filling
+
+
+def _clip(grads: PerSampleGrads) -> object:
+    return grads.clipped_sum(1.0)
+
+
+def _dense(grads: PerSampleGrads) -> object:
+    return grads.materialize()
+
+
 def cells() -> Iterator[Cell]:
+    ways: dict[str, Callable[..., Both]] = {
+        "by the function": partial(_beside_a_step, jitted=False),
+        "in the context": _context_beside_a_step,
+        "jitted": partial(_beside_a_step, jitted=True),
+    }
     for name, (make, x) in programs().items():
-        yield Cell("per_sample", "", name, "clipped sum", "one step", partial(_beside_a_step, make, x, jitted=False), _GOALS[name])
-        around = partial(_context_beside_a_step, make, x, ask=lambda grads: grads.clipped_sum(1.0))
-        yield Cell("per_sample", "", name, "clipped sum, in the context", "one step", around, _GOALS[name])
-        each = partial(_context_beside_a_step, make, x, ask=lambda grads: grads.materialize())
-        yield Cell("per_sample", "", name, "all gradients, in the context", "one step", each)
-        yield Cell("per_sample", "", name, "clipped sum, jitted", "one step", partial(_beside_a_step, make, x, jitted=True), _GOALS[name])
+        for way, build in ways.items():
+            yield Cell("per_sample", "", name, f"clipped sum, {way}", "one step", partial(build, make, x, ask=_clip), _GOALS[name])
+            if name in _ALL:
+                yield Cell("per_sample", "", name, f"all gradients, {way}", "one step", partial(build, make, x, ask=_dense), _ALL[name])
+        if name not in _ALL:
+            kept = partial(_into_kept_buffers, make, x)
+            yield Cell("per_sample", "", name, "all gradients into kept buffers", "one step and the filling", kept, 1.4)
         yield Cell("per_sample", "", name, "clipped sum ÷ torch.func", "torch.func", partial(_beside_torch, make, x), 1.0)

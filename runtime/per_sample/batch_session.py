@@ -32,9 +32,10 @@ from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from . import whole_layers
 from .boundary import WRITTEN_ELSEWHERE, Pool, Refusal
-from .losses import refuse_number_of_samples
+from .filled import Filled, fills
+from .losses import equal, refuse_number_of_samples
 from .own_rows import OwnRows
-from .uses import Layout, ParameterCall, Tap, Use, flattened, unflattened, versions
+from .uses import Layout, ParameterCall, Tap, Use, adapt, flattened, unflattened, versions
 from .written_places import fits, place_in_base, place_in_view
 
 aten = torch.ops.aten
@@ -181,12 +182,21 @@ class BatchSession(StandIn):
         for i in used:
             plain[i] = SESSION.wrap(flat[i]._inner)
         constant_args, constant_kwargs = unflattened(plain, spec)
+        filled = Filled(op, args, kwargs) if fills(op) else None
         outs = SESSION.record(func, constant_args, constant_kwargs)
         results = leaves_of(outs)
         try:
             where, call = self._places(op, flat, states, spec, results, samples)
         except Mixed as error:
-            return self._mixed(SESSION.record(func, args, kwargs) if used else outs, op, error)
+            if used:
+                if filled is not None:
+                    filled.restore()
+                outs = SESSION.record(func, args, kwargs)
+            if filled is not None:
+                filled.follow(self, {}, error)
+            return self._mixed(outs, op, error)
+        if filled is not None:
+            filled.follow(self, call.places, None)
         if isinstance(where[0], Pooled) and not used:
             return self._pooled(outs, where[0].factor)
         if used:
@@ -229,7 +239,7 @@ class BatchSession(StandIn):
         name = op.func.name().removeprefix("aten::")
         if name not in _LINEAR or (len(pooled) > 1 and name.startswith(("mul", "div"))):
             raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
-        if not all(_equal(p.factor, pooled[0].factor) for p in pooled[1:]):
+        if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
             raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")
         if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div") and self.size is not None and self.size > 1:
             refuse_number_of_samples(op.base_name, flat, isinstance(pooled[0].factor, int) and pooled[0].factor == 1, self.size)
@@ -243,13 +253,15 @@ class BatchSession(StandIn):
 
     def _mixed(self, outs: Any, op: Op, error: Mixed) -> Any:
         """The results, with a refusal before their histories."""
-        text = str(error)
-        if not isinstance(error, _Inherited):
-            text = (
-                f"per_sample: {op.func} mixes samples in {self.where()}: {error}. Gradients of single samples do not exist there; if its "
-                "result is to be a constant, say so by grads.shared(t.detach())."
-            )
-        return self.refuse(outs, text, op.kind is INPLACE)
+        return self.refuse(outs, self._why(op, error), op.kind is INPLACE)
+
+    def _why(self, op: Op, error: Mixed) -> str:
+        if isinstance(error, _Inherited):
+            return str(error)
+        return (
+            f"per_sample: {op.func} mixes samples in {self.where()}: {error}. Gradients of single samples do not exist there; if its "
+            "result is to be a constant, say so by grads.shared(t.detach())."
+        )
 
     def refuse(self, outs: Any, why: str, written: bool = False) -> Any:
         """The results of a call, with a refusal before their histories. ``written``: they existed before the call."""
@@ -274,7 +286,7 @@ class BatchSession(StandIn):
     def _passed(self, factor: Any) -> None:
         """A gradient passes a sum or mean over the samples."""
         number = current_graph_task_id()
-        if self.reduction is None and self._of_pass == number and not _equal(self._factor, factor):
+        if self.reduction is None and self._of_pass == number and not equal(self._factor, factor):
             raise RuntimeError(
                 "per_sample: the loss is a sum over the samples in one term and a mean in another. Say which the gradients are of by "
                 "reduction='sum' or 'mean'."
@@ -334,7 +346,7 @@ class BatchSession(StandIn):
         pooled = isinstance(where[0], Pooled)
         parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
         batched = [isinstance(p, Place) for p in places]
-        _adapt(op, parts, batched, spec, size)
+        adapt(op, parts, batched, spec, size)
         of_parameters = ParameterCall(op, parts, batched, spec, sources, size)
 
         def found(grads: list[Any]) -> None:
@@ -429,6 +441,16 @@ class BatchSession(StandIn):
         self.put(outs, where[0])
         return self._follow_base(outs, where[0], of_base, op)
 
+    def filled(self, v: Any, place: Place | None, op: Op, error: Mixed) -> None:
+        """A call of ``op`` has filled its argument ``v``, beside its results. ``place``: of the samples in it. None: they are mixed."""
+        of_base = None if v._view is None else self.state(v._view.base)
+        _writes(v)[0] += 1
+        if place is None:
+            self.refuse(v, self._why(op, error), written=True)
+        else:
+            self.put(v, place)
+            self._follow_base(v, place, of_base, op)
+
     def _record_write(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         outs = SESSION.record(op.func, args, kwargs)
         if isinstance(args[0], Value):
@@ -448,7 +470,7 @@ class BatchSession(StandIn):
         elif isinstance(state, Place) and isinstance(of_base, Place):
             found = of_base if size < 2 or fits(v, state, of_base, size) else None
         elif isinstance(state, Pooled) and isinstance(of_base, Pooled):
-            found = of_base if _equal(of_base.factor, state.factor) else None
+            found = of_base if equal(of_base.factor, state.factor) else None
         elif state is None or isinstance(state, Mixture):
             found = of_base if state is None else state
         else:  # constants beside parameters, sums or means change no gradient
@@ -471,22 +493,5 @@ def leaves_of(outs: Any) -> list[Any]:
     return list(outs) if isinstance(outs, (list, tuple)) else [outs]
 
 
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return torch.equal(a, b)
-    return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b
-
-
 def _shaped(factor: Any, g: Tensor) -> Any:
     return factor.reshape(-1, *[1] * (g.dim() - 1)).to(g.dtype) if isinstance(factor, torch.Tensor) else factor
-
-
-def _adapt(op: Op, parts: list[Any], batched: list[bool], spec: Layout, size: int) -> None:
-    """Make arguments that count samples, or elements of them, those of one sample."""
-    args, _ = unflattened(range(len(parts)), spec)
-    if op.base_name == "native_group_norm":
-        parts[args[3]] = parts[args[0]].shape[1]
-    elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:
-        offsets, length = parts[args[2]], parts[args[1]].shape[1]
-        starts = torch.arange(size, device=offsets.device).unsqueeze(1) * length
-        parts[args[2]], batched[args[2]] = offsets.reshape(size, -1) - starts, True

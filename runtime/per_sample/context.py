@@ -15,9 +15,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..func import trees
+from ..func.provenance import here
 from ..rules.per_sample import Tensor, wide
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
+from ..session.captures import CAPTURE
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
@@ -103,6 +105,10 @@ class per_sample(PerSampleGrads):
     def __enter__(self) -> per_sample:
         if current_stand_in() is not None:
             raise RuntimeError("per_sample: another per_sample, or forward mode, is active in this thread")
+        if CAPTURE.gradients is not None:
+            raise RuntimeError(
+                f"per_sample: entered in a program that is captured. Use per_sample_grads there, which nests with jit.{here()}"
+            )
         stand_in(self._session)
         self._entered = ExitStack()
         self._entered.enter_context(self._functions)

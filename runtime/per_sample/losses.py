@@ -1,4 +1,4 @@
-"""Losses that divide a sum over the samples by their number."""
+"""Losses that divide a sum over the samples by their number, and a layer that takes a mean over them."""
 
 from __future__ import annotations
 
@@ -71,5 +71,35 @@ def _kl_div(
     return F.kl_div(x, target, reduction="none", log_target=log_target).flatten(1).sum(1).mean()
 
 
-REPLACED: dict[Any, Callable[..., Tensor]] = {F.cross_entropy: _cross_entropy, F.kl_div: _kl_div}
-"""Functions of torch that divide a sum by the size of the batch, and the same with a mean."""
+def _instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch norm of the channels of all samples side by side, as ATen computes it. There the means of the statistics are not seen."""
+    if not use_input_stats or running_mean is None or running_var is None or x.dim() < 3 or not len(x):
+        return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    size, channels = x.shape[:2]
+    mean, var = running_mean.repeat(size), running_var.repeat(size)
+    weight, bias = (None if t is None else t.repeat(size) for t in (weight, bias))
+    rows = x.reshape(1, size * channels, *x.shape[2:])
+    found = F.batch_norm(rows, mean, var, weight, bias, training=True, momentum=momentum, eps=eps).view(x.shape)
+    for moving, each in ((running_mean, mean), (running_var, var)):
+        moving.copy_(each.view(size, channels).mean(0))
+    return found
+
+
+REPLACED: dict[Any, Callable[..., Tensor]] = {F.cross_entropy: _cross_entropy, F.kl_div: _kl_div, F.instance_norm: _instance_norm}
+"""Functions of torch that divide a sum by the size of the batch, and the same with a mean; and one that hides a mean over the samples."""
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two factors of sums over the samples are the same."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return torch.equal(a, b)
+    return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b

@@ -21,10 +21,10 @@ _ROWS_KNOWN = (Outer, Rows, Dense)  # forms that give some rows of their gradien
 class Projection:
     """Projects the gradients of ``size`` samples to ``k`` numbers. ``limit``: how many bytes of gradients are computed at a time.
 
-    The matrix of a block of columns is ``diag(s) @ H @ diag(t)``, of which ``k`` columns are taken: ``H`` is the Hadamard matrix with at
-    least ``k`` rows, ``s`` and ``t`` are random signs of the block. Its entries are signs, and those of two rows are uncorrelated, so
-    products are right on average as with independent signs (Ailon and Chazelle 2006). It takes 2 random numbers a column instead of ``k``,
-    and a transform of each block instead of a product with ``k`` columns.
+    The matrix of a block of columns is ``diag(s) @ H @ diag(t)``, of which ``k`` random columns are taken: ``H`` is the Hadamard matrix
+    with at least ``k`` rows, ``s`` and ``t`` are random signs of the block. Its entries are signs, and those of two rows are uncorrelated,
+    so products are right on average as with independent signs (Ailon and Chazelle 2006). It takes 2 random numbers a column instead of
+    ``k``, and a transform of each block instead of a product with ``k`` columns.
     """
 
     def __init__(self, size: int, k: int, seed: int, limit: int, like: Tensor) -> None:
@@ -32,6 +32,7 @@ class Projection:
         bits = max(1, math.ceil(math.log2(k)))
         self.outer, self.inner = (_hadamard(n).to(like) for n in (bits // 2, bits - bits // 2))
         self.rows = 1 << bits  # of the Hadamard matrix, which is the Kronecker product of two
+        self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]  # in the first ``k`` columns many rows are dependent
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
         """The projection of one parameter, of shape (B, k). ``number``: its place among the parameters."""
@@ -63,11 +64,17 @@ class Projection:
         n = columns.shape[1]
         blocks = -(-n // self.rows)
         signed = columns * _signs((self.seed, number, piece, 0), (n,)).to(columns)
-        padded = torch.nn.functional.pad(signed, (0, blocks * self.rows - n))
+        if blocks > 1:
+            padded = torch.nn.functional.pad(signed, (0, blocks * self.rows - n))
+        else:  # the first rows of the matrix repeat, so those of two small parameters would often depend on each other
+            rows = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))[:n].to(columns.device)
+            padded = signed.new_zeros(len(signed), self.rows).index_copy(1, rows, signed)
         outer, inner = self.outer.to(columns), self.inner.to(columns)
         turned = outer @ padded.reshape(-1, outer.shape[0], inner.shape[0]) @ inner
         t = _signs((self.seed, number, piece, 1), (blocks, self.k)).to(columns)
-        projected: Tensor = (turned.reshape(-1, blocks, self.rows)[..., : self.k] * t).sum(1)
+        whole = turned.reshape(-1, blocks, self.rows)
+        taken = whole if self.k == self.rows else whole[..., self.taken.to(whole.device)]
+        projected: Tensor = (taken * t).sum(1)
         return projected
 
 
@@ -123,12 +130,16 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
 
 def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
     """Random ``±1``. ``place``: what they follow from."""
+    return torch.randint(0, 2, tuple(shape), generator=_generator(place), dtype=torch.int8).mul_(2).sub_(1)
+
+
+def _generator(place: Sequence[int]) -> torch.Generator:
+    """A source of random numbers that follow from ``place``."""
     mixed = 0
     for number in place:
         mixed = (mixed ^ (number + 1)) * 0x9E37_79B9_7F4A_7C15 & 0xFFFF_FFFF_FFFF_FFFF
         mixed ^= mixed >> 29
-    generator = torch.Generator().manual_seed(mixed & 0x7FFF_FFFF_FFFF_FFFF)
-    return torch.randint(0, 2, tuple(shape), generator=generator, dtype=torch.int8).mul_(2).sub_(1)
+    return torch.Generator().manual_seed(mixed & 0x7FFF_FFFF_FFFF_FFFF)
 
 
 def checked(k: int | tuple[int, int]) -> None:

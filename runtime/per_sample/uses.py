@@ -194,3 +194,14 @@ def _of_dtype(term: Dense, dtype: torch.dtype) -> Dense:
     """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent comes from a complex operand beside it."""
     values = term.values.real if term.dtype.is_complex and not dtype.is_complex else term.values
     return Dense(values.to(dtype))
+
+
+def adapt(op: Op, parts: list[Any], batched: list[bool], spec: Layout, size: int) -> None:
+    """Make arguments that count samples, or elements of them, those of one sample."""
+    args, _ = unflattened(range(len(parts)), spec)
+    if op.base_name == "native_group_norm":
+        parts[args[3]] = parts[args[0]].shape[1]
+    elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:
+        offsets, length = parts[args[2]], parts[args[1]].shape[1]
+        starts = torch.arange(size, device=offsets.device).unsqueeze(1) * length
+        parts[args[2]], batched[args[2]] = offsets.reshape(size, -1) - starts, True

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runtime.func import functional_call
+from runtime.func import functional_call, trees
+from runtime.per_sample import PerSampleGrads, per_sample
+from runtime.per_sample.grads import Parameter
+from runtime.rules.per_sample import Dense
 
 Params = dict[str, Tensor]
 
@@ -48,3 +51,16 @@ def in_rows(tree: dict[str, Tensor]) -> Tensor:
 def in_one(tree: dict[str, Any]) -> Tensor:
     """A tree of tensors of the parameters' shapes as a vector."""
     return torch.cat([t.flatten() for t in tree.values()])
+
+
+def compare_projections(grads: per_sample, expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9) -> None:
+    """The projections are those of the loop's gradients by the same random matrices, and their products are near those of the gradients."""
+    params = [Parameter(name, g[0], [Dense(g)]) for name, g in expected.items()]
+    losses = next(iter(expected.values())).new_zeros(len(grads))
+    of_loop = PerSampleGrads(params, trees.flatten(expected)[1], losses, (), 1 << 28)
+    for k in (7, (3, 2)):
+        torch.testing.assert_close(grads.project(k, seed=3), of_loop.project(k, seed=3), rtol=rtol, atol=atol)
+    wide, dense = grads.project(4096, seed=3), in_rows(expected)
+    lengths = dense.norm(dim=1)
+    error = (wide @ wide.T - dense @ dense.T).abs() / (lengths[:, None] * lengths[None]).clamp_min(1e-12)
+    assert float(error.max()) < 6 / 4096**0.5  # six standard deviations of such a product

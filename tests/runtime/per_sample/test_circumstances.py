@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runtime import jit
 from runtime.per_sample import per_sample
 
 
@@ -260,3 +262,88 @@ class TestTheBlock:
             m(x)
         with pytest.raises(RuntimeError, match="no backward pass"):
             grads.norms()
+
+
+def test_a_captured_program_refuses_the_context_by_line_and_names_the_function() -> None:
+    m, (x, y) = network(), batch()
+
+    @jit
+    def clipped(x: Tensor, y: Tensor) -> Any:
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x, y).backward()
+        return grads.clipped_sum(1.0)
+
+    with pytest.raises(RuntimeError, match=r"(?s)Use per_sample_grads there.*test_circumstances"):
+        clipped(x, y)
+
+
+def _statistics(x: Tensor, which: str) -> Tensor:
+    """What a call for a batch of (B, 4, 2) leaves in a plain tensor beside its results."""
+    mean, var = torch.zeros(4, dtype=x.dtype), torch.ones(4, dtype=x.dtype)
+    if which == "batch_norm":
+        F.batch_norm(x, mean, var, training=True)
+    elif which == "_native_batch_norm_legit":
+        torch.ops.aten._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)
+    else:
+        torch.ops.aten._batch_norm_with_update(x, None, None, mean, var, 0.1, 1e-5)
+    return mean
+
+
+@pytest.mark.parametrize("which", ["batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"])
+def test_running_statistics_that_the_same_pass_reads_are_refused(which: str) -> None:
+    w, x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True), torch.randn(3, 4, dtype=torch.float64)
+    with per_sample([w]) as grads:
+        x = grads.batch(x)
+        mean = _statistics(torch.stack([x, 2 * x], -1), which)
+        loss = ((x @ w) * mean).sum()
+        with pytest.raises(RuntimeError, match=r"norm.* mixes samples in the program: batch norm computes its statistics over the batch"):
+            loss.backward()
+
+
+def test_running_statistics_in_memory_that_others_share_are_refused() -> None:
+    w, x, both = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
+    with per_sample([w]) as grads, pytest.raises(RuntimeError, match=r"its argument running_mean .* Other tensors share its memory"):
+        F.batch_norm(grads.batch(x), both[0], both[1], training=True)
+
+
+def test_running_statistics_are_updated_once_and_are_plain_afterwards() -> None:
+    norm, x = torch.nn.BatchNorm1d(4), torch.randn(3, 4)
+    alone = copy.deepcopy(norm)
+    alone(x)
+    with per_sample(norm.parameters()):
+        norm(x)
+    assert type(norm.running_mean) is torch.Tensor
+    torch.testing.assert_close(norm.running_mean, alone.running_mean)
+    torch.testing.assert_close(norm.running_var, alone.running_var)
+
+
+def test_statistics_of_evaluation_are_constants() -> None:
+    norm, x = torch.nn.BatchNorm1d(4).double().eval(), torch.randn(3, 4, dtype=torch.float64)
+    with per_sample(norm.parameters()) as grads:
+        (norm(x) * norm.running_var).sum().backward()
+    torch.testing.assert_close(grads.materialize()[1], torch.ones(3, 4, dtype=torch.float64))
+
+
+def test_running_statistics_of_instance_norm_that_the_same_pass_reads_are_refused() -> None:
+    w, x, norm = torch.ones(4, requires_grad=True), torch.randn(3, 4, 2), nn.InstanceNorm1d(4, track_running_stats=True)
+    with per_sample([w]) as grads:
+        x = grads.batch(x)
+        norm(x)
+        assert norm.running_mean is not None
+        loss = (x.sum(2) * w * norm.running_mean).sum()
+        with pytest.raises(RuntimeError, match="a sum or mean over the samples and with single samples"):
+            loss.backward()
+
+
+def test_instance_norm_has_the_gradients_of_a_loop_and_updates_its_statistics_as_alone() -> None:
+    norm, x = nn.InstanceNorm1d(4, affine=True, track_running_stats=True).double(), torch.randn(3, 4, 2, dtype=torch.float64)
+    alone, expected = copy.deepcopy(norm), []
+    for one in x:
+        each = copy.deepcopy(norm)
+        expected.append(torch.autograd.grad(each(one[None]).pow(3).sum(), list(each.parameters())))
+    alone(x)
+    with per_sample(norm.parameters()) as grads:
+        norm(x).pow(3).sum().backward()
+    for found, wanted in zip(grads.materialize(), zip(*expected, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(wanted))
+    torch.testing.assert_close(norm.state_dict(), alone.state_dict())

@@ -120,3 +120,26 @@ def test_explain_names_every_parameter(both: Both) -> None:
     grads, _ = both
     text = grads.explain()
     assert all(name in text for name in (repr(key) for key in grads.materialize()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_of_small_parameters_do_not_meet_in_one_projection(seed: int) -> None:
+    """There are twice as many columns as entries, so random rows are independent."""
+    params = [torch.zeros(50, dtype=torch.float64) for _ in range(2)]
+
+    def entry(params: list[torch.Tensor], one: torch.Tensor) -> torch.Tensor:
+        return torch.cat(params) @ one
+
+    rows = per_sample_grads(entry)(params, torch.eye(100, dtype=torch.float64)).project(200, seed=seed)
+    assert int(torch.linalg.matrix_rank(rows)) == 100
+
+
+@pytest.mark.parametrize(("entries", "k"), [(50, 80), (60, 96), (300, 320)])
+def test_gradients_of_one_parameter_do_not_meet_in_a_projection(entries: int, k: int) -> None:
+    """The first columns of a Hadamard matrix have rows that depend on each other, and random columns hardly any."""
+
+    def entry(p: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+        return p @ one
+
+    rows = per_sample_grads(entry)(torch.zeros(entries, dtype=torch.float64), torch.eye(entries, dtype=torch.float64)).project(k)
+    assert int(torch.linalg.matrix_rank(rows)) == entries

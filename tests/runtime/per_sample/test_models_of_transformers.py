@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from runtime.per_sample import per_sample
 
+from .reference import compare_projections
+
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[third-party]")
 B, T, VOCABULARY = 3, 5, 31
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 20, "max_position_embeddings": 8}
@@ -131,3 +133,4 @@ def test_a_model_has_the_gradients_of_the_loop(name: str, loss_of: Callable[[nn.
         torch.testing.assert_close(
             g, torch.tensordot(bound / norms.clamp_min(bound), expected[key], 1), rtol=tolerance, atol=10 * tolerance
         )
+    compare_projections(grads, expected, rtol=10 * tolerance, atol=10 * tolerance)

@@ -6,14 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.func import trees
-from runtime.per_sample import PerSampleGrads, per_sample
-from runtime.per_sample.grads import Parameter
-from runtime.rules.per_sample import Dense
+from runtime.per_sample import per_sample
 
+from .reference import compare_projections
 from .zoo import ZOO, Member
-
-K = 7
 
 
 def by_loop(m: Member) -> dict[str, Tensor]:
@@ -55,19 +51,5 @@ def test_a_model_has_the_gradients_of_the_loop(name: str) -> None:
     clipped = grads.clipped_sum(bound)
     for key, g in expected.items():
         torch.testing.assert_close(clipped[key], torch.tensordot(bound / norms.clamp_min(bound), g, 1), rtol=1e-9, atol=1e-9)
-    _compare_projections(grads, expected)
+    compare_projections(grads, expected)
     assert all(p.grad is None for p in m.module.parameters())
-
-
-def _compare_projections(grads: per_sample, expected: dict[str, Tensor]) -> None:
-    """The projections are those of the loop's gradients by the same random matrix, and their products are near those of the gradients."""
-    params, losses = (
-        [Parameter(name, g[0], [Dense(g)]) for name, g in expected.items()],
-        next(iter(expected.values())).new_zeros(len(grads)),
-    )
-    of_loop = PerSampleGrads(params, trees.flatten(expected)[1], losses, (), 1 << 28)
-    torch.testing.assert_close(grads.project(K, seed=3), of_loop.project(K, seed=3), rtol=1e-8, atol=1e-9)
-    wide, dense = grads.project(4096, seed=3), torch.cat([g.flatten(1) for g in expected.values()], 1)
-    lengths = dense.norm(dim=1)
-    error = (wide @ wide.T - dense @ dense.T).abs() / (lengths[:, None] * lengths[None]).clamp_min(1e-12)
-    assert float(error.max()) < 6 / 4096**0.5  # six standard deviations of such a product
