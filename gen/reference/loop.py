@@ -144,6 +144,28 @@ class Loop:
         rows = [gradients(entry) for entry in batch]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
+    def per_sample_answer(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool) -> tuple[Tensor, ...]:
+        """From the gradients themselves. ``project``: a part of them is the projection, by the identity matrix."""
+
+        def gradients(batch: Tensor) -> tuple[Tensor, ...]:
+            return self.per_sample(f, batch, params, loss_reduction="sum", input_grad=False)
+
+        dense = gradients(batch)
+        flat = torch.cat([g.reshape(len(g), -1) for g in dense], 1)
+        norms = flat.norm(dim=1)
+        if of == "norms":
+            return (norms,)
+        if of == "clipped_sum":
+            factors = torch.where(norms > given, given / norms, torch.ones_like(norms))
+            return tuple((g * factors.view(-1, *[1] * (g.ndim - 1))).sum(0) for g in dense)
+        if of == "dot":
+            return (flat @ torch.cat([v.flatten() for v in given]),)
+        if of == "gram":
+            return (flat @ torch.cat([g.reshape(len(g), -1) for g in gradients(given)], 1).mT,)
+        if of == "project":
+            return (torch.nn.functional.pad(flat, (0, given - flat.shape[1])),)
+        raise ValueError(f"no question {of!r}; known: norms, clipped_sum, dot, gram, project")
+
     # --- for checks ---------------------------------------------------------------------------------------------------------------
 
     def observe(self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:

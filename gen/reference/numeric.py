@@ -69,7 +69,7 @@ class Numeric(Loop):
             outputs = self._evaluate(inner, primals)
             columns = [
                 [
-                    self._difference(inner, primals, k, _one_hot([primal], 0, index)[0])
+                    self._difference(inner, primals, k, _one_hot([primal], 0, tuple(index))[0])
                     for index in torch.ones_like(primal).nonzero().tolist()
                 ]
                 for k, primal in enumerate(primals)

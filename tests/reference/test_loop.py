@@ -147,6 +147,22 @@ def test_per_sample_gradients_of_a_linear_map(reduction: Any) -> None:
     same(found[1:], (tensor([[2.0, 2.0], [10.0, 10.0]], dtype=D),))  # 2·(x·w)·w
 
 
+@pytest.mark.parametrize(
+    ("of", "given", "expected"),
+    [
+        ("norms", None, [2.0, 1300.0**0.5]),
+        ("clipped_sum", 2.0, [[2.0 + 2 * 20 / 1300**0.5, 2 * 30 / 1300**0.5]]),
+        ("dot", [tensor([[1.0, 10.0]], dtype=D)], [2.0, 320.0]),
+        ("gram", tensor([[0.0, 1.0]], dtype=D), [[0.0], [60.0]]),  # of gradients (0, 2)
+        ("project", 3, [[2.0, 0.0, 0.0], [20.0, 30.0, 0.0]]),
+    ],
+)
+def test_answers_from_the_per_sample_gradients_of_a_linear_map(of: str, given: Any, expected: Any) -> None:
+    batch, weight = tensor([[1.0, 0.0], [2.0, 3.0]], dtype=D), tensor([[1.0, 1.0]], dtype=D)
+    found = Loop().per_sample_answer(lambda x, w: (x @ w.mT,), batch, (weight,), of=of, given=given, each=False)
+    same(found, (tensor(expected, dtype=D),))
+
+
 def test_observe_tells_differentiable_outputs_from_others() -> None:
     x = torch.rand(4, dtype=D)
     outputs, flags = Loop().observe(lambda x: tuple(torch.topk(x, 2)), (x,), (True,))

@@ -53,6 +53,8 @@ def test_jacobian_and_hessian() -> None:
     x = torch.ones(2, dtype=D)
     same(Numeric().jacfwd(lambda x: (matrix @ x,), (0,))(x), ((matrix,),))
     same(Numeric().jacrev(lambda x: (matrix @ x,), (0,))(x), ((matrix,),))
+    each = torch.diag(torch.arange(1.0, 5, dtype=D)).reshape(2, 2, 2, 2)  # of (1 2; 3 4) times x, by elements of x
+    same(Numeric().jacfwd(lambda x: (torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=D) * x,), (0,))(matrix), ((each,),))
     same(Numeric().hessian(lambda x: (x @ matrix @ x,), (0,))(x), (((2 * matrix,),),))
 
 

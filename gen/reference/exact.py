@@ -1,0 +1,317 @@
+"""Exact values and derivatives of elementwise ops, for any nesting of `vjp`, `backward` and `jvp`.
+
+A pipeline over :class:`Exact` is evaluated on symbols. Every stage of a pipeline passes its inputs on, so the arguments of each
+function are inputs of the whole. An elementwise op then stays elementwise: each result is a sum of products of inputs and of one partial
+derivative of the scalar function. For ``vjp . vjp`` of ``sin`` with cotangents v and w the results are ``-w·v·sin x`` and ``w·cos x``.
+
+    exact = Exact()
+    _, (pushed,) = exact.jvp(exact.root, (Symbol(0),), (Symbol(1),))     # x1 · f′(x0)
+
+:func:`partial` gives a partial derivative at a point, correct to double precision whatever the point.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from mpmath import mp, mpf
+
+from gen.reference.scalars import ACCURATE, DERIVATIVES, SCALARS, Undefined
+
+__all__ = ["Evaluated", "Exact", "Function", "Polynomial", "Symbol", "partial", "save"]
+
+Tensor = torch.Tensor
+Key = tuple[tuple[int, ...], tuple[int, ...]]
+Flat = Callable[..., tuple[Any, ...]]
+CACHE = Path(".cache/exact")
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The input of a pipeline at `place`."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """A sum of terms ``count · Π inputs · ∂^orders f``. `orders` counts the derivatives by each argument of `f`.
+
+    Inputs in a product are cotangents and tangents: a term is linear in each.
+    """
+
+    terms: Counter[Key]
+    arguments: tuple[int, ...]
+
+    def by(self, place: int) -> Polynomial:
+        """The derivative by the input at `place`."""
+        found: Counter[Key] = Counter()
+        for (factors, orders), count in self.terms.items():
+            if place in factors:
+                rest = list(factors)
+                rest.remove(place)
+                found[tuple(rest), orders] += count * factors.count(place)
+            if place in self.arguments:
+                at = self.arguments.index(place)
+                found[factors, (*orders[:at], orders[at] + 1, *orders[at + 1 :])] += count
+        return Polynomial(found, self.arguments)
+
+    def times(self, place: int) -> Polynomial:
+        """The product with the input at `place`."""
+        terms = Counter({(tuple(sorted((*factors, place))), orders): count for (factors, orders), count in self.terms.items()})
+        return Polynomial(terms, self.arguments)
+
+    def plus(self, other: Polynomial) -> Polynomial:
+        return Polynomial(self.terms + other.terms, self.arguments)
+
+
+class Exact:
+    """The stages ``forward``, ``vjp``, ``backward`` and ``jvp`` on symbols (see :class:`gen.targets.protocol.Target`)."""
+
+    name = "exact"
+    lacks: frozenset[str] = frozenset()
+
+    def root(self, *xs: Symbol) -> tuple[Polynomial]:
+        """The op itself. Its arguments are the symbols of all its tensors."""
+        places = tuple(x.place for x in xs)
+        return (Polynomial(Counter({((), (0,) * len(places)): 1}), places),)
+
+    def forward(self, f: Flat) -> Flat:
+        return f
+
+    def vjp(self, f: Flat, *primals: Symbol) -> tuple[tuple[Any, ...], Callable[[Sequence[Symbol]], tuple[Polynomial, ...]]]:
+        outputs = f(*primals)
+
+        def pullback(cotangents: Sequence[Symbol]) -> tuple[Polynomial, ...]:
+            return tuple(
+                _sum(output.by(primal.place).times(c.place) for output, c in zip(outputs, cotangents, strict=True)) for primal in primals
+            )
+
+        return outputs, pullback
+
+    backward = vjp
+
+    def jvp(self, f: Flat, primals: Sequence[Symbol], tangents: Sequence[Symbol]) -> tuple[tuple[Any, ...], tuple[Polynomial, ...]]:
+        outputs = f(*primals)
+        pairs = list(zip(primals, tangents, strict=True))
+        return outputs, tuple(_sum(output.by(primal.place).times(t.place) for primal, t in pairs) for output in outputs)
+
+
+def _sum(polynomials: Iterable[Polynomial]) -> Polynomial:
+    first, *others = polynomials
+    for other in others:
+        first = first.plus(other)
+    return first
+
+
+@dataclass
+class Evaluated:
+    """An exact result. `scale` is the sum of the sizes of the terms, `reach` the greatest size of a term or of its derivative, `noise` the
+    size of what cancels where a derivative is zero: inputs over powers of the argument. `unknown` marks entries without a derivative
+    or definition.
+    """
+
+    value: Tensor
+    scale: Tensor
+    reach: Tensor
+    noise: Tensor
+    unknown: Tensor
+
+
+@dataclass
+class Function:
+    """A scalar function with its other arguments fixed. `arguments` puts the tensors' elements in their places.
+
+    `name` is the op, and `constants` the text of the fixed arguments; both name the stored results.
+    """
+
+    name: str
+    arguments: Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]]
+    constants: str = ""
+    why: Counter[str] = field(default_factory=Counter)
+    """Reasons for unknown entries."""
+
+    def evaluate(self, polynomial: Polynomial, inputs: Sequence[Tensor]) -> Evaluated:
+        """The polynomial at every element of `inputs`, which are vectors of one length."""
+        points = [inputs[place].to(torch.float64).tolist() for place in polynomial.arguments]
+        count = len(points[0])
+        value, scale, reach, noise = (torch.zeros(count, dtype=torch.float64) for _ in range(4))
+        unknown = torch.zeros(count, dtype=torch.bool)
+        sizes = torch.tensor(points, dtype=torch.float64).abs()
+        nearest = torch.where(sizes == 0, 1.0, sizes).amin(0).clamp(max=1.0)
+        for (factors, orders), times in polynomial.terms.items():
+            found = [self.partial(orders, point) for point in zip(*points, strict=True)]
+            unknown |= torch.tensor([number is None for number in found])
+            term = torch.tensor([0.0 if number is None else number for number in found], dtype=torch.float64) * times
+            reach, vanishes = torch.maximum(reach, term.abs()), term.abs() < ZERO
+            inner = torch.ones_like(term)
+            for place in factors:
+                inner = inner * inputs[place].to(torch.float64)
+            term = term * inner
+            value, scale, reach = value + term, scale + term.abs(), torch.maximum(reach, term.abs())
+            noise += torch.where(vanishes, inner.abs(), 0.0) * nearest ** -sum(orders)
+        return Evaluated(value, scale, reach, noise, unknown)
+
+    def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
+        """The partial derivative at a point, from the store if it was computed before; None where there is none."""
+        store = _store(self.name)
+        if sum(orders) > 1 and self.name not in DERIVATIVES:  # differences on either side of a kink see no second derivative
+            lower = (tuple(o - (k == at) for k, o in enumerate(orders)) for at in range(len(orders)) if orders[at])
+            if any(self.partial(some, point) is None for some in lower):
+                return None
+        key = f"{','.join(map(str, orders))} {','.join(map(float.hex, point))} {self.constants}"
+        if key not in store.known:
+            try:
+                store.known[key] = float(partial(self._call, orders, point, self._closed(), self.name in ACCURATE))
+            except Undefined as reason:
+                store.known[key] = str(reason)
+            store.changed = True
+        found = store.known[key]
+        if isinstance(found, str):
+            self.why[found] += 1
+            return None
+        return found
+
+    def _call(self, *elements: Any) -> Any:
+        args, kwargs = self.arguments(elements)
+        return SCALARS[self.name](*args, **kwargs)
+
+    def _closed(self) -> Callable[..., Any] | None:
+        closed = DERIVATIVES.get(self.name)
+        if closed is None:
+            return None
+
+        def derivative(order: int, *elements: Any) -> Any:
+            args, kwargs = self.arguments(elements)
+            return closed(order, *args, **kwargs)
+
+        return derivative
+
+
+# --- one partial derivative ---------------------------------------------------------------------------------------------------------
+
+ZERO = 1e-60  # a derivative below this is zero: differences at 0 leave no less
+FINE = 100  # bits by which a step is smaller than the argument
+UNDERFLOW = 1300  # bits below 1 that show: a double has 1074
+AGREE = mpf(2) ** -60
+
+
+def partial(
+    f: Callable[..., Any],
+    orders: Sequence[int],
+    point: Sequence[float],
+    closed: Callable[..., Any] | None = None,
+    accurate: bool = False,
+) -> Any:
+    """``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small that all are exact to double precision.
+
+    `closed` gives derivatives of a function of one number directly. `accurate`: `f` has no cancellation, so that few bits do. Raises
+    Undefined if the differences disagree, as at a kink, or if `f` is not defined on both sides.
+    """
+    order = sum(orders)
+    spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
+    bits = int(UNDERFLOW + spread + order * (FINE + 20 + spread) + (300 * order if 0.0 in point else 0))
+    if order and closed is not None:
+        bits = int(300 + 2 * spread)
+    if not order and accurate:
+        bits = int(200 + min(spread, 1100))
+    with mp.workprec(bits):
+        if order == 0:
+            return _value(f, *map(mpf, point))
+        if closed is not None:
+            return _value(closed, order, *map(mpf, point))
+        found = [_difference(f, orders, [mpf(x) for x in point], step) for step in (1, -1, 32)]
+        size = max(map(abs, found))
+        if max(found) - min(found) > AGREE * size and size > (mpf(2) ** -250 if 0.0 in point else mpf(2) ** -1100):
+            raise Undefined("a kink: differences by several steps disagree")
+        return (found[0] + found[1]) / 2
+
+
+def _difference(f: Callable[..., Any], orders: Sequence[int], point: Sequence[Any], factor: int) -> Any:
+    steps = [factor * mp.ldexp(1, int(min(0, mp.mag(x))) - FINE if x else -300) for x in point]
+    total = mpf(0)
+    for counts in product(*(range(order + 1) for order in orders)):
+        weight = math.prod(math.comb(order, k) * (-1) ** (order - k) for order, k in zip(orders, counts, strict=True))
+        total += weight * _value(f, *(x + k * h for x, k, h in zip(point, counts, steps, strict=True)))
+    return total / math.prod((h**order for h, order in zip(steps, orders, strict=True)), start=mpf(1))
+
+
+def _value(f: Callable[..., Any], *args: Any) -> Any:
+    try:
+        found = f(*args)
+    except Undefined:
+        raise
+    except (ValueError, ZeroDivisionError, OverflowError, mp.NoConvergence) as error:  # mpmath's words for poles and the like
+        raise Undefined(f"no value ({type(error).__name__}: {str(error)[:60]})") from None
+    if isinstance(found, mp.mpc):
+        if found.imag != 0:
+            raise Undefined("the value is not real")
+        found = found.real
+    if mp.isnan(found) or mp.isinf(found):
+        raise Undefined("the value is not finite")
+    return mpf(found)
+
+
+# --- the store ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Store:
+    """Partial derivatives of one op, and reasons where there is none. A file holds them between runs."""
+
+    path: Path
+    known: dict[str, float | str]
+    changed: bool = False
+
+    def write(self) -> None:
+        if not self.changed:
+            return
+        self.changed = False
+        with suppress(OSError):  # without a place for it, the next run computes them again
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_suffix(f".{os.getpid()}")
+            aside.write_text(json.dumps(_read(self.path) | self.known), "utf-8")
+            aside.replace(self.path)
+
+
+_STORES: dict[str, _Store] = {}
+
+
+def _store(name: str) -> _Store:
+    if name not in _STORES:
+        path = CACHE / f"{name}-{_definitions()}.json"
+        _STORES[name] = _Store(path, _read(path))
+    return _STORES[name]
+
+
+def save() -> None:
+    """Write the stores that have changed."""
+    for store in _STORES.values():
+        store.write()
+
+
+def _read(path: Path) -> dict[str, float | str]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def _definitions() -> str:
+    """A digest of what stored results depend on: the definitions and the way of differentiating."""
+    here = Path(__file__).parent
+    return blake2b(b"".join((here / name).read_bytes() for name in ("scalars.py", "exact.py")), digest_size=6).hexdigest()

@@ -1,0 +1,397 @@
+"""Scalar functions in arbitrary precision: the definition of each elementwise op, written with mpmath.
+
+``SCALARS["torch.sigmoid"](mpf("0.5"))`` is the value to the working precision of ``mpmath.mp``. A function takes the op's arguments in
+the op's order, with an ``mpf`` in place of each tensor. It raises :class:`Undefined` outside of its domain.
+
+A function whose derivatives have a closed form names them in :data:`DERIVATIVES`: others are differentiated by :mod:`gen.reference.exact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpmath import mp, mpf
+
+__all__ = ["ACCURATE", "DERIVATIVES", "SCALARS", "Undefined"]
+
+Scalar = Callable[..., Any]
+
+
+class Undefined(ValueError):
+    """The function has no real value at the point, or none that is known. The message says why."""
+
+
+def _above(x: Any, bound: Any, what: str) -> None:
+    if not x > bound:
+        raise Undefined(f"{what} takes arguments above {bound}")
+
+
+def _sign(x: Any) -> Any:
+    return mpf((x > 0) - (x < 0))
+
+
+def _round(x: Any, decimals: int = 0) -> Any:
+    scale = mpf(10) ** decimals
+    return mp.nint(x * scale) / scale  # half to even
+
+
+def _power(x: Any, y: Any) -> Any:
+    if x == 0 and y < 0:
+        raise Undefined("a negative power of 0")
+    if x < 0 and y != mp.floor(y):
+        raise Undefined("a fractional power of a negative number")
+    return mpf(1) if y == 0 else mp.power(x, y)
+
+
+def _log(x: Any) -> Any:
+    _above(x, 0, "a logarithm")
+    return mp.log(x)
+
+
+def _lgamma(x: Any) -> Any:
+    _no_pole(x)
+    return mp.re(mp.loggamma(x)) if x > 0 else mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))
+
+
+def _no_pole(x: Any) -> None:
+    if x <= 0 and x == mp.floor(x):
+        raise Undefined("a pole of the gamma function")
+
+
+def _psi(n: int, x: Any) -> Any:
+    _no_pole(x)
+    return mp.psi(n, x)
+
+
+def _mvlgamma(x: Any, p: int) -> Any:
+    _above(x, mpf(p - 1) / 2, "mvlgamma")
+    return mp.log(mp.pi) * p * (p - 1) / 4 + sum(_lgamma(x - mpf(j) / 2) for j in range(p))
+
+
+def _ndtr(x: Any) -> Any:
+    return mp.erfc(-x / mp.sqrt(2)) / 2
+
+
+def _ndtri(p: Any) -> Any:
+    if not 0 < p < 1:
+        raise Undefined("a quantile outside of (0, 1)")
+    return _inverse(_ndtr, lambda x: mp.exp(-x * x / 2) / mp.sqrt(2 * mp.pi), p, mp.sqrt(2) * _erfinv_start(2 * p - 1))
+
+
+def _erfinv(y: Any) -> Any:
+    if not -1 < y < 1:
+        raise Undefined("erfinv outside of (-1, 1)")
+    return _inverse(mp.erf, lambda x: 2 * mp.exp(-x * x) / mp.sqrt(mp.pi), y, _erfinv_start(y))
+
+
+def _erfinv_start(y: Any) -> Any:
+    """Winitzki's approximation, with an error below 1e-2."""
+    if y == 0:
+        return mpf(0)
+    a = mpf("0.147")
+    tail = mp.log1p(-y * y) if abs(y) < 1 else mpf(-700)
+    b = 2 / (mp.pi * a) + tail / 2
+    return _sign(y) * mp.sqrt(mp.sqrt(b * b - tail / a) - b)
+
+
+def _inverse(f: Scalar, slope: Scalar, y: Any, start: Any) -> Any:
+    """The solution x of ``f(x) = y`` by Newton's method, from a start that is near."""
+    x = start
+    for _ in range(200):
+        step = (f(x) - y) / slope(x)
+        x -= step
+        if abs(step) <= abs(x) * mpf(2) ** (8 - mp.prec) or step == 0:
+            return x
+    raise Undefined("Newton's method did not converge")
+
+
+def _logit(x: Any, eps: float | None = None) -> Any:
+    if eps is not None:
+        x = min(max(x, mpf(eps)), 1 - mpf(eps))
+    if not 0 < x < 1:
+        raise Undefined("logit outside of (0, 1)")
+    return mp.log(x / (1 - x))
+
+
+def _entr(x: Any) -> Any:
+    if x < 0:
+        raise Undefined("entr of a negative number is -inf")
+    return mpf(0) if x == 0 else -x * mp.log(x)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + mp.exp(-x)) if x >= 0 else mp.exp(x) / (1 + mp.exp(x))
+
+
+def _log1pexp(x: Any) -> Any:
+    return x + mp.log1p(mp.exp(-x)) if x > 0 else mp.log1p(mp.exp(x))
+
+
+def _softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    return x if x * beta > threshold else _log1pexp(x * beta) / mpf(beta)
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    if approximate == "none":
+        return x * _ndtr(x)
+    return x * (1 + mp.tanh(mp.sqrt(2 / mp.pi) * (x + mpf("0.044715") * x**3))) / 2
+
+
+def _elu(x: Any, alpha: float = 1.0, scale: Any = 1, inside: Any = 1) -> Any:
+    return scale * (x if x > 0 else alpha * mp.expm1(x * inside))
+
+
+def _selu(x: Any) -> Any:
+    return _elu(x, mpf("1.6732632423543772848170429916717"), mpf("1.0507009873554804934193349852946"))
+
+
+def _shrink(x: Any, lambd: float, pull: float) -> Any:
+    if abs(x) == lambd:
+        raise Undefined("a jump")
+    return x - _sign(x) * pull if abs(x) > lambd else mpf(0)
+
+
+def _divide(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    if y == 0:
+        raise Undefined("a division by 0")
+    exact = x / y
+    if rounding_mode is not None:
+        _clear(exact)
+    return {None: lambda q: q, "floor": mp.floor, "trunc": _trunc}[rounding_mode](exact)
+
+
+def _clear(quotient: Any) -> None:
+    """Refuse a quotient that a floating-point division may round to a whole number."""
+    if quotient != mp.nint(quotient) and abs(quotient - mp.nint(quotient)) < abs(quotient) * mpf(2) ** -20:
+        raise Undefined("a quotient next to a whole number")
+
+
+def _trunc(x: Any) -> Any:
+    return mp.floor(x) if x >= 0 else mp.ceil(x)
+
+
+def _remainder(x: Any, y: Any, rounding: Scalar = mp.floor) -> Any:
+    if y == 0:
+        raise Undefined("a division by 0")
+    _clear(x / y)
+    return x - y * rounding(x / y)
+
+
+def _logaddexp(x: Any, y: Any) -> Any:
+    return max(x, y) + mp.log1p(mp.exp(-abs(x - y)))
+
+
+def _logaddexp2(x: Any, y: Any) -> Any:
+    return max(x, y) + mp.log1p(mpf(2) ** (-abs(x - y))) / mp.log(2)
+
+
+def _atan2(y: Any, x: Any) -> Any:
+    if x == 0 and y == 0:
+        raise Undefined("the angle of 0")
+    return mp.atan2(y, x)
+
+
+def _clamp(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = low if low is not None else min, high if high is not None else max
+    if x in (low, high):
+        raise Undefined("a tie: derivatives there are a convention")
+    x = low if low is not None and x < low else x
+    return high if high is not None and x > high else x
+
+
+def _sinc(x: Any) -> Any:
+    if abs(x) > 2**20:
+        raise Undefined("neighbouring numbers are whole periods apart")
+    return mp.sincpi(x)
+
+
+def _bessel(f: Scalar, order: int) -> Scalar:
+    return lambda x: f(order, x)
+
+
+def _scaled(f: Scalar) -> Scalar:
+    return lambda x: f(x) * mp.exp(-abs(x))
+
+
+def _positive(f: Scalar) -> Scalar:
+    def g(x: Any) -> Any:
+        _above(x, 0, "the function")
+        return f(x)
+
+    return g
+
+
+def _unreduced(f: Scalar) -> Scalar:
+    """A loss as a function of its elements. Other reductions are no scalar functions."""
+
+    def g(*args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
+        if reduction != "none":
+            raise Undefined(f"reduction {reduction}")
+        return f(*args, **kwargs)
+
+    return g
+
+
+def _huber(x: Any, y: Any, delta: float = 1.0) -> Any:
+    gap = abs(x - y)
+    return gap * gap / 2 if gap <= delta else delta * (gap - mpf(delta) / 2)
+
+
+def _smooth_l1(x: Any, y: Any, beta: float = 1.0) -> Any:
+    gap = abs(x - y)
+    return gap * gap / (2 * mpf(beta)) if gap < beta else gap - mpf(beta) / 2
+
+
+SCALARS: dict[str, Scalar] = {
+    # --- of one tensor
+    "torch.abs": abs,
+    "torch.acos": lambda x: mp.acos(x),
+    "torch.acosh": lambda x: mp.acosh(x),
+    "torch.asin": lambda x: mp.asin(x),
+    "torch.asinh": lambda x: _sign(x) * mp.asinh(abs(x)),
+    "torch.atan": lambda x: mp.atan(x),
+    "torch.atanh": lambda x: mp.atanh(x),
+    "torch.ceil": lambda x: mp.ceil(x),
+    "torch.cos": lambda x: mp.cos(x),
+    "torch.cosh": lambda x: mp.cosh(x),
+    "torch.deg2rad": lambda x: x * mp.pi / 180,
+    "torch.exp": lambda x: mp.exp(x),
+    "torch.exp2": lambda x: mp.exp(x * mp.log(2)),
+    "torch.expm1": lambda x: mp.expm1(x),
+    "torch.floor": lambda x: mp.floor(x),
+    "torch.frac": lambda x: x - _trunc(x),
+    "torch.log": _log,
+    "torch.log10": lambda x: _log(x) / mp.log(10),
+    "torch.log1p": lambda x: _log(1 + x),
+    "torch.log2": lambda x: _log(x) / mp.log(2),
+    "torch.neg": lambda x: -x,
+    "torch.positive": lambda x: x,
+    "torch.rad2deg": lambda x: x * 180 / mp.pi,
+    "torch.reciprocal": lambda x: _divide(mpf(1), x),
+    "torch.round": _round,
+    "torch.round.decimals_0": _round,
+    "torch.round.decimals_3": _round,
+    "torch.round.decimals_neg_3": _round,
+    "torch.rsqrt": _positive(lambda x: 1 / mp.sqrt(x)),
+    "torch.sgn": _sign,
+    "torch.sign": _sign,
+    "torch.sin": lambda x: mp.sin(x),
+    "torch.sinh": lambda x: mp.sinh(x),
+    "torch.sqrt": lambda x: mp.sqrt(x),
+    "torch.square": lambda x: x * x,
+    "torch.tan": lambda x: mp.tan(x),
+    "torch.tanh": lambda x: mp.tanh(x),
+    "torch.trunc": _trunc,
+    # --- special functions
+    "torch.digamma": lambda x: _psi(0, x),
+    "torch.erf": lambda x: mp.erf(x),
+    "torch.erfc": lambda x: mp.erfc(x),
+    "torch.erfinv": _erfinv,
+    "torch.i0": lambda x: mp.besseli(0, x),
+    "torch.lgamma": _lgamma,
+    "torch.logit": _logit,
+    "torch.mvlgamma.mvlgamma_p_1": _mvlgamma,
+    "torch.mvlgamma.mvlgamma_p_3": _mvlgamma,
+    "torch.mvlgamma.mvlgamma_p_5": _mvlgamma,
+    **{f"torch.polygamma.polygamma_n_{n}": lambda x, n: _psi(n, x) for n in range(5)},
+    "torch.special.polygamma.special_polygamma_n_0": lambda x, n: _psi(n, x),
+    "torch.sigmoid": _sigmoid,
+    "torch.sinc": _sinc,
+    "torch.special.airy_ai": lambda x: mp.airyai(x),
+    "torch.special.bessel_j0": _bessel(mp.besselj, 0),
+    "torch.special.bessel_j1": _bessel(mp.besselj, 1),
+    "torch.special.bessel_y0": _positive(_bessel(mp.bessely, 0)),
+    "torch.special.bessel_y1": _positive(_bessel(mp.bessely, 1)),
+    "torch.special.entr": _entr,
+    "torch.special.erfcx": lambda x: mp.exp(x * x) * mp.erfc(x),
+    "torch.special.i0e": _scaled(_bessel(mp.besseli, 0)),
+    "torch.special.i1": _bessel(mp.besseli, 1),
+    "torch.special.i1e": _scaled(_bessel(mp.besseli, 1)),
+    "torch.special.log_ndtr": lambda x: mp.log(_ndtr(x)),
+    "torch.special.modified_bessel_i0": _bessel(mp.besseli, 0),
+    "torch.special.modified_bessel_i1": _bessel(mp.besseli, 1),
+    "torch.special.modified_bessel_k0": _positive(_bessel(mp.besselk, 0)),
+    "torch.special.modified_bessel_k1": _positive(_bessel(mp.besselk, 1)),
+    "torch.special.ndtr": _ndtr,
+    "torch.special.ndtri": _ndtri,
+    "torch.special.scaled_modified_bessel_k0": _positive(lambda x: mp.besselk(0, x) * mp.exp(x)),
+    "torch.special.scaled_modified_bessel_k1": _positive(lambda x: mp.besselk(1, x) * mp.exp(x)),
+    "torch.special.spherical_bessel_j0": lambda x: mp.sinc(x),
+    # --- activations
+    "torch.nn.functional.celu": lambda x, alpha=1.0: _elu(x, mpf(alpha), 1, 1 / mpf(alpha)),
+    "torch.nn.functional.elu": _elu,
+    "torch.nn.functional.gelu": _gelu,
+    "torch.nn.functional.hardshrink": lambda x, lambd=0.5: _shrink(x, lambd, 0),
+    "torch.nn.functional.hardsigmoid": lambda x: min(max(x + 3, mpf(0)), mpf(6)) / 6,
+    "torch.nn.functional.hardswish": lambda x: x * min(max(x + 3, mpf(0)), mpf(6)) / 6,
+    "torch.nn.functional.hardtanh": lambda x, min_val=-1.0, max_val=1.0: _clamp(x, mpf(min_val), mpf(max_val)),
+    "torch.nn.functional.leaky_relu": lambda x, negative_slope=0.01: x if x > 0 else x * negative_slope,
+    "torch.nn.functional.logsigmoid": lambda x: -_log1pexp(-x),
+    "torch.nn.functional.mish": lambda x: x * mp.tanh(_log1pexp(x)),
+    "torch.nn.functional.relu": lambda x: max(x, mpf(0)),
+    "torch.nn.functional.relu6": lambda x: min(max(x, mpf(0)), mpf(6)),
+    "torch.nn.functional.selu": _selu,
+    "torch.nn.functional.silu": lambda x: x * _sigmoid(x),
+    "torch.nn.functional.softplus": _softplus,
+    "torch.nn.functional.softshrink": lambda x, lambd=0.5: _shrink(x, lambd, lambd),
+    "torch.nn.functional.softsign": lambda x: x / (1 + abs(x)),
+    "torch.nn.functional.tanhshrink": lambda x: x - mp.tanh(x),
+    "torch.nn.functional.threshold": lambda x, threshold, value: x if x > threshold else mpf(value),
+    # --- of two and three tensors
+    "torch.add": lambda x, y, alpha=1: x + mpf(alpha) * y,
+    "torch.sub": lambda x, y, alpha=1: x - mpf(alpha) * y,
+    "torch.rsub": lambda x, y, alpha=1: y - mpf(alpha) * x,
+    "torch.mul": lambda x, y: x * y,
+    "torch.addcdiv": lambda a, x, y, value=1: a + mpf(value) * _divide(x, y),
+    "torch.addcmul": lambda a, x, y, value=1: a + mpf(value) * x * y,
+    "torch.atan2": _atan2,
+    "torch.clamp": _clamp,
+    "torch.clamp_max": min,
+    "torch.clamp_min": max,
+    "torch.copysign": lambda x, y: abs(x) * (-1 if y < 0 else 1),
+    "torch.div.no_rounding_mode": _divide,
+    "torch.div.floor_rounding": _divide,
+    "torch.div.trunc_rounding": _divide,
+    "torch.true_divide": _divide,
+    "torch.Tensor.__rdiv__": lambda x, y: _divide(y, x),
+    "torch.Tensor.__rpow__": lambda x, y: _power(y, x),
+    "torch.float_power": _power,
+    "torch.pow": _power,
+    "torch.fmax": max,
+    "torch.fmin": min,
+    "torch.max.binary": max,
+    "torch.min.binary": min,
+    "torch.maximum": max,
+    "torch.minimum": min,
+    "torch.fmod": lambda x, y: _remainder(x, y, _trunc),
+    "torch.remainder": _remainder,
+    "torch.Tensor.__rmod__": lambda x, y: _remainder(y, x),
+    "torch.hypot": lambda x, y: mp.sqrt(x * x + y * y),
+    "torch.lerp": lambda x, y, weight: x + mpf(weight) * (y - x),
+    "torch.logaddexp": _logaddexp,
+    "torch.logaddexp2": _logaddexp2,
+    "torch.special.xlog1py": lambda x, y: mpf(0) if x == 0 else x * _log(1 + y),
+    "torch.xlogy": lambda x, y: mpf(0) if x == 0 else x * _log(y),
+    # --- losses without a reduction
+    "torch.nn.functional.mse_loss": _unreduced(lambda x, y: (x - y) ** 2),
+    "torch.nn.functional.l1_loss": _unreduced(lambda x, y: abs(x - y)),
+    "torch.nn.functional.huber_loss": _unreduced(_huber),
+    "torch.nn.functional.smooth_l1_loss": _unreduced(_smooth_l1),
+    "torch.nn.functional.soft_margin_loss": _unreduced(lambda x, y: _log1pexp(-x * y)),
+}
+
+DERIVATIVES: dict[str, Callable[..., Any]] = {
+    "torch.lgamma": lambda n, x: _psi(n - 1, x),
+    "torch.digamma": lambda n, x: _psi(n, x),
+    **{name: lambda n, x, m: _psi(n + m, x) for name in SCALARS if "polygamma" in name},
+    **{
+        f"torch.mvlgamma.mvlgamma_p_{p}": lambda n, x, q: sum((_psi(n - 1, x - mpf(j) / 2) for j in range(q)), mpf(0)) + 0 * _mvlgamma(x, q)
+        for p in (1, 3, 5)
+    },
+}
+"""The n-th derivative (n ≥ 1) of functions of one number, as ``d(n, x, …)`` with the function's other arguments."""
+
+
+ACCURATE = frozenset(name for name in SCALARS if any(word in name for word in ("bessel", "airy", "gamma", "i0", "i1")))
+"""Functions whose values have no cancellation at any working precision."""

@@ -1,0 +1,74 @@
+"""Comparison with exact values and derivatives: tails count, and what has no derivative is left out and said."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from gen.checks.case import Lacking, Mismatch
+from gen.targets.torch_target import TorchTarget
+from tests.checks.test_case import Corrupted, case
+
+TAILS = [("values", "tails")]
+
+
+@pytest.fixture(autouse=True)
+def _stores_here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gen.reference.exact.CACHE", tmp_path)
+    monkeypatch.setattr("gen.reference.exact._STORES", {})
+
+
+class Shifted(TorchTarget):
+    """A target whose gradients are off by an absolute error that only tails show."""
+
+    def vjp(self, f: Any, *primals: Any) -> Any:
+        outputs, pullback = super().vjp(f, *primals)
+        return outputs, lambda v: tuple(g + 1e-14 for g in pullback(v))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("pipeline", ["forward", "vjp", "jvp", "vjp . jvp", "jvp . vjp . vjp", "backward . backward"])
+def test_right_derivatives_pass_to_the_third_order(pipeline: Any, dtype: Any) -> None:
+    checked = case("torch.sin", dtype, axes=TAILS)
+    checked.assert_same(pipeline, against="exact")
+    assert checked.compared == 1
+
+
+def test_functions_of_two_numbers_are_differentiated_by_both() -> None:
+    case("torch.mul", axes=TAILS).assert_same("vjp . vjp", against="exact")
+    case("torch.atan2", axes=TAILS).assert_same("vjp", against="exact")
+
+
+@pytest.mark.parametrize("method", ["vjp", "jvp"])
+def test_a_derivative_off_by_a_factor_is_noticed(method: Any) -> None:
+    with pytest.raises(Mismatch, match="entries are off; worst at"):
+        case("torch.exp", target=Corrupted(method), axes=TAILS).assert_same(method, against="exact")
+
+
+def test_an_absolute_error_that_a_usual_tolerance_allows_is_noticed_in_the_tail() -> None:
+    with pytest.raises(Mismatch, match="worst at"):
+        case("torch.exp", target=Shifted(), axes=TAILS).assert_same("vjp", against="exact")
+    case("torch.exp", target=Shifted()).assert_same("vjp", against="upstream")
+
+
+def test_the_tail_of_torch_s_own_sigmoid_is_noticed() -> None:
+    with pytest.raises(Mismatch, match=r"exactly -?[0-9.]+e-23"):
+        case("torch.sigmoid", axes=TAILS).assert_same("vjp", against="exact")
+
+
+def test_points_outside_of_the_domain_are_left_out_with_the_reason() -> None:
+    with pytest.raises(Lacking, match=r"erfinv outside of \(-1, 1\) \(8 entries\)"):
+        case("torch.erfinv", axes=[("values", "huge")]).assert_same("forward", against="exact")
+
+
+def test_other_constants_of_an_op_are_other_functions() -> None:
+    checked = case("torch.nn.functional.gelu", axes=[("values", "tiny")])
+    checked.assert_same("vjp", against="exact")
+    assert checked.compared == 2  # approximate="none" and "tanh"
+
+
+def test_results_are_stored_for_the_next_run(tmp_path: Any) -> None:
+    case("torch.cosh", axes=[("values", "tiny")]).assert_same("forward", against="exact")
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("torch.cosh-")
+    assert torch.finfo(torch.float64).tiny.hex() in path.read_text()
