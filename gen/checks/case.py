@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import forms, illformed, opinfo
+from gen.checks import forms, illformed, opinfo, points
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import Comparison, run_target
@@ -68,6 +68,7 @@ class Case:
     only: int | None = None
     all_samples: bool = False
     compared: int = 0
+    asserted: dict[str, Any] = field(default_factory=dict)  # the arguments of `assert_same`
 
     @property
     def op(self) -> str:
@@ -103,6 +104,9 @@ class Case:
             failure.error.add_note(f"{self.cell.id}, sample {failure.sample}: {failure.description}")
             raise failure.error
 
+    def begin(self, sample: int, description: str, /) -> None:
+        """Called before each sample. The plug-in replaces this method by its own, to know where a process died."""
+
     def assert_same(
         self,
         pipeline: str,
@@ -117,10 +121,12 @@ class Case:
         An axis of the case takes precedence over the argument of the same name. Failures of samples go to :meth:`finish`. Raises
         Vacuous if nothing was compared, or only zeros with zeros. Raises Lacking if the target lacks a stage.
         """
+        self.asserted = {"pipeline": pipeline, "against": against, "form": form, "layout": layout, "values": values}
         parsed = parse(pipeline)
         self._require(parsed)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
+        self._require_own_op(axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words)
         failures: list[SampleFailure] = []
         if words == ("raises",) and axes["form"] == "functional":
             self._assert_errors(axes, failures)
@@ -134,13 +140,29 @@ class Case:
         """Whether the case runs fewer and smaller samples, because a capture costs more than a call. A case with an expected failure runs
         those that its plain form runs: the failure may be in any of them.
         """
+        if getattr(self.target, "slow", False):
+            return True
         return self.axes.get("run") == "jitted" and not any(entry.kind == "xfail" for entry in self.entries.values())
 
     def _require(self, pipeline: Pipeline) -> None:
-        stages = (*pipeline.stages, *(("jit",) if self.axes.get("run") == "jitted" else ()))
+        stages = (
+            *pipeline.stages,
+            *(("jit",) if self.axes.get("run") == "jitted" else ()),
+            *(("per_sample_answer",) if "of" in self.axes else ()),
+        )
         lacking = [stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
         if lacking:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
+
+    def _require_own_op(self, form: str, words: Sequence[str]) -> None:
+        """A target with ops of its own runs those that it has, without effect on their arguments. Error inputs are for ops in torch."""
+        implementation = getattr(self.target, "op", None)
+        if implementation is None:
+            return
+        if implementation(self.op) is None:
+            raise Lacking(f"target {self.target.name} has no {self.op}")
+        if form != "functional" or "raises" in words:
+            raise Lacking(f"target {self.target.name} has ops of its own: no variants that write, no documented errors")
 
     # --- samples ------------------------------------------------------------------------------------------------------------------
 
@@ -155,6 +177,7 @@ class Case:
             if self.only is not None and turn != self.only:
                 continue
             before = tally.entries
+            self.begin(turn, sample.description)
             try:
                 self._assert_sample(sample, turn, stages, axes, words, tally, reasons)
             except Unsuitable as reason:
@@ -163,6 +186,9 @@ class Case:
                 failures.append(SampleFailure(turn, sample.description, error))
             self.compared += tally.entries > before
         if not failures and self.only is None:
+            if axes["values"] in points.WORDS and not tally.nonzero:
+                why = "all results are zero on both sides" if tally.entries else "; ".join(list(reasons)[:3])
+                raise Lacking(f"no {axes['values'].replace('_', ' ')} to compare at: {why}")
             self._refuse_vacuity(tally, reasons)
 
     def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> tuple[list[Sample], list[Sample]]:
@@ -170,6 +196,8 @@ class Case:
         dtype = getattr(torch, self.dtype)
         device = "cpu" if self.device == "meta" else self.device  # samples of meta are made on the CPU
         pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
+        if axes["values"] in points.NUMBERS and pool and points.is_scalar(pool[0]):
+            return points.chosen(pool), []
         count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
         reserve = count + _RESERVE
         if self._few:
@@ -196,24 +224,59 @@ class Case:
         if axes["values"] == "ill_formed":
             illformed.assert_refused(self.target, sample, axes["form"], tally)
             return
-        turn_of_patterns = 0 if turn == 0 else turn + self.seed
-        for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few):
-            if axes["form"] == "data_write":
-                inputs = forms.laid_out(program.inputs, "contiguous")
-                _assert_raises(partial(run_target, self.target, program, inputs, stages, sample), RuntimeError, forms.DATA_WRITE)
+        for comparison in self._comparisons(sample, turn, stages, axes, reasons):
+            if axes["form"] in forms.REFUSED:
+                inputs = forms.laid_out(comparison.program.inputs, "contiguous")
+                call = partial(run_target, self.target, comparison.program, inputs, stages, sample)
+                _assert_raises(call, RuntimeError, forms.REFUSED[axes["form"]])
                 tally.entries += 1
                 tally.nonzero += 1
                 continue
-            if axes["values"] == "extreme" and not _has_reference(program):
-                reasons[f"{label}: the reference itself refuses such values"] = None
-                continue
-            place = _place(program.label, label)
-            comparison = Comparison(self.target, self.op, sample, program, stages, axes, self._rule(), place, self.device)
             for word in words:
                 try:
                     comparison.against(word, tally)
                 except Unsuitable as reason:
                     reasons[f"against {word}: {reason}"] = None
+
+    def _comparisons(
+        self, sample: Sample, turn: int, stages: Sequence[str], axes: Mapping[str, str], reasons: dict[str, None]
+    ) -> Iterator[Comparison]:
+        """Each program of the sample, to be compared with references."""
+        turn_of_patterns = 0 if turn == 0 else turn + self.seed
+        for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few):
+            if axes["values"] in ("extreme", *points.WORDS) and not _has_reference(program):
+                reasons[f"{label}: the reference itself refuses such values"] = None
+                continue
+            place = _place(program.label, label)
+            yield Comparison(self.target, self.op, sample, program, stages, axes, self._rule(), place, self.device)
+
+    def failing(
+        self, pipeline: str, *, against: str | Sequence[str], form: str = "functional", layout: str = "contiguous", values: str = "ordinary"
+    ) -> Iterator[tuple[int, Comparison, str, Exception | None]]:
+        """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same` makes, in its order; no error: it agrees.
+
+        For tools that show a comparison. Samples that are not suitable are left out.
+        """
+        parsed = parse(pipeline)
+        axes = {"form": form, "layout": layout, "values": values, **self.axes}
+        words = (against,) if isinstance(against, str) else tuple(against)
+        for turn, sample in enumerate(self._samples(parsed, words, axes)[0]):
+            if self.only is not None and turn != self.only:
+                continue
+            try:
+                found = list(self._comparisons(sample, turn, parsed.stages[::-1], axes, {}))
+            except Unsuitable:
+                continue
+            for comparison in found:
+                for word in words:
+                    try:
+                        comparison.against(word, Tally())
+                    except Unsuitable:
+                        continue
+                    except Exception as error:
+                        yield turn, comparison, word, error
+                    else:
+                        yield turn, comparison, word, None
 
     def _rule(self) -> Rule:
         for entry in self.entries.values():
@@ -243,6 +306,7 @@ class Case:
         for index, (description, call, kind, match) in enumerate(wrong):
             if self.only is not None and index != self.only:
                 continue
+            self.begin(index, description)
             try:
                 _assert_raises(call, kind, match)
             except Exception as error:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from gen.checks import forms
+from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
+from gen.checks.exactly import compare_with_exact
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, nudged, widened
 from gen.checks.samples import Sample, flat_tensors
@@ -41,12 +42,29 @@ def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stage
         for message, category in sample.facts.warnings:
             warnings.filterwarnings("ignore", message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)), category=category)
         f = program.over(target)
-        return tuple((f if stages else target.forward(f))(*inputs))
+        whole = getattr(target, "pipeline", None)
+        if not stages:
+            f = target.forward(f)
+        elif whole is not None:
+            f = whole(f, stages)
+        return _plain(target, f(*inputs))
+
+
+def _plain(target: Target, found: Any) -> Outputs:
+    """The results as a tuple. Raises TypeError if one is no tensor of torch, which nothing could be compared with."""
+    for place, x in enumerate(found):
+        if not isinstance(x, torch.Tensor):
+            kind = f"{type(x).__module__}.{type(x).__qualname__}"
+            raise TypeError(
+                f"result {place} of target {target.name} is a {kind}: where a check calls a target, results are torch.Tensors. A target "
+                "with values of its own converts inputs and results in `forward` and `pipeline` (docs/targets.md)"
+            )
+    return tuple(found)
 
 
 @dataclass
 class Comparison:
-    """One program of one sample. The target runs it once, for any number of references."""
+    """One program of one sample. The target runs it once, for any number of references. `expected`: results of the last reference."""
 
     target: Target
     op: str
@@ -57,7 +75,13 @@ class Comparison:
     rule: Rule
     label: str
     device: str = "cpu"
+    expected: Outputs | None = None
     _actual: Outputs | None = None
+
+    @property
+    def found(self) -> Outputs | None:
+        """The target's results, if it has been run and has not failed."""
+        return self._actual
 
     def against(self, word: str, tally: Tally) -> None:
         """Raise Mismatch unless the target agrees with the reference called `word`. Raise Unsuitable if they cannot be compared."""
@@ -73,8 +97,13 @@ class Comparison:
             self._against_float64(tally)
         elif word == "reference":
             self._against_own_reference(tally)
+        elif word == "exact":
+            compare_with_exact(self.program, self.sample, self.actual, tally, self.label)
+        elif word in ("again", "threads", "strides"):
+            self._against_itself(word, tally)
         else:
-            raise ValueError(f"no reference {word!r}; known: loop, upstream, eager, numeric, float64, reference, raises")
+            known = "loop, upstream, eager, numeric, float64, reference, exact, again, threads, strides, raises"
+            raise ValueError(f"no reference {word!r}; known: {known}")
 
     @property
     def actual(self) -> Outputs:
@@ -127,6 +156,30 @@ class Comparison:
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
+    def _against_itself(self, word: str, tally: Tally) -> None:
+        if self.sample.facts.random:
+            raise Unsuitable("the op draws random numbers")
+        inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
+
+        def run(change: Callable[[Tensor], Tensor] = torch.Tensor.clone) -> Outputs:
+            return run_target(self.target, self.program, tuple(map(change, inputs)), self.stages, self.sample)
+
+        try:
+            if word == "again":
+                repeating.compare_calls(run, tally)
+            elif word == "threads":
+                with warnings.catch_warnings():  # filters are of the process, and threads would restore one another's
+                    warnings.simplefilter("ignore")
+                    f = self.program.over(self.target)
+                    f = f if self.stages else self.target.forward(f)
+                    repeating.compare_threads(lambda: tuple(f(*map(torch.Tensor.clone, inputs))), tally)
+            elif "device" in self.sample.rebuild(self.sample.inputs)[1]:
+                raise Unsuitable("the sample names the device of its result")
+            else:
+                repeating.compare_strides(self.actual, lambda: run(_on_meta), tally)
+        except Mismatch as mismatch:
+            raise Mismatch(f"{self.label}: {mismatch}") from None
+
     def _compare(
         self,
         expected: Outputs,
@@ -139,6 +192,7 @@ class Comparison:
         wide = _is_wide(self.program.inputs)
         if second is None and (wide or not self.sample.facts.random):
             second = partial(self.program.on_reference, nudged if wide else widened)
+        self.expected = expected
         try:
             compare(self.actual if actual is None else actual, expected, rule, tally, second, conditioned)
         except Mismatch as mismatch:

@@ -8,15 +8,22 @@ from typing import Any
 
 import torch
 
+from gen.checks import points
 from gen.checks.declarative import arrange
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program
 from gen.checks.samples import Sample
-from gen.targets.protocol import Target, Values
+from gen.reference.exact import Exact
+from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
+OVERLAP = r"single memory location|internal overlap|resize|as_strided|expanded"
+"""What ops say of a buffer that overlaps with itself."""
 DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not allowed"
 """What torch documents for an assignment to ``.data`` under a transform; a target words its own error likewise."""
+
+REFUSED = {"data_write": DATA_WRITE, "out_overlapping": OVERLAP}
+"""Forms that an op must refuse, with the error."""
 
 
 def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -37,7 +44,19 @@ def _is_reference(target: Target) -> bool:
 
 
 def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    return [_program(sample, inputs, sample.op.name, sample)]
+    program = _program(sample, inputs, sample.op.name, sample)
+
+    def over(target: Target) -> Flat:
+        """The op in torch, or the target's own implementation of it."""
+        if isinstance(target, Exact):
+            return target.root
+        implementation = getattr(target, "op", None)
+        if implementation is None:
+            return sample
+        call = implementation(sample.op.name)
+        return lambda *values: tuple(target.flat(sample.process(sample.raw(call, values))))  # type: ignore[attr-defined]  # beside `op`
+
+    return [replace(program, over=over)]
 
 
 def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -66,6 +85,47 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     label = f"{sample.op.name}(out=…)"
     return [_program(sample, (*inputs, *right), label, call, plain), _program(sample, (*inputs, *wrong), label + "(empty)", call, plain)]
+
+
+def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Buffers with gaps: every second column of a base. The program returns the base, so that writes beside the view show."""
+    variant, raw, results = _for_out(sample, inputs)
+    count = len(inputs)
+    bases = tuple(torch.full((*r.shape, 2), 1, dtype=r.dtype, device=r.device) for r in results)
+
+    def call(*values: Any) -> Values:
+        held = tuple(base.clone() for base in values[count:])
+        views = tuple(base.select(-1, 0) for base in held)
+        sample.raw(variant, values[:count], out=views[0] if isinstance(raw, Tensor) else views)
+        return held
+
+    def plain(*values: Any) -> Values:
+        found = sample.raw(sample.op.call, values[:count])
+        parts = (found,) if isinstance(found, Tensor) else tuple(found)
+        return tuple(torch.stack([part, base.select(-1, 1)], -1) for part, base in zip(parts, values[count:], strict=True))
+
+    return [_program(sample, (*inputs, *bases), f"{sample.op.name}(out=a view with gaps)", call, plain)]
+
+
+def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """A buffer all of whose elements are one, which no op can write to."""
+    variant, raw, _ = _for_out(sample, inputs)
+    if not isinstance(raw, Tensor) or raw.numel() < 2:
+        raise Unsuitable(f"{sample.description}: one element overlaps with none")
+
+    def call(*values: Any) -> Values:
+        buffer = torch.zeros((), dtype=raw.dtype, device=raw.device).expand(raw.shape)
+        sample.raw(variant, values, out=buffer)
+        return (buffer.clone(),)
+
+    return [_program(sample, inputs, f"{sample.op.name}(out=overlapping)", call, sample)]
+
+
+def _for_out(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Callable[..., Any], Any, list[Tensor]]:
+    if sample.op.out is None:
+        raise Unsuitable(f"{sample.op.name} has no out= variant")
+    raw = sample.raw(sample.op.call, [t.clone() for t in inputs])
+    return sample.op.out, raw, [raw] if isinstance(raw, Tensor) else list(raw)
 
 
 def _inplace_variant(sample: Sample) -> Callable[..., Any]:
@@ -146,6 +206,8 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "functional": _functional,
     "out": _out,
+    "out_view": _out_view,
+    "out_overlapping": _out_overlapping,
     "inplace": _inplace,
     "view_inplace": _view_inplace,
     "argument_inplace": _argument_inplace,
@@ -157,15 +219,27 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
 
 
 def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """``(name, inputs)``: the sample's own inputs, or those of their extreme variants that the plain op accepts."""
+    """``(name, inputs)``: the sample's own inputs, or those of their extreme or degenerate variants that the plain op accepts."""
     if values == "ordinary":
         return [("", sample.inputs)]
+    if values in points.WORDS:
+        return _degenerate(sample, values)
     made = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
     for name, stop in (("zero-size", 0), ("one element", 1)):
         made.append((name, tuple(x[tuple(slice(stop) for _ in x.shape)] for x in sample.inputs)))
     accepted = [(name, inputs) for name, inputs in made if _accepts(sample, inputs)]
     if not accepted:
         raise Unsuitable(f"{sample.description}: the op takes no extreme values")
+    return accepted
+
+
+def _degenerate(sample: Sample, word: str) -> list[tuple[str, tuple[Tensor, ...]]]:
+    made = points.fillings(sample, word)
+    if not made:
+        raise Unsuitable(f"{word}: {sample.description} has no such points")
+    accepted = [(name, inputs) for name, inputs in made if _accepts(sample, inputs)]
+    if not accepted:
+        raise Unsuitable(f"{word}: {sample.description}: the op refuses these values")
     return accepted
 
 
@@ -203,8 +277,21 @@ def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
     """Copies of inputs in a layout, since samples share the inputs. ``expanded`` sets stride 0 where one repeats (:func:`repeating`)."""
     if layout == "contiguous":
         return tuple(x.clone() for x in inputs)
+    if layout in ("conjugated", "negated"):
+        return tuple(_with_bit(x, layout) for x in inputs)
     laid = map(_expanded, inputs) if layout == "expanded" else (arrange(x, layout) for x in inputs)
     return tuple(y.clone() if y is x else y for x, y in zip(inputs, laid, strict=True))
+
+
+def _with_bit(x: Tensor, layout: str) -> Tensor:
+    """`x` as a lazy conjugate of its conjugate, or a lazy negation of its negation. Complex numbers alone have the one, and integers and
+    booleans neither.
+    """
+    if x.is_complex() and layout == "conjugated":
+        return x.conj_physical().conj()
+    if layout == "negated" and (x.is_floating_point() or x.is_complex()):
+        return torch._neg_view(x.neg())
+    return x.clone()
 
 
 def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gen.checks.case import Case, SampleFailure
 from gen.checks.entries import Known
-from gen.checks.outcomes import Lacking, Mismatch, Vacuous
+from gen.checks.outcomes import Crashed, Lacking, Mismatch, Vacuous
 
 __all__ = ["Verdict", "attempt", "brief", "settle"]
 
@@ -28,7 +28,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        return self.outcome in ("failed", "xpassed", "vacuous")
+        return self.outcome in ("failed", "xpassed", "vacuous", "crashed", "timed out")
 
 
 def attempt(check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date) -> Verdict:
@@ -78,7 +78,8 @@ def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, p
         if xfails:
             expected = " or ".join(f"{entry.expectation()} [{name}]" for name, entry in xfails.items())
             why = f"expected {expected}, got {why}"
-        return Verdict("vacuous" if vacuous else "failed", why, tuple(unexpected), tuple(happened))
+        lost = next((failure.error.outcome for failure in unexpected if isinstance(failure.error, Crashed)), None)
+        return Verdict(lost or ("vacuous" if vacuous else "failed"), why, tuple(unexpected), tuple(happened))
     if happened:
         return Verdict("xfailed", "; ".join(xfails[name].reason for name in happened), happened=tuple(happened))
     due = [] if partial else [(name, entry) for name, entry in xfails.items() if values or entry.device is not None]
@@ -91,5 +92,5 @@ def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, p
 def brief(error: BaseException) -> str:
     """The exception in one line."""
     lines = str(error).strip().splitlines() or [""]
-    first = lines[0] if isinstance(error, Mismatch | Vacuous) else f"{type(error).__name__}: {lines[0]}"
+    first = lines[0] if isinstance(error, Mismatch | Vacuous | Crashed) else f"{type(error).__name__}: {lines[0]}"
     return first if len(first) <= 300 else first[:299] + "…"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Lacking", "Mismatch", "Unsuitable", "Vacuous"]
+import re
+
+__all__ = ["Crashed", "Lacking", "Mismatch", "TimedOut", "Unsuitable", "Vacuous", "stable_part"]
 
 
 class Mismatch(AssertionError):
@@ -19,3 +21,28 @@ class Lacking(Exception):
 
 class Unsuitable(Exception):
     """The check cannot use one sample, or one in_dims pattern of it. A case is vacuous if this holds for all samples."""
+
+
+class Crashed(Exception):
+    """The process of a cell died. The message names the signal or exit status. `stack` says where Python was, if that is known."""
+
+    outcome = "crashed"
+
+    def __init__(self, message: str, stack: str = "") -> None:
+        super().__init__(message)
+        self.stack = stack
+
+
+class TimedOut(Crashed):
+    """A cell took longer than its limit, and its process was ended."""
+
+    outcome = "timed out"
+
+
+def stable_part(error: BaseException) -> str:
+    """The part of a message that is the same in every sample: without values, sizes and names."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, Mismatch) and "largest error" in first:
+        return "largest error"
+    parts = re.split(r"\d[\w.]*|0x\w+|\[[^\]]*\]|\([^)]*\)|'[^']*'|\"[^\"]*\"", first)
+    return max((part.strip(" :;,.") for part in parts), key=len, default="")[:80]

@@ -7,25 +7,28 @@ cell needs them.
 from __future__ import annotations
 
 import datetime
+import re
 import shlex
-import traceback
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from gen.checks.entries import Known, Settings
+from gen.checks.execution import DEFAULT_LIMIT, Begin, Ran, Runner, told
+from gen.checks.isolation import POSSIBLE, Worker
+from gen.checks.outcomes import Crashed
 from gen.checks.recorder import FACTS, Recorder
 from gen.checks.results import default_path
 from gen.checks.shard import Shard, assign, fingerprint, parse_shard, read_durations
-from gen.checks.tables import TIERS, Cell, Family, TableError, cells_of
+from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 
 if TYPE_CHECKING:
-    from gen.checks.case import Case, SampleFailure
+    from gen.checks.case import SampleFailure
     from gen.checks.ledger import Verdict
     from gen.targets.protocol import Target
 
@@ -44,7 +47,9 @@ class Run:
     results: Path
     durations: Path
     narrowed: str
+    timeout: float | None
     partition: str = ""
+    runner: Runner | None = None
     _target: Target | None = None
 
     def target(self) -> Target:
@@ -56,6 +61,14 @@ class Run:
             except LookupError as error:
                 raise pytest.UsageError(f"--target: {error.args[0]}") from error
         return self._target
+
+    def limit(self, item: pytest.Function, cell: Cell) -> float | None:
+        """The seconds that a cell may take; None if there is no limit."""
+        if self.timeout is not None:
+            return self.timeout or None
+        cells = cells_of(item.function)
+        assert cells is not None
+        return family_of(item.module).limit(cell.op, cells) or DEFAULT_LIMIT
 
     def header(self) -> dict[str, Any]:
         """The description of the run, for the results file and the terminal."""
@@ -80,9 +93,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matrix", "the matrix of generated tests")
     group.addoption("--target", default="runtime", help="what is tested: runtime (default), torch, or an entry point of matrix.targets")
     group.addoption("--device", default="cpu", help="device of the samples (default cpu); a device that is absent stops the run")
-    group.addoption("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full")
+    group.addoption("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full < all")
     group.addoption("--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)")
     group.addoption("--all-samples", action="store_true", help="run every sample of a case, including those beyond its usual limit")
+    group.addoption("--cell-timeout", type=float, metavar="SECONDS", help="limit of every cell (default: the matrix's, or 120; 0: none)")
+    group.addoption(
+        "--in-process", action="store_true", help="run cells in pytest's own process: for debuggers; no limit, no crash survived"
+    )
     group.addoption("--shard", default="1/1", metavar="I/N", help="run part I of N, balanced by recorded durations")
     group.addoption("--results", type=Path, metavar="PATH", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
 
@@ -95,6 +112,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     if option.sample is not None and (option.sample < 0 or option.all_samples):
         raise pytest.UsageError("--sample takes one number from 0 up, and not together with --all-samples")
+    if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
+        raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
     settings = Settings(option.target, option.device, version("torch"), datetime.date.today())
     narrowed = _narrowed(config)
     part = "{}of{}".format(*shard) if shard[1] > 1 else "part" if narrowed else ""
@@ -108,16 +127,22 @@ def pytest_configure(config: pytest.Config) -> None:
         results=root / (option.results or default_path(settings.target, settings.device, part)),
         durations=root / ".cache" / f"durations-{settings.target}-{settings.device.replace(':', '_')}.json",
         narrowed=narrowed,
+        timeout=option.cell_timeout,
     )
     config.stash[_run] = run
     if settings.device != "cpu":
-        _require_device(settings.device)
+        _require_device(settings.device, here=_in_process(config))
     if not hasattr(config, "workerinput"):
         if settings.target != "runtime":
-            run.target()  # an unknown target stops the run here, whether or not workers are to run it
+            _require_target(run, here=_in_process(config))  # it stops the run here, whether or not workers are to run it
         durations = run.durations if shard[1] == 1 and run.sample is None else None
         recorder = Recorder(run.results, run.header(), durations, whole=not narrowed and shard[1] == 1)
         config.pluginmanager.register(recorder, "matrix-recorder")
+
+
+def _in_process(config: pytest.Config) -> bool:
+    """Whether cells run in pytest's own process, as a debugger needs it."""
+    return bool(config.option.in_process or config.option.usepdb or config.option.trace)
 
 
 def _narrowed(config: pytest.Config) -> str:
@@ -135,13 +160,38 @@ def _narrowed(config: pytest.Config) -> str:
     return " ".join(name for name, given in asked.items() if given)
 
 
-def _require_device(device: str) -> None:
-    import torch
-
+def _require_device(device: str, *, here: bool) -> None:
+    worker = Worker(_allocate)
     try:
-        torch.zeros((), device=device)
+        _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise pytest.UsageError(f"--device {device}: not present here, nothing was run ({str(error).strip().splitlines()[0]})") from error
+    finally:
+        worker.close()
+
+
+def _require_target(run: Run, *, here: bool) -> None:
+    """A target of another package is tried in a process of its own: its library may not bear a fork once it is loaded, as jax does not."""
+    from gen.targets import built_in
+
+    name = run.settings.target
+    worker = Worker(lambda _: run.target() and None)
+    try:
+        run.target() if here or not POSSIBLE or built_in(name) else worker.ask(name, None)
+    finally:
+        worker.close()
+
+
+def _allocate(device: str) -> None:
+    import torch
+
+    torch.zeros((), device=device)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_run, None)
+    if run is not None and run.runner is not None:
+        run.runner.close()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -165,6 +215,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if cells is None:
         return
     chosen = list(cells.at(metafunc.config.stash[_run].tier))
+    chosen += _asked_by_id(metafunc, cells, {cell.id for cell in chosen})
     family = family_of(metafunc.module)
     try:
         for cell in chosen:
@@ -175,10 +226,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", chosen, ids=[cell.id for cell in chosen], indirect=True)
 
 
+def _asked_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> list[Cell]:
+    """Cells that the command line names and the tier does not have, such as those that reduction drops."""
+    found = []
+    for argument in map(str, metafunc.config.args):
+        path, _, node = argument.partition("::")
+        name, _, case = node.partition("[")
+        here = name == metafunc.function.__name__ and Path(path).name == Path(metafunc.module.__file__ or "").name
+        if here and case.endswith("]") and case[:-1] not in chosen and (cell := cells.named(case[:-1])):
+            found.append(cell)
+    return found
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _empty(item)]
     run = config.stash[_run]
+    tiers = {cell.tier for item in items if (cell := _cell(item)) is not None}
+    if run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
+        raise pytest.UsageError("these modules have no cells beyond the tier full: `make matrix TIER=all` writes and runs all valid cells")
     if run.shard[1] == 1:
         return
     chosen = assign([item.nodeid for item in items], read_durations(run.durations), run.shard[1])
@@ -194,17 +260,27 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Load torch, the target and OpInfo's database before the first cell, so that no cell's time includes the loading."""
+    """Load torch, the target and OpInfo's database before the first cell, so that no cell's time includes the loading.
+
+    On other devices than the CPU, the workers load them: a process may not be forked once it has used a GPU.
+    """
+    run = session.config.stash[_run]
     if session.config.option.collectonly:
+        return
+    here = _in_process(session.config)
+    run.runner = Runner(session.items, _run_here, here=here)
+    if not here and run.settings.device not in ("cpu", "meta"):
         return
     cells = [(item, cell) for item in session.items if (cell := _cell(item)) is not None]
     if cells:
         import torch
 
         from gen.checks import ledger, opinfo  # noqa: F401  # the ledger imports what running a cell needs
+        from gen.targets import built_in
 
         torch.set_num_threads(1)
-        session.config.stash[_run].target()
+        if here or built_in(run.settings.target):
+            run.target()
         if any(cell.op not in family_of(item.getparent(pytest.Module).obj).ops for item, cell in cells):  # type: ignore[union-attr]
             opinfo.database()
 
@@ -229,11 +305,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     assert isinstance(item, pytest.Function)
     family = family_of(item.module)
-    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail  # with --runxfail no failure is expected
-    entries = {
-        name: entry for name, entry in family.entries(cell).items() if entry.active(settings) and not (shown and entry.kind == "xfail")
-    }
-    item.stash[_active] = entries
+    entries = item.stash[_active] = _entries(item, cell)
     facts = {
         "id": cell.id,
         "family": family.name,
@@ -250,87 +322,128 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.user_properties.append((FACTS, facts))
 
 
-@pytest.fixture
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    """The case of this cell, with the run's target, device and samples."""
-    from gen.checks.case import Case
+def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
+    """The known entries of a cell that are active in this run. With --runxfail no failure is expected."""
+    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail
+    entries = family_of(item.module).entries(cell)
+    return {name: entry for name, entry in entries.items() if entry.active(settings) and not (shown and entry.kind == "xfail")}
 
-    run: Run = request.config.stash[_run]
-    item = request.node
-    yield Case(
-        request.param,
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Cell:
+    """The cell. The check gets a Case of it, which is made where the cell runs."""
+    cell: Cell = request.param
+    return cell
+
+
+def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
+    """Run one cell in this process."""
+    import torch
+
+    from gen.checks.case import Case
+    from gen.checks.ledger import attempt
+    from gen.checks.scripts.failures import of_failure
+
+    torch.set_num_threads(1)
+    run, cell = item.config.stash[_run], _cell(item)
+    assert cell is not None
+    entries = _entries(item, cell)
+    case = Case(
+        cell,
         check=item.originalname.removeprefix("test_"),
         family=family_of(item.module),
         target=run.target(),
         device=run.settings.device,
-        entries=item.stash[_active],
+        entries=entries,
         only=run.sample,
         all_samples=run.all_samples,
     )
+    if begin is not None:
+        case.begin = begin  # type: ignore[method-assign]  # the hook that Case offers for this
+    loops: Any = getattr(case.target, "loops", {})
+    before = Counter(loops)
+    verdict = attempt(item.obj, case, entries, run.settings.today)
+    failing = next((failure.sample for failure in verdict.failures if failure.sample is not None), None)
+    program = of_failure(case, failing) if verdict.failed and failing is not None else None
+    return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run one cell and report its verdict to pytest. pytest runs other tests itself."""
     __tracebackhide__ = True
-    if _cell(pyfuncitem) is None:
+    cell = _cell(pyfuncitem)
+    if cell is None:
         return None
-    from gen.checks.ledger import attempt
-
     run = pyfuncitem.config.stash[_run]
-    case: Case = pyfuncitem.funcargs["case"]  # type: ignore[assignment]  # what the fixture made
-    loops: Any = getattr(run.target(), "loops", {})
-    before = Counter(loops)
-    verdict = attempt(pyfuncitem.obj, case, pyfuncitem.stash[_active], run.settings.today)
+    assert run.runner is not None
+    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell))
+    if not isinstance(ran, Ran):
+        ran = _lost(pyfuncitem, *ran)
+    verdict = ran.verdict
     facts: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     family = facts["family"]
-    facts.update(outcome=verdict.outcome, why=verdict.why, samples=case.compared, entries=[f"{family}:{name}" for name in verdict.happened])
-    facts["loops"] = dict(Counter(loops) - before)
+    facts.update(outcome=verdict.outcome, why=verdict.why, samples=ran.compared, entries=[f"{family}:{name}" for name in verdict.happened])
+    facts["loops"] = dict(ran.loops)
     match verdict.outcome:
         case "skipped" | "lacking":
             pytest.skip(f"lacking: {verdict.why}" if verdict.outcome == "lacking" else verdict.why)
         case "xfailed":
             pytest.xfail(verdict.why)
-        case "failed" | "vacuous" | "xpassed":
-            _show(pyfuncitem, case, verdict)
+        case "crashed" | "timed out" | "failed" | "vacuous" | "xpassed":
+            _show(pyfuncitem, ran)
     return True
+
+
+def _lost(item: pytest.Function, sample: int | None, description: str, error: Crashed) -> Ran:
+    """What a cell came to whose process was lost."""
+    from gen.checks.case import SampleFailure
+    from gen.checks.ledger import settle
+
+    where = "" if sample is None else f" in sample {sample}"
+    placed = type(error)(f"{error}{where}", error.stack)
+    return Ran(settle(item.stash[_active], [SampleFailure(sample, description, placed)]), 0, {})
 
 
 class CellFailed(Exception):
     """An error whose text is the report. Its traceback is not shown."""
 
 
-def _show(item: pytest.Function, case: Case, verdict: Verdict) -> None:
-    """Report each failing sample as a subtest, then the case in one line."""
+def _show(item: pytest.Function, ran: Ran) -> NoReturn:
+    """Fail the cell, with one report for each distinct error."""
     __tracebackhide__ = True
-    samples = [failure for failure in verdict.failures if failure.sample is not None]
-    if samples:
-        subtests = item._request.getfixturevalue("subtests")
-        for failure in samples:
-            with subtests.test(f"sample {failure.sample}"):
-                _raise(item, failure, verdict)
+    verdict = ran.verdict
+    alike: dict[str, list[SampleFailure]] = {}
     for failure in verdict.failures:
-        if failure.sample is None:
-            _raise(item, failure, verdict)
-    if samples:
-        raise CellFailed(f"{len(samples)} of {case.compared} samples failed: {', '.join(str(failure.sample) for failure in samples)}")
-    raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
+        alike.setdefault(_without_numbers(told(failure.error)), []).append(failure)
+    if not alike:
+        raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
+    groups = list(alike.values())
+    parts = [_told(item, group, verdict, "" if place else ran.program) for place, group in enumerate(groups[:_SHOWN])]
+    if len(groups) > _SHOWN:
+        parts.append(f"and {len(groups) - _SHOWN} more errors of other kinds")
+    raise CellFailed("\n\n".join(parts)) from groups[0][0].error
 
 
-def _raise(item: pytest.Function, failure: SampleFailure, verdict: Verdict) -> None:
-    from gen.checks.outcomes import Mismatch, Vacuous
+_SHOWN = 4  # distinct errors of a cell
 
-    __tracebackhide__ = True
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b", "#", text)
+
+
+def _told(item: pytest.Function, alike: Sequence[SampleFailure], verdict: Verdict, program: str = "") -> str:
+    """The report of samples that fail alike. `program` is the stand-alone program that shows the failure, if there is one."""
+    failure, others = alike[0], [str(other.sample) for other in alike[1:]]
     sample = "" if failure.sample is None else f", sample {failure.sample}" + (f" {failure.description}" if failure.description else "")
     lines = [_title(item) + sample]
     if verdict.why.startswith("expected "):
         lines.append(verdict.why)
-    if isinstance(failure.error, Mismatch | Vacuous):
-        lines.append(str(failure.error))
-    else:
-        # Python's traceback: pytest's quotes whole functions, for which it parses torch's files of 20,000 lines.
-        lines.append("".join(traceback.format_exception(failure.error)).rstrip())
-    raise CellFailed("\n".join([*lines, f"reproduce: {_command(item, failure.sample)}"])) from failure.error
+    lines.append(told(failure.error))
+    if others:
+        lines.append(f"fails alike: sample{'s' * (len(others) > 1)} {', '.join(others)}")
+    lines.append(f"reproduce: {_command(item, failure.sample)}")
+    return "\n".join([*lines, *(["as a program:", program] if program else [])])
 
 
 def _title(item: pytest.Function) -> str:

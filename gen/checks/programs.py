@@ -7,13 +7,14 @@ Then each run gets copies of them, and the copies are further results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
+from gen.checks import per_sample
 from gen.checks.batching import VARIATIONS, vary
 from gen.checks.forms import laid_out
 from gen.checks.outcomes import Mismatch, Unsuitable
@@ -26,10 +27,10 @@ Tensor = torch.Tensor
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, ``loss_reduction`` and ``input_grad``; a captured graph
-    with ``run: jitted`` is jitted itself."""
+    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition`` and those of per-sample gradients; a captured graph with
+    ``run: jitted`` is jitted itself."""
     if stage == "per_sample":
-        return _per_sample(program, axes)
+        return per_sample.answers(program, axes) if "of" in axes else per_sample.gradients(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
     if stage == "aot.joint":
         return _joint(program, axes, dynamic)
@@ -215,54 +216,3 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
             return reference.observe(program.over(reference), inputs, program.differentiable)[0]
     except Exception:  # the op refuses these inputs, with any error
         return None
-
-
-# --- per-sample gradients ---------------------------------------------------------------------------------------------------------
-
-
-def _per_sample(program: Program, axes: Mapping[str, str]) -> Program:
-    """Per-sample gradients of `program`.
-
-    The batch is the first input or one of indices. The op must work sample by sample along its dimension 0.
-    """
-    place = _batch_input(program)
-    active, kept = program.active_inputs, program.active_outputs
-    params = [p for p in active if p != place]
-    if not params:
-        raise Unsuitable(f"{program.label} has no differentiable input besides the batch")
-    reduction = axes.get("loss_reduction", "sum")
-    input_grad = axes.get("input_grad", "without_input_grad") == "with_input_grad" and program.differentiable[place]
-
-    def over(target: Target) -> Flat:
-        f = program.over(target)
-
-        def g(*values: Any) -> Values:
-            inner = restricted(f, values, [place, *params], kept)
-            held = [values[p] for p in params]
-            return tuple(target.per_sample(inner, values[place], held, loss_reduction=reduction, input_grad=input_grad))
-
-        return g
-
-    return Program(over, program.inputs, program.differentiable, program.seed, f"per_sample({program.label})")
-
-
-def _batch_input(program: Program) -> int:
-    for place, x in enumerate(program.inputs):
-        usual = place == 0 or not (x.is_floating_point() or x.is_complex())
-        if usual and x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place):
-            return place
-    raise Unsuitable(f"{program.label}: no input is a batch along dimension 0")
-
-
-def _works_by_sample(program: Program, place: int) -> bool:
-    f: Callable[..., tuple[Tensor, ...]] = program.over(Loop())
-    try:
-        rows = [f(*program.inputs[:place], entry[None], *program.inputs[place + 1 :]) for entry in program.inputs[place]]
-        together = [torch.cat(column) for column in zip(*rows, strict=True)]
-    except Exception:  # not a batch: the op refuses a slice of this input, or the results cannot be joined
-        return False
-    whole_outputs = program.observed[0]
-    return all(
-        a.shape == b.shape and torch.allclose(a, b, rtol=1e-2, atol=1e-3, equal_nan=True)
-        for a, b in zip(together, whole_outputs, strict=True)
-    )

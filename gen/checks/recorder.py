@@ -40,17 +40,17 @@ class Recorder:
         self._complete = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "context"):  # a subtest, whose case follows
-            return
         facts = dict(report.user_properties).get(FACTS)
         if not isinstance(facts, dict):
             facts = self._pending.get(report.nodeid) or _crashed(report)
             if facts is None:
                 return
         pending = self._pending.setdefault(report.nodeid, facts)
-        pending.update({key: value for key, value in facts.items() if key != "outcome" or report.when == "call"})
+        pending.update({key: value for key, value in facts.items() if key not in ("outcome", "why") or report.when == "call"})
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
-        if report.failed and (report.when != "call" or pending["outcome"] == "error"):
+        if report.when not in ("setup", "call", "teardown"):  # pytest-xdist's report of a worker process that died
+            pending.update(outcome="crashed", why=report.longreprtext.strip().splitlines()[-1])
+        elif report.failed and (report.when != "call" or pending["outcome"] == "error"):
             pending.update(outcome="error", why=_last_line(report))
         elif report.skipped and pending["outcome"] == "error":
             pending.update(outcome="skipped", why=_last_line(report))
@@ -142,7 +142,7 @@ def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:
         "dtype": words[0],
         "check": check.removeprefix("test_"),
         "axes": {},
-        "outcome": "error",
+        "outcome": "crashed",
         "why": "",
         "samples": 0,
         "entries": [],

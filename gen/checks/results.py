@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "read"]
 
 # Best first, so the worst of several cells has the last of these.
-OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error")
+OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 
 
 class ResultsError(ValueError):
@@ -94,6 +94,8 @@ def read(path: Path) -> Results:
         lines = path.read_text("utf-8").splitlines()
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}; run `pytest generated_tests` first") from error
+    except UnicodeDecodeError as error:
+        raise ResultsError(f"{path}: byte {error.start} is not UTF-8; is it a results file?") from error
     for number, line in enumerate(lines, 1):
         try:
             data = json.loads(line)

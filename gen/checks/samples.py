@@ -113,13 +113,17 @@ class Facts:
 
 
 def flat_tensors(result: Any) -> Values:
-    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones. Anything else is left out."""
+    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones. Arrays of other libraries are
+    refused. Anything else is left out."""
     leaves = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor):
             leaves.append(leaf if leaf.layout is torch.strided else leaf.to_dense())
         elif isinstance(leaf, (bool, int, float, complex)):
             leaves.append(torch.tensor(leaf, dtype=torch.complex128 if isinstance(leaf, complex) else None))
+        elif hasattr(leaf, "__array__"):
+            kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            raise TypeError(f"the op returned a {kind}, no torch.Tensor: a target with values of its own offers `op` and `flat`")
     return tuple(leaves)
 
 

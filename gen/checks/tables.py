@@ -17,7 +17,7 @@ from gen.words import complete, said
 
 __all__ = ["DTYPES", "TIERS", "Cell", "Cells", "Family", "Known", "Row", "TableError", "cases", "cells_of", "family", "known", "op"]
 
-TIERS = ("smoke", "default", "full")
+TIERS = ("smoke", "default", "full", "all")
 DTYPES = frozenset(
     [
         *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
@@ -54,13 +54,13 @@ class Row:
     known: tuple[tuple[str, tuple[str, ...]], ...]  # (entry, the dtype and axis values to which it is narrowed)
 
 
-def op(name: str, smoke: str = "", default: str = "", full: str = "", known: str = "") -> Row:
-    """One op of a check. Each tier runs its own words and those of the tiers before it."""
+def op(name: str, smoke: str = "", default: str = "", full: str = "", all: str = "", known: str = "") -> Row:
+    """One op of a check. Each tier runs its own words and those of the tiers before it. `all`: the cells that reduction drops."""
     if not _NAME.fullmatch(name):
         raise TableError(f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d")
-    words = tuple((word, tier) for tier, text in zip(TIERS, (smoke, default, full), strict=True) for word in text.split())
+    words = tuple((word, tier) for tier, text in zip(TIERS, (smoke, default, full, all), strict=True) for word in text.split())
     if not words:
-        raise TableError(f"op({name!r}): no dtype at any tier; write one under smoke=, default= or full=")
+        raise TableError(f"op({name!r}): no dtype at any tier; write one under smoke=, default=, full= or all=")
     seen: set[str] = set()
     for word, tier in words:
         dtype = word.split(":", 1)[0]
@@ -86,6 +86,7 @@ class Cells:
 
     rows: tuple[Row, ...]
     axes: tuple[tuple[str, tuple[str, ...]], ...]
+    timeout: float | None = None
 
     def at(self, tier: str) -> Iterator[Cell]:
         """The cells of `tier` and of the smaller tiers. Rows are in the order of the table, words are sorted."""
@@ -95,13 +96,30 @@ class Cells:
             for word, own in sorted(row.words):
                 if TIERS.index(own) <= highest:
                     dtype, *spoken = word.split(":")
-                    values = complete(spoken, names)
-                    entries = tuple(dict.fromkeys(name for name, where in row.known if set(where) <= {dtype, *values}))
-                    yield Cell(row.name, dtype, tuple(zip(names, values, strict=True)), own, entries)
+                    yield _cell(row.name, dtype, names, complete(spoken, names), own, row.known)
+
+    def named(self, case: str) -> Cell | None:
+        """The cell with the id `case`, whether a tier has it or not; None if no cell of the check can have that id."""
+        name, _, word = case.partition("-")
+        dtype, *spoken = word.split("-")
+        values = complete(spoken, [axis for axis, _ in self.axes])
+        if dtype not in DTYPES or len(values) != len(self.axes):
+            return None
+        if any(value not in allowed for value, (_, allowed) in zip(values, self.axes, strict=True)):
+            return None
+        known = next((row.known for row in self.rows if row.name == name), ())
+        return _cell(name, dtype, tuple(axis for axis, _ in self.axes), values, TIERS[-1], known)
 
 
-def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None) -> Callable[[_Test], _Test]:
-    """Run the decorated check once for each cell of `rows`. The check takes one argument, `case`."""
+def _cell(
+    name: str, dtype: str, axes: tuple[str, ...], values: tuple[str, ...], tier: str, known: tuple[tuple[str, tuple[str, ...]], ...]
+) -> Cell:
+    entries = tuple(dict.fromkeys(entry for entry, where in known if set(where) <= {dtype, *values}))
+    return Cell(name, dtype, tuple(zip(axes, values, strict=True)), tier, entries)
+
+
+def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None, timeout: float | None = None) -> Callable[[_Test], _Test]:
+    """Run the decorated check once for each cell of `rows`, for at most `timeout` seconds each. The check takes one argument, `case`."""
     table = tuple((name, tuple(values)) for name, values in (axes or {}).items())
     _validate_axes(table)
     names = [row.name for row in rows]
@@ -116,7 +134,7 @@ def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None) -> Callab
     def decorate(test: _Test) -> _Test:
         if list(inspect.signature(test).parameters) != ["case"]:
             raise TableError(f"{test.__qualname__}: a check takes exactly one argument, case")
-        test.__dict__["matrix_cells"] = Cells(rows, table)
+        test.__dict__["matrix_cells"] = Cells(rows, table, timeout)
         return test
 
     return decorate
@@ -159,6 +177,12 @@ class Family:
     name: str
     ops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     known: Mapping[str, Known] = field(default_factory=dict)
+    timeout: float | None = None
+
+    def limit(self, op: str, cells: Cells) -> float | None:
+        """The seconds that a cell of `op` may take, by its row, its check or its family, in this order."""
+        of_op: float | None = self.ops.get(op, {}).get("timeout")
+        return next((seconds for seconds in (of_op, cells.timeout, self.timeout) if seconds is not None), None)
 
     def entries(self, cell: Cell) -> dict[str, Known]:
         """The known entries written on the line of `cell`, by name."""
@@ -168,7 +192,12 @@ class Family:
         return {name: self.known[name] for name in cell.known}
 
 
-def family(name: str, ops: Mapping[str, Mapping[str, Any]] | None = None, known: Mapping[str, Known] | None = None) -> Family:
+def family(
+    name: str,
+    ops: Mapping[str, Mapping[str, Any]] | None = None,
+    known: Mapping[str, Known] | None = None,
+    timeout: float | None = None,
+) -> Family:
     """The module-wide table. A generated module calls this once, as `FAMILY`."""
     for op_name, row in (ops or {}).items():
         if not isinstance(row, Mapping):
@@ -178,4 +207,4 @@ def family(name: str, ops: Mapping[str, Mapping[str, Any]] | None = None, known:
             raise TableError(f"family({name!r}): known entry {entry_name!r} is not a word")
         if not isinstance(entry, Known):
             raise TableError(f"family({name!r}): known[{entry_name!r}] is not made by known(…)")
-    return Family(name, dict(ops or {}), dict(known or {}))
+    return Family(name, dict(ops or {}), dict(known or {}), timeout)

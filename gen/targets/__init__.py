@@ -1,6 +1,6 @@
 """Implementations that a matrix can exercise, by name.
 
-``torch`` and ``runtime`` are built in; any other name is an entry point of the group ``matrix.targets``.
+``torch``, ``runtime``, ``aot_eager`` and ``inductor`` are built in; any other name is an entry point of the group ``matrix.targets``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from gen.targets.protocol import Target
 
 GROUP = "matrix.targets"
 _BUILT_IN = {
-    "torch": ("gen.targets.torch_target", "TorchTarget"),
-    "runtime": ("gen.targets.runtime_target", "RuntimeTarget"),
+    "torch": ("gen.targets.torch_target", "TorchTarget", ()),
+    "runtime": ("gen.targets.runtime_target", "RuntimeTarget", ()),
+    "aot_eager": ("gen.targets.compiled_target", "CompiledTarget", ("aot_eager",)),
+    "inductor": ("gen.targets.compiled_target", "CompiledTarget", ("inductor",)),
 }
 
-__all__ = ["GROUP", "Target", "load", "names"]
+__all__ = ["GROUP", "Target", "built_in", "load", "names"]
+
+
+def built_in(name: str) -> bool:
+    """Whether the target is of this package."""
+    return name in _BUILT_IN
 
 
 def names() -> list[str]:
@@ -30,12 +37,15 @@ def names() -> list[str]:
 def load(name: str) -> Target:
     """The target called `name`. The LookupError for an unknown name lists the known ones and says how to add one."""
     if name in _BUILT_IN:
-        module, attribute = _BUILT_IN[name]
-        return cast(Target, getattr(importlib.import_module(module), attribute)())
+        module, attribute, arguments = _BUILT_IN[name]
+        return cast(Target, getattr(importlib.import_module(module), attribute)(*arguments))
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known = ", ".join(names())
         raise LookupError(f"no target {name!r}; known: {known}. Others register under the entry point group {GROUP!r}.")
     if len(points) > 1:
         raise LookupError(f"target {name!r} is registered {len(points)} times: {', '.join(point.value for point in points)}")
-    return cast(Target, points[0].load()())
+    try:
+        return cast(Target, points[0].load()())
+    except Exception as error:
+        raise LookupError(f"target {name!r}: its entry point {points[0].value} does not load ({type(error).__name__}: {error})") from error

@@ -11,6 +11,12 @@ A target is any object with the methods of :class:`Target`. It need not inherit 
 A target may have an attribute ``loops``, a ``Counter`` of op names. It counts the runs of each op that `vmap` ran one element at a time.
 Each cell records by how much it grew.
 
+Two more attributes are optional. ``pipeline(f, stages)`` gets a whole pipeline before it is called, and returns what is called in its
+place, such as a compiled form. ``slow = True`` asks for as few samples as a jitted case has.
+
+A target with values of its own, such as jax's arrays, converts inputs and results in ``forward`` and ``pipeline``. It has two methods more:
+``op(name)`` gives its implementation of an op of the matrix, or None, and ``flat(result)`` gives the values in an op's result as a tuple.
+
 A third party registers a target under the entry point group ``matrix.targets``, as a class or as a function that returns an instance.
 """
 
@@ -125,4 +131,23 @@ class Jitting(Target, Protocol):
 
     def jit(self, f: Flat) -> Flat:
         """``g(*args)``: `f`, captured at its first call and replayed by the next ones. `f` may contain every other stage."""
+        ...
+
+
+class Answering(Target, Protocol):
+    """A target that answers questions about per-sample gradients too, which axis ``of`` asks. Any other target lists
+    ``per_sample_answer`` in ``lacks``."""
+
+    def per_sample_answer(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool) -> tuple[Tensor, ...]:
+        """What `of` asks of the gradients of ``params`` for B samples, whose losses are those of :meth:`Target.per_sample`.
+
+        - ``norms``: (B,), of all parameters together.
+        - ``clipped_sum``: the sum of the gradients, one tensor per parameter, each sample's with a norm of at most ``given``.
+        - ``dot``: (B,), the products with ``given``, one tensor per parameter.
+        - ``gram``: (B, n), the products with the gradients of the samples of ``given``, another batch of n.
+        - ``project``: (B, n), the gradients times a random matrix of ``given`` = n columns, each entry ± 1 / √n. It is the same for all
+          calls with these parameters.
+
+        `each`: the target calls `f` for one sample, as a batch of one. Otherwise it calls `f` for the whole batch.
+        """
         ...

@@ -16,6 +16,7 @@ from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss, of_samples
 from runtime import aot, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 
 Tensor = torch.Tensor
 
@@ -117,6 +118,28 @@ class RuntimeTarget:
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(runtime.unwrap(held.grad_sample) for held in module.held)
         return (*found, of_samples(runtime.unwrap(x.grad), loss_reduction)) if input_grad else found
+
+    def per_sample_answer(
+        self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+    ) -> tuple[Tensor, ...]:
+        def of_function(batch: Tensor) -> PerSampleGrads:
+            def loss(params: Sequence[Tensor], x: Tensor) -> Tensor:
+                return batch_loss(f(x[None], *params), 1, "sum")  # type: ignore[no-any-return]
+
+            return per_sample_grads(loss)(list(params), batch)
+
+        def of_context(batch: Tensor) -> PerSampleGrads:
+            held = [_leaf(p, True) for p in params]
+            with per_sample(held) as grads:
+                batch_loss(f(grads.batch(batch), *held), len(batch), "sum").backward()
+            return grads
+
+        grads = of_function if each else of_context
+        found = grads(batch)
+        if of == "gram":
+            return _plain((found.gram(grads(given)),), params)
+        answer = getattr(found, of)(*() if given is None else (given,))
+        return _plain(answer if isinstance(answer, (list, tuple)) else (answer,), params)
 
     # --- for the audit ------------------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,9 @@ class TorchTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "torch"
-    lacks = frozenset(("jit",))  # torch.compile is another thing: it takes functions apart, and may run parts of them eagerly
+    lacks = frozenset(
+        ("jit", "per_sample_answer")
+    )  # torch.compile is another thing: it takes functions apart, and may run parts of them eagerly
     loops = _loops
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class TorchTarget:
         nested = any(p.requires_grad for p in primals)
         xs = primals if nested else tuple(p.detach().requires_grad_() for p in primals)
         outputs = f(*xs)
-        return outputs, lambda cotangents: _gradients(outputs, xs, cotangents, create_graph=nested)
+        return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
 
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return torch.func.jvp(f, primals, tangents)
@@ -133,7 +135,7 @@ class TorchTarget:
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             outputs = compiled(*values)
             wanted = [value for value in values if value.requires_grad]
-            return outputs, _gradients(outputs, wanted, cotangents)
+            return outputs, gradients(outputs, wanted, cotangents)
 
         return g
 
@@ -171,7 +173,7 @@ def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
     return g
 
 
-def _gradients(
+def gradients(
     outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], create_graph: bool = False
 ) -> tuple[Tensor, ...]:
     """Gradients by torch's engine; zeros for an input that no output depends on."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gen.checks import ledger, opinfo
 from gen.checks.results import read
 
 pytest_plugins = "pytester"
@@ -46,12 +45,6 @@ class Runner:
 
     def cells(self, name: str = "results-torch-cpu.jsonl") -> dict[str, Any]:
         return {f"{cell.check}[{cell.id}]": cell for cell in read(self.pytester.path / ".cache/matrix" / name).cells}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> None:
-    """pytester forgets the modules that a run imported, but torch cannot be imported twice: have it all before the first run."""
-    assert ledger.Verdict("passed") and opinfo.database()
 
 
 @pytest.fixture
@@ -115,11 +108,10 @@ def test_a_mismatch_is_shown_in_three_lines_with_the_command_that_reruns_it(run:
     result = run()
     result.stdout.fnmatch_lines(
         [
-            "*test_vjp?torch.cos-float64? ?sample 1?*",
             "torch.cos-float64 under vjp, target torch on cpu, sample 1 float64?3?",
             "largest error 0.5 at index ?2?",
             "reproduce: pytest 'test_demo.py::test_vjp?torch.cos-float64?' --target torch --tier full --sample 1",
-            "*test_vjp?torch.cos-float64? ?sample 2?*",
+            "torch.cos-float64 under vjp, target torch on cpu, sample 2*",
         ]
     )
     result.stdout.no_fnmatch_line("*raise Mismatch*")
@@ -145,8 +137,26 @@ def test_an_unforeseen_exception_keeps_its_traceback(run: Runner) -> None:
 def test_one_bad_sample_does_not_hide_another_nor_other_cells(run: Runner) -> None:
     run.write(FAILING)
     result = run()
-    result.stdout.fnmatch_lines(["2 of 4 samples failed: 1, 2", "1 passed * 1 failed"])
+    result.stdout.fnmatch_lines(["*sample 1*", "*sample 2*", "1 passed * 1 failed"])
     assert run.cells()["vjp[torch.cos-float64]"].outcome == "failed"
+
+
+def test_a_cell_counts_once_and_samples_that_fail_alike_have_one_report(run: Runner) -> None:
+    run.write(
+        HEAD
+        + """
+@cases(op("torch.sin", smoke="float64"))
+def test_vjp(case):
+    errors = [Mismatch("largest error 0.5 at index [1]"), Mismatch("largest error 0.25 at index [0, 2]"), Mismatch("a shape")]
+    case.finish([SampleFailure(number, "", error) for number, error in enumerate(errors)])
+"""
+    )
+    result = run()
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert text.count("largest error") == 1
+    assert "fails alike: sample 1" in text
+    assert text.count("a shape") == 1
 
 
 OUTCOMES = (
@@ -297,3 +307,27 @@ def test_vmap(case):
     loops = {cell.op: dict(cell.loops) for cell in run.cells().values()}
     assert loops["torch.histc"].keys() == {"aten::histc"} and loops["torch.histc"]["aten::histc"] > 0
     assert loops["torch.sin"] == {}
+
+
+def test_a_cell_that_no_tier_has_runs_by_its_id(run: Runner) -> None:
+    run.write(THREE_TIERS)
+    run("test_demo.py::test_vjp[torch.sin-bfloat16]").assert_outcomes(passed=1)
+    run("--tier", "smoke", "test_demo.py::test_vjp[torch.exp-float64]", "test_demo.py::test_vjp[torch.sin-float64]").assert_outcomes(
+        passed=2
+    )
+
+
+def test_an_id_that_no_cell_of_the_check_can_have_is_not_found(run: Runner) -> None:
+    run.write(THREE_TIERS)
+    assert run("test_demo.py::test_vjp[torch.sin-float99]").ret == pytest.ExitCode.USAGE_ERROR
+    assert run("test_demo.py::test_vjp[torch.sin-float64-transposed]").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_tier_all_takes_what_reduction_drops_and_refuses_modules_without_it(run: Runner) -> None:
+    run.write(THREE_TIERS)
+    refused = run("--tier", "all")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    assert "make matrix TIER=all" in refused.stderr.str() + refused.stdout.str()
+    run.write(THREE_TIERS.replace('full="float32"', 'full="float32", all="bfloat16"'))
+    run("--tier", "full").assert_outcomes(passed=4)
+    run("--tier", "all").assert_outcomes(passed=5)

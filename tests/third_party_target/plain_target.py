@@ -19,6 +19,7 @@ class PlainTarget:
     lacks = frozenset(("jvp", "vmap", "jacrev", "jacfwd", "hessian", "functionalize", "trace", "joint", "compiled", "export", "saved")) | {
         "jit",
         "per_sample",
+        "per_sample_answer",
     }
 
     def forward(self, f: Flat) -> Flat:

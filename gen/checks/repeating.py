@@ -1,0 +1,71 @@
+"""Properties of a target's own results: the same bits at every call, on every number of threads, and the strides of the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from gen.checks.compare import Tally
+from gen.checks.outcomes import Mismatch, Unsuitable
+
+Tensor = torch.Tensor
+Outputs = tuple[Tensor, ...]
+Run = Callable[[], Outputs]
+THREADS = 8
+
+
+def compare_calls(run: Run, tally: Tally) -> None:
+    """Raise Mismatch unless three calls give the same bits, the last with two threads inside each kernel."""
+    first, second = run(), run()
+    _same_bits(first, second, "a second call", tally)
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        threaded = run()
+    finally:
+        torch.set_num_threads(usual)
+    _same_bits(first, threaded, "a call with two threads", tally)
+
+
+def compare_threads(run: Run, tally: Tally) -> None:
+    """Raise Mismatch unless :data:`THREADS` calls at once give the bits of a single one."""
+    alone = run()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for number, found in enumerate(pool.map(lambda _: run(), range(THREADS))):
+            _same_bits(alone, found, f"call {number} of {THREADS} at once", tally)
+
+
+def compare_strides(actual: Sequence[Tensor], on_meta: Callable[[], Outputs], tally: Tally) -> None:
+    """Raise Mismatch unless results on the meta device have the strides of results on the CPU. A stride of a size 0 or 1 has no meaning."""
+    try:
+        found = on_meta()
+    except Exception as error:  # kernels that read a value raise different errors
+        raise Unsuitable(f"the op needs values, but tensors of the meta device have none ({type(error).__name__})") from None
+    if len(found) != len(actual):
+        raise Mismatch(f"{len(found)} outputs on the meta device, expected {len(actual)}")
+    for place, (a, e) in enumerate(zip(found, actual, strict=True)):
+        tally.entries += 1
+        tally.nonzero += 1
+        if a.shape != e.shape or a.dtype != e.dtype:
+            raise Mismatch(f"output {place} on the meta device is {a.dtype}{list(a.shape)}, expected {e.dtype}{list(e.shape)}")
+        if e.numel() and _strides(a) != _strides(e):
+            raise Mismatch(f"output {place} of shape {list(e.shape)} has strides {a.stride()} on the meta device, expected {e.stride()}")
+
+
+def _strides(x: Tensor) -> tuple[int | None, ...]:
+    return tuple(None if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:
+    if len(first) != len(other):
+        raise Mismatch(f"{what} gives {len(other)} outputs, the first {len(first)}")
+    for place, (a, b) in enumerate(zip(first, other, strict=True)):
+        tally.entries += a.numel()
+        tally.nonzero += a.numel()  # zeros are the same bits too
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise Mismatch(f"{what}: output {place} is {b.dtype}{list(b.shape)}, the first {a.dtype}{list(a.shape)}")
+        differing = ~((a == b) | ((a != a) & (b != b)))
+        if bool(differing.any()):
+            raise Mismatch(f"{what}: {int(differing.sum())} of {a.numel()} entries of output {place} have other bits")

@@ -1,0 +1,70 @@
+"""Values as Python text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class NoScript(Exception):
+    """The cell cannot be written as a program of its own. The text says why."""
+
+
+def value(x: Any) -> str:
+    """Python text of an argument that is no tensor."""
+    if isinstance(x, float) and not math.isfinite(x):
+        return f'float("{x}")'
+    if isinstance(x, (bool, int, float, complex, str, type(None), slice, type(Ellipsis))):
+        return "..." if x is ... else repr(x)
+    if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(x)
+    if isinstance(x, torch.device):
+        return repr(str(x))
+    if isinstance(x, torch.Size):
+        return repr(tuple(x))
+    if isinstance(x, list):
+        return f"[{', '.join(map(value, x))}]"
+    if isinstance(x, tuple):
+        return f"({', '.join(map(value, x))}{',' * (len(x) == 1)})"
+    if isinstance(x, dict):
+        return f"{{{', '.join(f'{value(k)}: {value(v)}' for k, v in x.items())}}}"
+    raise NoScript(f"an argument is a {type(x).__name__}, which has no literal")
+
+
+def tensor(x: Tensor) -> str:
+    """Python text that makes `x`, with its dtype and its strides."""
+    if x.layout is not torch.strided:
+        raise NoScript(f"an argument is {x.layout}")
+    repeated = next((dim for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)) if size > 1 and stride == 0), None)
+    if repeated is not None:
+        return f"{tensor(x.narrow(repeated, 0, 1))}.expand({value(tuple(x.shape))})"
+    text = _compact(x)
+    if x.numel() and not x.is_contiguous():
+        return f"torch.empty_strided({value(tuple(x.shape))}, {value(x.stride())}, dtype={x.dtype}).copy_({text})"
+    return text
+
+
+def _compact(x: Tensor) -> str:
+    if not x.numel():
+        return f"torch.empty({value(tuple(x.shape))}, dtype={x.dtype})"
+    plain = x.detach().resolve_conj().resolve_neg()
+    if plain.is_complex() and not bool(plain.isfinite().all()):
+        wide = plain.to(torch.complex128)
+        return f"torch.complex({_compact(wide.real)}, {_compact(wide.imag)}).to({x.dtype})"
+    return f"torch.tensor({_numbers(plain.tolist())}, dtype={x.dtype})"
+
+
+def _numbers(x: Any) -> str:
+    if isinstance(x, list):
+        return f"[{', '.join(map(_numbers, x))}]"
+    return value(x)
+
+
+def arguments(given: Sequence[str]) -> str:
+    """Texts as a tuple."""
+    return f"({', '.join(given)}{',' * (len(given) == 1)})"

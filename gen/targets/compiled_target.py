@@ -1,0 +1,98 @@
+"""``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor or with AOTAutograd alone.
+
+Dynamo has to take the pipeline as one graph (``fullgraph``). Where it does not, the cell fails: the rest would run eagerly and prove
+nothing. Every function is compiled afresh. Inductor keeps its kernels in files (``.cache/inductor``), so that another cell or run with the
+same graph compiles no C++.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gen.pipeline import COMPILED
+from gen.targets.torch_target import gradients
+
+Tensor = torch.Tensor
+_CACHE = Path(".cache/inductor")
+
+
+class CompiledTarget:
+    """See :class:`gen.targets.protocol.Target`. `backend` is a name that ``torch.compile`` takes."""
+
+    # Every pipeline is compiled, so `jit` would be a second time. The others are not what torch.compile offers.
+    lacks = frozenset(("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample"))
+    slow = True
+
+    def __init__(self, backend: str) -> None:
+        self.name = backend
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes would outlive the cell that started it
+        self._backwards = 0  # how many stages `backward` are still to be entered until one compiles its function
+
+    def pipeline(self, f: Callable[..., Any], stages: Sequence[str]) -> Callable[..., Any]:
+        """`f`, a pipeline of `stages`, as one compiled function.
+
+        `aot.function` compiles the op itself. The innermost `backward` compiles its function and calls the engine eagerly.
+        """
+        if COMPILED in stages:
+            self._backwards = -1
+            return f
+        self._backwards = stages.count("backward")
+        return f if self._backwards else self._compiled(f)
+
+    def _compiled(self, f: Callable[..., Any], dynamic: bool = False) -> Callable[..., Any]:
+        import torch._inductor.config as inductor
+
+        torch._dynamo.reset()  # programs of other samples have the same code, and Dynamo compiles one code only a few times
+        inductor.fallback_random = True  # eager's draws
+        made = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
+
+        def g(*args: Any) -> Any:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of the compiler, which are about speed and its own code
+                return made(*args)
+
+        return g
+
+    def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return self._compiled(f)
+
+    def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+        return self._compiled(f, dynamic)
+
+    def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
+        nested = any(p.requires_grad for p in primals)
+        xs = primals if nested else tuple(p.detach().requires_grad_() for p in primals)
+        self._backwards -= 1
+        try:
+            outputs = (self._compiled(f) if self._backwards == 0 else f)(*xs)
+        finally:
+            self._backwards += 1
+        return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
+        return torch.func.vjp(f, *primals)
+
+    def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        return torch.func.jvp(f, primals, tangents)
+
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        return torch.func.vmap(f, in_dims=in_dims, randomness="different")
+
+    def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+
+    def jacrev(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return torch.func.jacrev(f, argnums=argnums)
+
+    def jacfwd(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return torch.func.jacfwd(f, argnums=argnums)
+
+    def hessian(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return torch.func.hessian(f, argnums=argnums)

@@ -1,0 +1,105 @@
+"""The same bits again and at once, strides of the meta device, lazy bits of layouts, and views and overlaps as `out=`."""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gen.checks import forms
+from gen.checks.case import Mismatch
+from gen.targets.torch_target import TorchTarget
+from tests.checks.test_case import case
+
+
+class Drifting(TorchTarget):
+    """A target whose results differ from call to call by one bit."""
+
+    calls = 0
+
+    def forward(self, f: Any) -> Any:
+        def g(*args: Any) -> Any:
+            self.calls += 1
+            return tuple(y * (1 + self.calls * 2**-52) for y in f(*args))
+
+        return g
+
+
+class Shared(TorchTarget):
+    """A target that holds an argument of the call in a field, which another thread overwrites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(8)
+        self.held: Any = None
+
+    def forward(self, f: Any) -> Any:
+        def g(x: Any) -> Any:
+            self.held = x * (1 + threading.get_ident() % 97)
+            if threading.current_thread() is not threading.main_thread():
+                self.barrier.wait(10)
+            return f(self.held)
+
+        return g
+
+
+class Transposing(TorchTarget):
+    """A target whose results on the meta device lie in another order in memory."""
+
+    def forward(self, f: Any) -> Any:
+        return lambda *args: tuple(y.t().contiguous().t() if y.is_meta and y.ndim == 2 else y for y in f(*args))
+
+
+def test_a_result_that_drifts_is_noticed() -> None:
+    case("torch.exp").assert_same("forward", against="again")
+    with pytest.raises(Mismatch, match=r"a second call: .* other bits"):
+        case("torch.exp", target=Drifting()).assert_same("forward", against="again")
+
+
+def test_state_that_threads_share_is_noticed() -> None:
+    case("torch.exp").assert_same("forward", against="threads")
+    with pytest.raises(Mismatch, match="of 8 at once"):
+        case("torch.exp", target=Shared(), only=0).assert_same("forward", against="threads")
+
+
+def test_other_strides_on_the_meta_device_are_noticed() -> None:
+    case("torch.exp").assert_same("forward", against="strides")
+    with pytest.raises(Mismatch, match=r"strides .* on the meta device"):
+        case("torch.exp", target=Transposing()).assert_same("forward", against="strides")
+
+
+def test_layouts_of_lazy_bits_hold_the_same_values() -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    (conjugated,), (negated,) = forms.laid_out((z,), "conjugated"), forms.laid_out((z.real.clone(),), "negated")
+    assert conjugated.is_conj()
+    assert negated.is_neg()
+    assert torch.equal(conjugated, z)
+    assert torch.equal(negated, z.real)
+
+
+def writes_beside(x: Any, *, out: Any = None) -> Any:
+    if out is None:
+        return x.sin()
+    if out._base is not None:
+        out._base.fill_(0)
+    return out.copy_(x.sin())
+
+
+def test_a_write_beside_a_view_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case("torch.sin").assert_same("forward", against="eager", form="out_view")
+    from gen.checks import samples
+
+    made = samples.make_op
+    monkeypatch.setattr(samples, "make_op", lambda name, row: replace(made(name, row), call=torch.sin, out=writes_beside))
+    monkeypatch.setattr(samples.STORE, "_pools", {})
+    with pytest.raises(Mismatch):
+        case("torch.sin").assert_same("forward", against="eager", form="out_view")
+    with pytest.raises(Mismatch, match="no RuntimeError was raised"):
+        monkeypatch.setattr(samples, "make_op", lambda name, row: replace(made(name, row), out=lambda x, out: out))
+        monkeypatch.setattr(samples.STORE, "_pools", {})
+        case("torch.sin").assert_same("forward", against="raises", form="out_overlapping")
+
+
+def test_an_op_that_writes_to_overlapping_elements_raises() -> None:
+    case("torch.sin").assert_same("forward", against="raises", form="out_overlapping")

@@ -1,0 +1,134 @@
+"""A stand-alone program of a cell needs torch alone, and shows what the cell finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gen.checks.case import Case
+from gen.checks.scripts.failures import first, of_failure
+from gen.checks.scripts.literals import NoScript, tensor, value
+from gen.checks.scripts.program import Script
+from gen.checks.tables import Cell, Family
+from gen.targets.protocol import Target
+from gen.targets.runtime_target import RuntimeTarget
+from gen.targets.torch_target import TorchTarget
+
+OWN: dict[str, dict[str, Any]] = {
+    "own.wrong": {
+        "call": "torch:sin",
+        "reference": "torch:cos",
+        "samples": [{"args": [{"shape": [2, 3]}]}],
+    },
+}
+# Each is a fault of torch 2.13 that docs/findings.md has.
+FAULTS = {
+    "jvp of jvp": ("torch.linalg.det", "jvp . jvp", ("loop", "numeric")),
+    "hessian": ("torch.nn.functional.layer_norm", "hessian", ("loop",)),
+    "jvp by differences": ("torch.cholesky_inverse", "jvp", ("numeric",)),
+}
+RIGHT = {
+    "forward": ("torch.mul", "forward", ("eager",)),
+    "in double precision": ("torch.logsumexp", "forward", ("float64",)),
+    "vjp": ("torch.sin", "vjp", ("loop",)),
+    "vjp by differences": ("torch.sin", "vjp", ("numeric",)),
+    "vmap": ("torch.linalg.eigh", "vmap", ("loop",)),
+    "vmap of vjp": ("torch.linalg.solve", "vmap . vjp", ("loop",)),
+    "jvp of vmap": ("torch.cumsum", "jvp . vmap", ("loop",)),
+    "session": ("torch.nn.functional.conv2d", "backward . backward", ("loop",)),
+    "jacobian": ("torch.softmax", "jacrev", ("loop",)),
+    "trace": ("torch.sort", "trace", ("eager",)),
+}
+
+
+def script_of(
+    op: str, pipeline: str, against: tuple[str, ...], target: Target | None = None, dtype: str = "float64", only: int | None = 0
+) -> Script:
+    case = Case(Cell(op, dtype, (), "full", ()), "check", Family("tests", OWN), target or TorchTarget(), only=only)
+    return first(case, [(c, word, error) for _, c, word, error in case.failing(pipeline, against=against)])
+
+
+@pytest.mark.parametrize(("op", "pipeline", "against"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_a_program_of_at_most_forty_lines_that_shows_it(
+    op: str, pipeline: str, against: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = script_of(op, pipeline, against, only=None)
+    assert found.differs
+    assert found.text.count("\n") <= 40
+    path = tmp_path / "program.py"
+    path.write_text(found.text)
+    ran = subprocess.run([sys.executable, "-I", str(path)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    expected, _, actual = ran.stdout.partition("actual  ")
+    assert expected.removeprefix("expected ").strip() != actual.strip()
+    assert "\n# right: " in found.text
+
+
+@pytest.mark.parametrize(("op", "pipeline", "against"), RIGHT.values(), ids=RIGHT)
+def test_what_is_right_is_a_program_that_shows_no_difference(op: str, pipeline: str, against: tuple[str, ...]) -> None:
+    assert not script_of(op, pipeline, against, dtype="float32" if against == ("float64",) else "float64").differs
+
+
+def test_the_runtime_is_called_by_its_own_names() -> None:
+    text = script_of("torch.sin", "vmap . jvp", ("loop",), RuntimeTarget()).text
+    assert "from runtime.func import jvp, vmap" in text
+
+
+def test_torch_compile_takes_the_whole_program() -> None:
+    class Compiled(TorchTarget):
+        name = "aot_eager"
+
+    assert 'torch.compile(torch.sin, backend="aot_eager")(x0)' in script_of("torch.sin", "forward", ("eager",), Compiled()).text
+
+
+def test_a_reference_without_text_gives_its_values_in_full() -> None:
+    found = script_of("own.wrong", "forward", ("reference",))
+    assert found.differs
+    assert "actual = torch.sin(x0)" in found.text
+    assert "expected = torch.tensor([[" in found.text
+
+
+def test_a_stage_without_text_is_named() -> None:
+    with pytest.raises(NoScript, match="per_sample"):
+        script_of("torch.nn.functional.linear", "per_sample", ("loop",), only=None)
+
+
+def test_a_failure_that_no_program_shows_has_none() -> None:
+    case = Case(Cell("torch.sin", "float64", (), "full", ()), "check", Family("tests", OWN), TorchTarget())
+    case.assert_same("vjp", against="loop")
+    assert of_failure(case, 0) is None
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor(1.5),
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.arange(3).expand(2, 3),
+        torch.empty(0, 4, dtype=torch.complex64),
+        torch.tensor([float("nan"), float("-inf"), -0.0]),
+        torch.tensor([complex(float("inf"), 1.0)]),
+        torch.tensor([True, False]),
+        torch.tensor([1e-3, 65504.0], dtype=torch.float16),
+        torch.randn(3, dtype=torch.complex128).conj(),
+    ],
+    ids=lambda x: f"{x.dtype}{list(x.shape)}",
+)
+def test_the_literal_of_a_tensor_makes_it_again(x: torch.Tensor) -> None:
+    again = eval(tensor(x))
+    torch.testing.assert_close(again, x, rtol=0, atol=0, equal_nan=True)
+    assert x.is_conj() or again.stride() == x.stride()
+
+
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
+
+
+@given(st.recursive(_PLAIN, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=2), inner)))
+def test_the_literal_of_a_value_makes_it_again(x: Any) -> None:
+    assert eval(value(x)) == x

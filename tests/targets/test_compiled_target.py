@@ -1,0 +1,101 @@
+"""Targets aot_eager and inductor: whole pipelines are compiled, not taken apart."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gen.reference import Loop
+from gen.targets import load
+
+ROOT = Path(__file__).parents[2]
+D = torch.float64
+X = torch.linspace(0.5, 2.0, 6, dtype=D).reshape(2, 3)
+
+
+def f(x: Any, y: Any) -> Any:
+    return x.sin() * y, (x + y).sum(0)
+
+
+def same(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(tuple(actual), tuple(expected), rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return load("aot_eager")
+
+
+@pytest.fixture
+def graphs(target: Any) -> Any:
+    """How many graphs Dynamo has made since the last reset."""
+    return lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def vjp(target: Any) -> Any:
+    return lambda x, y, *cotangents: tuple(target.vjp(f, x, y)[1](cotangents))
+
+
+def vmap_of_jvp(target: Any) -> Any:
+    return target.vmap(lambda x, y: tuple(target.jvp(f, (x, y), (y, x))[1]), (0, 0))
+
+
+@pytest.mark.parametrize(("program", "stages"), [(vjp, ("vjp",)), (vmap_of_jvp, ("jvp", "vmap"))])
+def test_a_pipeline_is_one_graph_with_the_reference_s_results(target: Any, program: Any, stages: Any, graphs: Any) -> None:
+    inputs = (
+        (X, X + 1, torch.ones_like(X), torch.ones(3, dtype=D)) if stages == ("vjp",) else (torch.stack([X, X]), torch.stack([X, X + 1]))
+    )
+    compiled = target.pipeline(program(target), stages)
+    before = graphs()
+    same(compiled(*inputs), program(Loop())(*inputs))
+    assert graphs() == before + 1
+
+
+def test_what_one_graph_cannot_hold_is_an_error(target: Any) -> None:
+    def breaks(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return (x.sin(),)
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        target.pipeline(breaks, ("vjp",))(X)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        target.forward(breaks)(X)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_compiled_op_is_differentiated_by_the_engine(target: Any, dynamic: bool, graphs: Any) -> None:
+    before = graphs()
+
+    def backward(xs: Any) -> Any:
+        compiled = target.compiled(f, partition="default", dynamic=dynamic)
+        return target.backward(compiled, *xs)[1]((torch.ones_like(xs[0]), torch.ones(3, dtype=D)))
+
+    g = target.pipeline(lambda *xs: backward(xs), ("aot.function", "backward"))
+    same(g(X, X + 1), Loop().vjp(f, X, X + 1)[1]((torch.ones_like(X), torch.ones(3, dtype=D))))
+    assert graphs() == before + 1
+
+
+def test_the_innermost_backward_compiles_its_function(target: Any, graphs: Any) -> None:
+    before = graphs()
+    g = target.pipeline(lambda *xs: target.backward(f, *xs)[1]((torch.ones_like(X), torch.ones(3, dtype=D))), ("backward",))
+    same(g(X, X + 1), Loop().vjp(f, X, X + 1)[1]((torch.ones_like(X), torch.ones(3, dtype=D))))
+    assert graphs() == before + 1
+
+
+def test_inductor_compiles_and_keeps_its_kernels_in_files(tmp_path: Path) -> None:
+    program = (
+        "import torch\nfrom gen.targets import load\nfrom torch._dynamo.utils import counters\n"
+        "x = torch.linspace(0.5, 2.0, 6)\n(y,) = load('inductor').forward(lambda x: (x.sin() + 1,))(x)\n"
+        "assert torch.allclose(y, x.sin() + 1)\n"
+        "print(counters['inductor']['fxgraph_cache_hit'] + counters['aot_autograd']['autograd_cache_hit'])\n"
+    )
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    found = [
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True).stdout
+        for _ in range(2)
+    ]
+    assert [int(text) > 0 for text in found] == [False, True]
