@@ -1,0 +1,66 @@
+"""``python -m tests.reports``: wrong answers of torch, as programs.
+
+python -m tests.reports list                      number, name, upstream reports and cell of the matrix of each
+python -m tests.reports show NAME                 its stand-alone program
+python -m tests.reports run [NAME …] [--on runtime]   what it gives, on torch or with the runtime in torch's place; 1 if new
+python -m tests.reports page [--out PAGE]         docs/findings.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.reports.cells import noticed, unnoticed
+from tests.reports.page import page
+from tests.reports.report import Report, program, reports
+from tests.reports.run import Outcome, outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.reports", usage=(__doc__ or "").partition("\n\n")[2])
+    parser.add_argument("command", choices=["list", "show", "run", "page"])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--on", choices=["torch", "runtime"], default="torch")
+    parser.add_argument("--compiled", action="store_true", help="run those that compile code too, which takes minutes")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    known = reports()
+    if unknown := set(options.names) - {key for entry in known for key in (entry.name, entry.number, entry.topic)}:
+        parser.error(f"no such report, number or topic: {', '.join(sorted(unknown))}")
+    chosen = [entry for entry in known if not options.names or {entry.name, entry.number, entry.topic} & set(options.names)]
+    if options.command == "page":
+        text = page(known)
+        print(text, end="") if options.out is None else options.out.write_text(text, encoding="utf-8")
+    elif options.command == "list":
+        for entry in chosen:
+            cell = noticed().get(entry.number) or f"no cell: {unnoticed()[entry.number]}"
+            print(f"{entry.number:7} {entry.name}; {', '.join(entry.links) or 'unreported'}; {cell}")
+    elif options.command == "show":
+        print("\n".join(program(entry) for entry in chosen))
+    else:
+        return _run(chosen if options.compiled or options.names else [entry for entry in chosen if not entry.compiled], options.on)
+    return 0
+
+
+def _run(chosen: list[Report], side: str) -> int:
+    """Run the reports and say what each gives. 1 if torch mends one, or if the runtime is wrong without a reason."""
+    entries = {entry.name: entry for entry in chosen}
+    surprises = []
+
+    def tell(result: Outcome) -> None:
+        entry = entries[result.name]
+        mended = side == "torch" and result.verdict == "right"
+        wrong = side == "runtime" and result.verdict != "right" and not entry.kernel and not entry.runtime
+        surprises.extend([entry.number] if mended or wrong else [])
+        print(f"{entry.number:7} {result.name}: {result.verdict}{', which is new' if mended or wrong else ''}")
+        if result.verdict == "error" or len(chosen) < 30:
+            print("    " + result.text.strip().replace("\n", "\n    "), flush=True)
+
+    outcomes(chosen, "runtime" if side == "runtime" else "torch", tell)
+    return 1 if surprises else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The programs of the reports, a file for each topic."""

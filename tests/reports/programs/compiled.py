@@ -1,0 +1,265 @@
+"""torch.compile with Inductor, on the CPU. The right value is eager's, which a closed form confirms."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from tests.reports.report import report
+
+
+@report("F27.1", compiled=True)
+def remainder_of_a_float_argument():
+    """Compiled code decides a condition on the remainder of a float once for all values.
+
+    From the second value on a float argument is a symbol. The range of k % 1.5 is taken for that of an integer, 0 to 0.5.
+    """
+
+    def f(x, k):
+        return x * (2 if k % 1.5 > 0.5 else 3)
+
+    compiled = torch.compile(f, backend="eager")
+    return [compiled(torch.ones(()), k).item() for k in (0.1, 0.7, 1.4)], [3.0, 2.0, 2.0]
+
+
+@report("F49.1", compiled=True)
+def compiled_product_with_zero():
+    """Compiled x * 0 is 0 for NaN and infinity.
+
+    NaN times 0 is NaN, and so is infinity times 0.
+    """
+    return torch.compile(lambda x: x * 0)(torch.tensor([math.nan, math.inf, 1.0])), torch.tensor([math.nan, math.nan, 0.0])
+
+
+@report("F49.2", "pytorch#138385", compiled=True)
+def compiled_softshrink_of_nan():
+    """Compiled softshrink of NaN is 0.
+
+    NaN lies in no interval; eager gives NaN.
+    """
+    return torch.compile(F.softshrink)(torch.tensor([math.nan])), torch.tensor([math.nan])
+
+
+@report("F50.1", "pytorch#189803", compiled=True)
+def compiled_expm1_of_a_small_number():
+    """Compiled expm1(1e-10) is 0 in a vector.
+
+    expm1 is there to be x for small x. The vector code computes exp(x) - 1.
+    """
+    x = torch.full((40,), 1e-10)
+    return torch.compile(torch.expm1)(x), x
+
+
+@report("F50.2", "pytorch#198183", compiled=True)
+def compiled_erf_of_a_tiny_number():
+    """Compiled erf(1e-30) is 0 in a vector.
+
+    erf(x) is 2x/sqrt(pi) for small x.
+    """
+    x = torch.full((40,), 1e-30)
+    return torch.compile(torch.erf)(x), x * 2 / math.sqrt(math.pi)
+
+
+@report("F50.3", "pytorch#198134", compiled=True)
+def compiled_acosh_of_a_large_number():
+    """Compiled acosh(1e30) is infinite in a vector.
+
+    It is log(2e30) = 69.8. The vector code squares the argument.
+    """
+    return torch.compile(torch.acosh)(torch.full((40,), 1e30)), torch.full((40,), math.log(2e30))
+
+
+@report("F50.4", "pytorch#198183", compiled=True)
+def compiled_atanh_of_a_small_number():
+    """Compiled atanh(1e-6) is off by one per cent in a vector.
+
+    atanh(x) is x + x³/3 + … The vector code takes the logarithm of a quotient near 1.
+    """
+    x = torch.full((40,), 1e-6)
+    return torch.compile(torch.atanh)(x), x
+
+
+@report("F50.5", "pytorch#189801", "pytorch#189803", compiled=True)
+def compiled_elu_of_a_small_number():
+    """Compiled elu(-1e-5) is off by a thousandth in a vector, and celu too.
+
+    It is expm1(x) = x + x²/2 + … The vector code computes exp(x) - 1.
+    """
+    x = torch.full((40,), -1e-5)
+    return torch.compile(F.elu)(x), x + x * x / 2
+
+
+@report("F51.1", compiled=True)
+def compiled_floor_division():
+    """Compiled floor_divide(1, 0.1) is 10.
+
+    0.1 in float32 is a little more than a tenth, so the quotient is below 10 and its floor is 9. Python's // agrees.
+    """
+    one, tenth = torch.ones(40), torch.full((40,), 0.1)
+    return torch.compile(torch.floor_divide)(one, tenth), torch.full((40,), 1.0 // tenth[0].item())
+
+
+@report("F51.2", compiled=True)
+def compiled_floor_division_by_infinity():
+    """Compiled floor_divide(-1, inf) is -0.
+
+    The floor of a negative number that is as small as can be is -1. Python's // agrees.
+    """
+    x = torch.full((40,), math.inf)
+    return torch.compile(torch.floor_divide)(-torch.ones(40), x), torch.full((40,), -1.0 // math.inf)
+
+
+@report("F51.3", compiled=True)
+def compiled_floor_division_of_infinity():
+    """Compiled floor_divide(inf, 1) is infinite.
+
+    x // y is (x - x mod y) / y, and inf mod 1 is not a number. Python's // agrees.
+    """
+    x = torch.full((40,), math.inf)
+    return torch.compile(torch.floor_divide)(x, torch.ones(40)), torch.full((40,), math.inf // 1.0)
+
+
+@report("F52.1", "pytorch#169779", compiled=True)
+def compiled_index_select_of_a_negative_index():
+    """Compiled index_select takes -1 for the last element.
+
+    Eager refuses a negative index.
+    """
+    try:
+        answer = torch.compile(lambda x, i: x.index_select(0, i))(torch.arange(5.0), torch.tensor([-1])).item()
+    except (IndexError, RuntimeError):
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F52.2", compiled=True)
+def compiled_scatter_out_of_range():
+    """Compiled scatter to an index out of range does nothing.
+
+    Eager refuses the index.
+    """
+    try:
+        answer = torch.compile(lambda i: torch.zeros(3).scatter(0, i, 1.0))(torch.tensor([3])).sum().item()
+    except (IndexError, RuntimeError):
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F53.1", compiled=True)
+def compiled_gradient_of_logit_at_nan():
+    """The compiled gradient of logit with eps is 0 at NaN.
+
+    NaN lies in no interval; eager gives NaN.
+    """
+
+    def gradient(f):
+        x = torch.tensor([math.nan], requires_grad=True)
+        f(x).sum().backward()
+        return x.grad
+
+    return gradient(torch.compile(lambda x: torch.logit(x, 0.2))), torch.tensor([math.nan])
+
+
+@report("F49.3", "pytorch#189799", compiled=True)
+def compiled_sum_of_zeros():
+    """Compiled -0.0 + 0.0 is -0.0.
+
+    IEEE 754 gives 0.0, whose reciprocal is plus infinity. The compiler removes the addition.
+    """
+    compiled = torch.compile(lambda x: (x.ceil() + torch.zeros_like(x)).reciprocal())
+    return compiled(torch.tensor([-0.5])), torch.tensor([math.inf])
+
+
+@report("F41.6", "pytorch#197089", compiled=True)
+def compiled_deviation_of_large_and_small_numbers():
+    """Compiled std of numbers near 1e30 is infinite, and near 1e-30 it is 0.
+
+    Eager adds the squares in double precision, and so does the right value.
+    """
+    x = torch.tensor([1e30, -1e30, 1e30, -1e30])
+    return torch.compile(torch.std)(x), torch.std(x.double())
+
+
+@report("F52.3", "pytorch#185885", compiled=True)
+def compiled_index_add_at_a_negative_index():
+    """Compiled index_add takes -1 for the last element.
+
+    Eager refuses a negative index.
+    """
+    try:
+        answer = torch.compile(lambda x, i: x.index_add(0, i, torch.ones(1)))(torch.zeros(3), torch.tensor([-1])).sum().item()
+    except (IndexError, RuntimeError):
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F52.4", "pytorch#197554", compiled=True)
+def compiled_index_copy_at_a_negative_index():
+    """Compiled index_copy takes -1 for the last element.
+
+    Eager refuses a negative index.
+    """
+    try:
+        answer = torch.compile(lambda x, i: x.index_copy(0, i, torch.ones(1)))(torch.zeros(3), torch.tensor([-1])).sum().item()
+    except (IndexError, RuntimeError):
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F52.5", "pytorch#193757", compiled=True)
+def compiled_binary_cross_entropy_of_an_impossible_target():
+    """Compiled binary_cross_entropy of the target 1.5 is -50.
+
+    Eager refuses a target that is no probability.
+    """
+    try:
+        answer = torch.compile(lambda t: F.binary_cross_entropy(torch.ones_like(t), t))(torch.full((4, 4), 1.5)).item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F52.6", "pytorch#197554", compiled=True)
+def compiled_repeat_interleave_of_negative_repeats():
+    """Compiled repeat_interleave repeats an element -1 times.
+
+    Eager refuses it.
+    """
+    try:
+        repeat = torch.compile(lambda x, r: torch.repeat_interleave(x, r, output_size=3))
+        answer = repeat(torch.ones(2), torch.tensor([1, -1])).sum().item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F52.7", compiled=True)
+def compiled_bernoulli_of_an_impossible_probability():
+    """Compiled bernoulli with the probability 2 is 1.
+
+    Eager refuses it.
+    """
+    try:
+        answer = torch.compile(torch.bernoulli)(torch.tensor([2.0])).item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F50.6", "pytorch#198133", compiled=True, rtol=1e-6)
+def compiled_erfinv_near_one():
+    """Compiled erfinv(1 - 1e-16) is off in the fifth digit in double precision.
+
+    It is 5.86358474875516792, by mpmath for the double next to 1; eager gives that.
+    """
+    x = torch.tensor([1 - 1e-16], dtype=torch.float64)
+    return torch.compile(torch.erfinv)(x), torch.tensor([5.86358474875516792], dtype=torch.float64)
+
+
+@report("F51.4", "pytorch#198057", compiled=True)
+def compiled_remainder_of_a_large_number():
+    """Compiled 1e20 % 3 is 0 in a vector.
+
+    1e20 in float32 is 100000002004087734272, which leaves 2 by integer arithmetic.
+    """
+    return torch.compile(torch.remainder)(torch.full((40,), 1e20), torch.full((40,), 3.0)), torch.full((40,), 100000002004087734272 % 3.0)

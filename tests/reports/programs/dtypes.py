@@ -1,0 +1,39 @@
+"""Dtypes of results, and integers."""
+
+import torch
+from torch.func import jvp, vmap
+
+from tests.reports.report import report
+
+
+@report("F11.1")
+def dtype_of_a_tangent():
+    """The tangent of a number minus a Python number is float64.
+
+    The number is float32, and so is its tangent.
+    """
+    one = torch.tensor(1.0)
+    return jvp(lambda x: x - 0.5, (one,), (one,))[1].dtype, torch.float32
+
+
+@report("F11.2")
+def dtype_of_a_batched_addbmm():
+    """vmap of addbmm of integers with floating factors gives float32.
+
+    A loop gives integers.
+    """
+    x, a, b = torch.ones(2, 3).long(), torch.ones(2, 2, 4).long(), torch.ones(3, 2, 4, 3).long()
+
+    def f(b):
+        return torch.addbmm(x, a, b, beta=0.6, alpha=0.2)
+
+    return vmap(f)(b).dtype, torch.stack([f(row) for row in b]).dtype
+
+
+@report("F11.3", kernel=True)
+def logspace_of_integers():
+    """logspace(1, 1.5, 4, dtype=int16) is 10 four times.
+
+    It truncates the ends before it computes. 10 to the power of 1, 1.17, 1.33 and 1.5 is 10, 14.7, 21.5 and 31.6.
+    """
+    return torch.logspace(1, 1.5, 4, dtype=torch.int16), torch.tensor([10, 14, 21, 31])

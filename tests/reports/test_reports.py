@@ -1,0 +1,96 @@
+"""Each report is a program that torch answers wrongly and that the runtime answers rightly, or says why not."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+
+from gen import cli
+from tests.reports.cells import noticed, unnoticed
+from tests.reports.page import page
+from tests.reports.report import LONGEST, Report, program, reports, same
+from tests.reports.run import ROOT, Outcome, Side, outcomes
+
+REPORTS = reports()
+QUICK = [entry for entry in REPORTS if not entry.compiled]  # `python -m tests.reports run --compiled` runs the others
+
+
+@cache
+def answers(side: Side) -> dict[str, Outcome]:
+    return outcomes(QUICK, side)
+
+
+def test_numbers_are_distinct() -> None:
+    assert [number for number, count in Counter(entry.number for entry in REPORTS).items() if count > 1] == []
+
+
+def test_the_page_of_findings_is_made_of_the_reports() -> None:
+    there = (ROOT / "docs/findings.md").read_text("utf-8")
+    assert there == page(REPORTS), "run `make docs`"
+
+
+@pytest.mark.parametrize("entry", REPORTS, ids=lambda entry: entry.name)
+def test_a_report_is_a_short_program_that_says_why(entry: Report) -> None:
+    source = program(entry)
+    assert len(source.splitlines()) < LONGEST
+    assert "runtime" not in source and "tests." not in source
+    assert entry.title.endswith(".") and entry.text
+    assert all(link.startswith("pytorch#") and link[len("pytorch#") :].isdigit() for link in entry.links)
+
+
+def test_each_report_is_noticed_or_has_a_reason() -> None:
+    assert sorted([*noticed(), *unnoticed()]) == sorted(entry.number for entry in REPORTS)
+
+
+def test_cells_that_notice_are_expected_to_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    """An entry of the matrix says so; a run of the matrix on target torch holds it to that."""
+    assert cli.main(["list", "--known", "--all", "--json"]) == 0
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    failing = {case["id"].partition("::")[2] for case in cases if any(entry.startswith("xfail:") for entry in case["known"])}
+    assert sorted(set(noticed().values()) - failing) == []
+
+
+@pytest.mark.parametrize("entry", QUICK, ids=lambda entry: entry.name)
+def test_torch_is_still_wrong(entry: Report) -> None:
+    got = answers("torch")[entry.name]
+    assert got.verdict != "right", f"torch {torch.__version__} mends {entry.number}: {', '.join(entry.links)}; remove the report"
+    assert (got.verdict == "error") == bool(entry.raises) and entry.raises in got.text, got.text
+
+
+@pytest.mark.parametrize("entry", QUICK, ids=lambda entry: entry.name)
+def test_the_runtime_is_right_or_says_why_not(entry: Report) -> None:
+    got = answers("runtime")[entry.name]
+    if entry.runtime:
+        assert got.verdict != "right", f"the runtime is right; drop «{entry.runtime}»"
+    elif not entry.kernel:  # a wrong kernel is the runtime's kernel too, unless it goes round it
+        assert got.verdict == "right", got.text
+
+
+def test_the_runtime_is_right_where_no_kernel_is_wrong() -> None:
+    above = [entry for entry in REPORTS if not entry.kernel]
+    assert sum(not entry.runtime for entry in above) >= 0.95 * len(above)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "equal"),
+    [
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0001]), True),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.01]), False),
+        (torch.tensor([float("nan"), 1.0]), torch.tensor([float("nan"), 1.0]), True),
+        (torch.tensor([float("nan"), 1.0]), torch.tensor([1.0, 1.0]), False),
+        (torch.tensor([float("inf")]), torch.tensor([float("-inf")]), False),
+        (torch.tensor([1.0]), torch.tensor([float("inf")]), False),
+        (torch.tensor([0.0]), torch.tensor([1e-30]), False),
+        (torch.zeros(0, 3), torch.zeros(3, 0), False),
+        (torch.tensor(1 + 1j), torch.tensor(1.0), False),
+        ([1.0, "an error"], (1.0, "an error"), True),
+        (2, 2.0, True),
+        (True, 1, False),
+    ],
+)
+def test_answers_are_the_same_to_a_part_of_the_largest_element(actual: object, expected: object, equal: bool) -> None:
+    assert same(actual, expected, 1e-4) is equal
