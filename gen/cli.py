@@ -19,6 +19,8 @@ ELSEWHERE = {
     "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": ("gen.explain", "why a case exists, is excluded, is expected to fail, or was dropped by reduction"),
     "probe": ("gen.probe", "run an op over dtypes, layouts and transforms; print the YAML entry that it would need"),
+    "script": ("gen.script", "a stand-alone program of what a cell does to one sample: actual, expected and why that is right"),
+    "soak": ("gen.soak", "draw cells beyond the list until the time is over; shrink what fails and group it by cause"),
     "report": ("gen.report", "draw the HTML page of a results file"),
     "audit": ("gen.audit", "plant faults in the target and count those that the matrix catches"),
 }
@@ -39,9 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OverwriteError as error:
         print(f"{error}; nothing was written", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `gen list | head`
-        sys.stderr.close()
-        return 0
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            sys.stderr.close()  # `gen list | head`
+            return 0
+        print(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written there", file=sys.stderr)
+        return 2
     return code
 
 
@@ -61,6 +66,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         add_matrix_arguments(command)
         if name != "schema":
             command.add_argument("--out", type=Path, help="directory of generated modules (default: generated_tests beside the matrix)")
+        if name == "generate":
+            command.add_argument("--every", action="store_true", help="also the cells that reduction drops, as tier `all` (needs --out)")
         command.set_defaults(run=run)
     asked = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module, text) in ELSEWHERE.items():
@@ -76,16 +83,27 @@ def generate(args: argparse.Namespace) -> int:
     """Write the changed modules, and print which ones changed."""
     from gen import render, writer
 
+    if args.every and args.out is None:
+        print("generate --every: --out says where; generated_tests has the cells of three tiers", file=sys.stderr)
+        return 2
     folder = _folder(args)
     plan = load_plan(args.matrix)
-    files = render.modules(plan, progress=_progress)
+    outside = [name for name in plan.loaded.source.files if name.startswith(("..", "/"))]
+    if outside:
+        print(f"included from outside of this folder: {', '.join(outside)}", file=sys.stderr)
+    if empty := sorted({op.family for op in plan.ops} - {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}):
+        print(f"no case is left of {', '.join(empty)}: its dtypes, checks or the section exclude leave none", file=sys.stderr)
+    files = render.modules(plan, progress=_progress, every=args.every)
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     if changes:
         writer.write(folder, files, changes)
     write_coverage(plan, cache_of(args.matrix) / "coverage.json")
     if changes.edited:
         print(f"edited by hand, and written anew: {', '.join(changes.edited)}", file=sys.stderr)
-    cells = ", ".join(f"{name} {tier.cells:,}" for name, tier in plan.tiers.items())
+    counts = {name: tier.cells for name, tier in plan.tiers.items()}
+    if args.every:
+        counts["all"] = sum(mask.bit_count() for mask in plan.valid)
+    cells = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     print(f"{folder.name}: {changes.summary()}; cases: {cells}")
     return 0
 

@@ -153,8 +153,8 @@ def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
     """The facts that an op must have, because the check requires them or its form or reference implies them."""
     form = axes.get("form", check.form)
     needed = set(check.requires)
-    if form in ("out", "inplace", "view_inplace", "argument_inplace"):
-        needed.add("out" if form == "out" else "inplace")
+    if form in ("out", "out_view", "out_overlapping", "inplace", "view_inplace", "argument_inplace"):
+        needed.add("out" if form.startswith("out") else "inplace")
     if check.against == ["reference"]:
         needed.add("reference")
     if check.against == ["raises"] and form == "functional":

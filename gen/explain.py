@@ -29,15 +29,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; 0 if a tier runs the case, 1 if none does."""
     plan = load_plan(args.matrix)
-    found = _NODE.fullmatch(args.case)
-    case, check = (found["id"], found["check"]) if found else (args.case, args.check)
-    op = _op(plan, case.split("-")[0])
+    case, check = _read(args.case, args.check)
     if check is None:
-        return _overview(plan, op, case)
-    column = _column(plan, check, case)
+        return _overview(plan, _op(plan, case.split("-")[0]), case)
+    op, column = case_of(plan, case, check)
     for line in explain(plan, op, column):
         print(line)
     return 0 if any(plan.columns[c] == column for c in bits(plan.tiers["full"].chosen[op])) else 1
+
+
+def _read(case: str, check: str | None) -> tuple[str, str | None]:
+    found = _NODE.fullmatch(case)
+    return (found["id"], found["check"]) if found else (case, check)
+
+
+def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
+    """The op and the column of a case, by its pytest id, or by its own id and a check. The error says what is unknown."""
+    case, check = _read(case, check)
+    op = _op(plan, case.split("-")[0])
+    if check is None:
+        raise MatrixError([Problem(Mark("CASE"), "", f'"{case}" names no check', "a pytest id, or --check", "")])
+    return op, _column(plan, check, case)
 
 
 def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
@@ -67,6 +79,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
 
 def _overview(plan: Plan, op: int, case: str) -> int:
     """One line for each check that has the case, or could have it."""
+    found = False
     for check in plan.loaded.matrix.checks:
         values = tuple(case.split("-")[1:])
         start, count = plan.spans[check]
@@ -74,11 +87,17 @@ def _overview(plan: Plan, op: int, case: str) -> int:
             column = plan.columns[position]
             if (column.dtype, *column.values)[: len(values)] != values:
                 continue
+            found |= bool(plan.possible[op] >> position & 1)
             if plan.valid[op] >> position & 1:
                 tier = plan.tier_of(op, position)
                 print(f"{node_id(plan, op, column)}: {f'tier {tier}' if tier else 'dropped by reduction'}")
             elif plan.possible[op] >> position & 1:
                 print(f"{node_id(plan, op, column)}: excluded")
+    if not found:
+        words = case.split("-")[1:]
+        dtypes = sorted(plan.ops[op].dtypes)
+        what = f"{plan.ops[op].name} has no case {'-'.join(words)}" if words else f"no check fits {plan.ops[op].name}"
+        raise _unknown(what, dtypes, words[0] if words else "")
     return 0
 
 

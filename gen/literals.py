@@ -21,7 +21,7 @@ def docstring(text: str, indent: str = "") -> str:
     escaped = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text.replace("\\", "\\\\")
     lines = textwrap.wrap(escaped.replace('"""', r"\"\"\""), WIDTH - len(indent) - 6, break_long_words=False, break_on_hyphens=False)
     body = f"\n{indent}".join(lines)
-    if body.endswith('"'):
+    if body.endswith('"') and (len(body) - len(body[:-1].rstrip("\\"))) % 2:  # an even number of backslashes before it
         body = body[:-1] + r"\""
     end = f"\n{indent}" if len(lines) > 1 else ""
     return f'{indent}"""{body}{end}"""'

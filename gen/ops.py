@@ -6,6 +6,9 @@ collect «all the rest» by `torch.*`.
 
 from __future__ import annotations
 
+import importlib.util
+import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 from gen.catalog import Catalog, Facts
 from gen.errors import nearest, one_of
 from gen.globs import Names, is_glob
-from gen.spec import COMPLEX, DTYPES, FLOATS, Family, OpRow
+from gen.spec import COMPLEX, DTYPES, FLOATS, Family, OpRow, Samples
 from gen.validate import Loaded
 
 OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes without dtypes
@@ -84,6 +87,7 @@ class Dtypes:
 
 def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
     """Every op of the matrix, sorted by name."""
+    _refuse_names_that_share_a_file(loaded)
     resolver = _Resolver(loaded, catalog, dtypes)
     for exact in (True, False):
         for name, family in loaded.matrix.families.items():
@@ -91,6 +95,16 @@ def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
                 if is_glob(row.op) != exact:
                     resolver.claim(name, family, row, ("families", name, "ops", index))
     return sorted(resolver.found.values(), key=lambda op: op.name)
+
+
+def _refuse_names_that_share_a_file(loaded: Loaded) -> None:
+    """Each family is a file, and some disks do not tell A from a."""
+    seen: dict[str, str] = {}
+    for name in loaded.matrix.families:
+        first = seen.setdefault(name.lower(), name)
+        if first != name:
+            what = f'the families "{first}" and "{name}" differ in case only'
+            loaded.problem(("families", name), what, "names that some disks can tell apart")
 
 
 class _Resolver:
@@ -119,13 +133,30 @@ class _Resolver:
     def _is_known(self, family: Family, row: OpRow, path: Path) -> bool:
         samples = row.samples or family.samples
         if row.op in self._catalog.ops or (samples and not samples.from_opinfo):
-            return True
+            return self._has_modules(row, samples, path)
         expected = "an op of torch's OpInfo database, or a row with `samples:` of its own"
         where = (*path, "op") if isinstance(_at(self._loaded.source.data, path), dict) else path
         meant = nearest(row.op, self._catalog.ops)
         self._loaded.problem(where, f'unknown op "{row.op}"', expected, meant)
         self._loaded.cut.update({row.op, meant})
         return False
+
+    def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
+        """Whether the packages of what the row names can be found. Nothing is imported."""
+        named = {"call": row.call, "reference": row.reference, "inplace": row.inplace, "out": row.out}
+        if row.call is None and row.op not in self._catalog.ops:
+            named["op"] = row.op
+        if samples is not None:
+            named["samples"] = samples.callable
+        folder = pathlib.Path(self._loaded.source.name).parent
+        missing = {key: top for key, value in named.items() if value and not _is_there(top := re.split("[.:]", value)[0], folder)}
+        written = _at(self._loaded.source.data, path)
+        for key, top in missing.items():
+            where = (*path, key) if isinstance(written, dict) and key in written else path
+            self._loaded.problem(where, f'there is no package or module "{top}"', f"one that is installed, or that lies in {folder}")
+        if missing:
+            self._loaded.cut.add(row.op)
+        return not missing
 
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         known = self._catalog.ops.get(name) if row.call is None else None
@@ -166,6 +197,15 @@ class _Resolver:
         if kept.get("samples") == "opinfo":
             del kept["samples"]
         return kept
+
+
+def _is_there(top: str, folder: pathlib.Path) -> bool:
+    """Whether a top-level package or module is installed, or lies in the folder."""
+    try:
+        found = importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        found = False
+    return found or (folder / top).is_dir() or (folder / f"{top}.py").is_file()
 
 
 def _facts(known: Facts | None, row: OpRow) -> frozenset[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from gen import catalog, validate
 from gen.checks.case import Case
 from gen.checks.ledger import attempt
-from gen.checks.outcomes import Mismatch
+from gen.checks.outcomes import stable_part
 from gen.checks.tables import Cell, Family
 from gen.errors import MatrixError, nearest
 from gen.expand import Column, Plan, expand
@@ -131,11 +131,7 @@ class Probe:
 
 def pattern(error: BaseException) -> str:
     """A regular expression for the part of a message that is the same in every sample."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, Mismatch) and "largest error" in first:
-        return "largest error"
-    parts = re.split(r"\d[\w.]*|0x\w+|\[[^\]]*\]|\([^)]*\)|'[^']*'|\"[^\"]*\"", first)
-    return re.escape(max((part.strip(" :;,.") for part in parts), key=len, default="")[:80]).replace("\\ ", " ")
+    return re.escape(stable_part(error)).replace("\\ ", " ")
 
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:

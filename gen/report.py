@@ -22,7 +22,7 @@ from gen.checks.results import OUTCOMES, CellResult, Results, ResultsError, read
 
 __all__ = ["add_arguments", "page", "run"]
 
-GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "x", "v", "!", "✗", "E"), strict=True))
+GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
 MEANINGS = {
     "passed": "equal to the reference",
     "skipped": "left out, for a stated reason",
@@ -32,8 +32,10 @@ MEANINGS = {
     "xpassed": "an entry that did not happen: counts as a failure",
     "failed": "differs, or raised",
     "error": "could not be run",
+    "timed out": "took longer than its limit, and its process was ended",
+    "crashed": "its process died of a signal, or ended",
 }
-_FAILURES = ("vacuous", "xpassed", "failed", "error")
+_FAILURES = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 _COVERAGE = Path(".cache/gen/coverage.json")
 _LISTED = 400
 
@@ -169,6 +171,7 @@ def page(runs: Sequence[Results], coverage: Mapping[str, Mapping[str, Any]], oth
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["style"] = lambda outcome: outcome.replace(" ", "-")  # the class of an outcome in the style sheet
     return environment.get_template("report.html.j2").render(
         views=views,
         coverage=coverage,

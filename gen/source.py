@@ -10,7 +10,9 @@ PyYAML's C parser reads the text. This module adds rules that make a file safe a
 from __future__ import annotations
 
 import io
+import os
 import re
+import stat
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +162,7 @@ class _Reader:
     def file(self, path: Path, name: str, chain: tuple[tuple[Path, str], ...], included_at: Mark | None) -> yaml.MappingNode | None:
         """The merged root mapping of one file, or None if nothing in it is usable."""
         here = included_at or Mark(name)
-        resolved = path.resolve()
+        resolved = _real(path)
         if any(resolved == earlier for earlier, _ in chain):
             names = [shown for _, shown in chain] + [name]
             self._problem(here, "include", f"include cycle: {' -> '.join(names)}", "files that do not include each other")
@@ -179,7 +181,11 @@ class _Reader:
         place = included_at or Mark(name)
         at = "include" if included_at else ""
         try:
-            size = path.stat().st_size
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                self._problem(place, at, f"cannot read {name}: it is no regular file", "a file of YAML")
+                return None
+            size = found.st_size
             if size > MAX_BYTES:
                 limit = f"at most {MAX_BYTES >> 20} MiB: split it, or generate fewer entries"
                 self._problem(Mark(name), "", f"the file has {size / 2**20:.1f} MiB", limit)
@@ -407,8 +413,13 @@ def _beside(name: str, relative: str) -> str:
     return f"{folder}/{relative}" if folder and not relative.startswith("/") else relative
 
 
+def _real(path: Path) -> Path:
+    """The path without links. A loop of links stays as it is, and cannot be read."""
+    return Path(os.path.realpath(path))
+
+
 def _shown(path: Path) -> str:
     try:
-        return path.resolve().relative_to(Path.cwd()).as_posix()
+        return _real(path).relative_to(Path.cwd()).as_posix()
     except ValueError:
         return str(path)

@@ -39,17 +39,24 @@ DTYPES = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", *FLOATS, *COMPLEX,
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
+DEGENERATE = (
+    "tails", "huge", "tiny", "subnormal", "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
+    "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index", "repeated_index", "empty_index",
+)  # fmt: skip
 AXES: dict[str, tuple[str, ...]] = {
-    "form": ("functional", "out", "inplace", "view_inplace", "argument_inplace", "data_write"),
-    "layout": ("contiguous", "transposed", "noncontiguous", "expanded"),
-    "values": ("ordinary", "extreme", "ill_formed"),
+    "form": ("functional", "out", "out_view", "out_overlapping", "inplace", "view_inplace", "argument_inplace", "data_write"),
+    "layout": ("contiguous", "transposed", "noncontiguous", "expanded", "conjugated", "negated"),
+    "values": ("ordinary", "extreme", "ill_formed", *DEGENERATE),
     "shapes": ("static", "dynamic"),
     "partition": ("default", "min_cut"),
     "loss_reduction": ("sum", "mean"),
     "input_grad": ("with_input_grad", "without_input_grad"),
+    "of": ("norms", "clipped_sum", "dot", "gram", "project"),
+    "cotangents": ("contiguous", "transposed", "noncontiguous", "expanded"),
+    "run_on": ("batch", "sample"),
     RUN: (PLAIN, "jitted"),
 }
-REFERENCES = ("loop", "upstream", "numeric", "eager", "float64", "reference", "raises")
+REFERENCES = ("loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "again", "threads", "strides", "raises")
 FACTS = (
     "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic", "opinfo", "own",
     "unary", "binary", "reduction", "spectral", "shape", "other",
@@ -183,6 +190,7 @@ Specifier = Annotated[str, AfterValidator(_specifier)]
 Day = Annotated[date, BeforeValidator(_day, json_schema_input_type=str)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="how long a cell may take")]
 Globs = Annotated[list[Glob], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 Words = Annotated[list[Word], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 Reference = Annotated[str, _OneOf(REFERENCES, "reference")]
@@ -278,6 +286,7 @@ class OpRow(Strict):
     checks: Globs | None = None
     not_checks: Globs = []
     tolerance: Tolerance | None = None
+    timeout: Seconds | None = None
     notes: Text = ""
 
 
@@ -295,6 +304,7 @@ class Family(Strict):
     dtypes: Words | None = None
     checks: Globs = ["all"]
     not_checks: Globs = []
+    timeout: Seconds | None = None
 
 
 class Check(Strict):
@@ -314,6 +324,7 @@ class Check(Strict):
     not_families: Globs = []
     requires: list[Annotated[str, _OneOf(FACTS, "fact")]] = []
     tolerance: Tolerance | None = None
+    timeout: Seconds | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Check:

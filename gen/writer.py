@@ -47,8 +47,12 @@ class Changes:
 
 
 def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str], bool], is_edited: Callable[[str], bool]) -> Changes:
-    """How `folder` differs from `files`. Raises `OverwriteError` if a file that a person wrote has the name of one of them."""
-    present = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(PATTERN))} if folder.is_dir() else {}
+    """How `folder` differs from `files`.
+
+    Raises `OverwriteError` if a file that a person wrote has the name of one of them, or if `folder` is not one for generated modules.
+    """
+    _refuse_what_is_not_ours(folder, is_generated)
+    present = _present(folder)
     foreign = [name for name, text in present.items() if name in files and not is_generated(text)]
     if foreign:
         raise OverwriteError(
@@ -62,6 +66,30 @@ def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str]
         unchanged=tuple(name for name in files if ours.get(name) == files[name]),
         edited=tuple(name for name, text in ours.items() if is_edited(text)),
     )
+
+
+def _present(folder: Path) -> dict[str, str]:
+    """The modules in `folder`. A file that is no text counts as one that a person wrote."""
+    found = {path.name: path for path in sorted(folder.glob(PATTERN)) if path.is_file()} if folder.is_dir() else {}
+    return {name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()}
+
+
+def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) -> None:
+    """`folder` may be absent, empty, or have modules that this tool wrote. Anything else would be moved, and perhaps lost."""
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise OverwriteError(f"{folder} is {_kind(folder)}: choose a folder for the modules, or a name that does not exist yet")
+    others = sorted(item.name for item in folder.iterdir() if not item.name.startswith(".") and item.name != "__pycache__")
+    if others and not any(is_generated(text) for text in _present(folder).values()):
+        shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
+        raise OverwriteError(f"{folder} has no generated module, but {shown}: choose an empty folder, or a name that does not exist yet")
+
+
+def _kind(path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        return "a link to nothing"
+    return "a file" if path.is_file() else "a device, a pipe or a socket"
 
 
 def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iterator[str]:

@@ -14,7 +14,7 @@ import yaml
 
 from gen.audit.kinds import KINDS
 from gen.audit.modules import Check, run_cell
-from gen.audit.planted import WHERE, Planted
+from gen.audit.planted import ANSWERS, WHERE, Planted
 from gen.checks.tables import Cell
 from gen.targets.protocol import Target
 
@@ -87,9 +87,9 @@ class Campaign:
         """Faults in turns over all places and kinds, so that a short run has some of each. The order of ops is drawn."""
         dice = random.Random(self.seed)
         pools: list[list[Fault]] = []
-        for where, stage in WHERE.items():
+        for where in WHERE:
             for kind in KINDS:
-                ops = sorted(op for op in self._cells if self._reached(op, stage, kind))
+                ops = sorted(op for op in self._cells if self._reached(op, where, kind))
                 dice.shuffle(ops)
                 pools.append([Fault(op, where, kind) for op in ops])
         dice.shuffle(pools)
@@ -104,13 +104,12 @@ class Campaign:
                 found.setdefault(cell.op, []).append((check, cell))
         return found
 
-    def _reached(self, op: str, stage: str, kind: str) -> list[tuple[Check, Cell]]:
-        return [(check, cell) for check, cell in self._cells[op] if stage in check.stages and _may_change(kind, cell)]
+    def _reached(self, op: str, where: str, kind: str) -> list[tuple[Check, Cell]]:
+        return [(check, cell) for check, cell in self._cells[op] if _runs(where, check, cell) and _may_change(kind, cell)]
 
     def try_fault(self, fault: Fault) -> Finding[Fault]:
         """Run the cells of the op that reach the fault, short pipelines first, until one catches it."""
-        stage = WHERE[fault.where]
-        cells = self._reached(fault.op, stage, fault.kind)
+        cells = self._reached(fault.op, fault.where, fault.kind)
         cells.sort(key=lambda pair: (len(pair[0].stages), pair[0].name, pair[1].id))
         changed = False
         for tried, (check, cell) in enumerate(cells, 1):
@@ -134,6 +133,14 @@ class Campaign:
         if key not in self._honest:
             self._honest[key] = run_cell(self.target, check, cell, self.device).outcome == "passed"
         return self._honest[key]
+
+
+def _runs(where: str, check: Check, cell: Cell) -> bool:
+    """Whether the cell runs the transform in which the fault sits."""
+    if WHERE[where] not in check.stages:
+        return False
+    of = dict(cell.axes).get("of")
+    return of == where if where in ANSWERS else where != "per_sample" or of is None
 
 
 def _may_change(kind: str, cell: Cell) -> bool:

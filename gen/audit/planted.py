@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
 
 from gen.audit.kinds import KINDS, differs
-from gen.targets.protocol import Flat, Joint, Pullback, Target, Values
+from gen.targets.protocol import Answering, Flat, Joint, Pullback, Target, Values
 
-__all__ = ["WHERE", "Planted"]
+__all__ = ["ANSWERS", "WHERE", "Planted"]
 
 Tensor = torch.Tensor
 _Result = TypeVar("_Result")
 
 # The places for a fault, and the pipeline stage that runs each.
-WHERE = {"gradient": "vjp", "tangent": "jvp", "batch": "vmap", "trace": "trace", "joint": "aot.joint"}
+WHERE = {"gradient": "vjp", "tangent": "jvp", "batch": "vmap", "trace": "trace", "joint": "aot.joint", "per_sample": "per_sample"}
+# What axis `of` asks of per-sample gradients: each answer is a place of its own.
+ANSWERS = ("norms", "clipped_sum", "dot", "gram", "project")
+WHERE |= dict.fromkeys(ANSWERS, "per_sample")
 
 
 class Planted:
@@ -154,7 +158,12 @@ class Planted:
         return self._replay("", honest, captured)
 
     def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
-        return self._outermost(lambda: self.inner.per_sample(f, batch, params, loss_reduction=loss_reduction, input_grad=input_grad))
+        honest = partial(self.inner.per_sample, f, batch, params, loss_reduction=loss_reduction, input_grad=input_grad)
+        return self._outermost(lambda: self._corrupt("per_sample", honest()))
+
+    def per_sample_answer(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool) -> tuple[Tensor, ...]:
+        honest = partial(cast(Answering, self.inner).per_sample_answer, f, batch, params, of=of, given=given, each=each)
+        return self._outermost(lambda: self._corrupt(of, honest()))
 
     def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
         """A program captured honestly, and one captured with the fault inside. They are the same if the fault is outside the program."""

@@ -12,7 +12,7 @@ from gen import audit
 from gen.audit.campaign import Campaign, Fault, Finding, Survivors
 from gen.audit.kinds import KINDS, differs
 from gen.audit.modules import Check, load_modules
-from gen.audit.planted import WHERE, Planted
+from gen.audit.planted import ANSWERS, WHERE, Planted
 from gen.targets import load
 
 A = torch.arange(1.0, 5.0, dtype=torch.float64).reshape(2, 2)
@@ -59,6 +59,21 @@ def test_trace_of_vjp(case):
 def test_joint(case):
     """The joint graph gives the gradients of eager."""
     case.assert_same("aot.joint", against="eager")
+
+
+@cases(op("torch.mul", smoke="float64"))
+def test_per_sample(case):
+    """Per-sample gradients equal a loop."""
+    case.assert_same("per_sample", against="loop")
+
+
+@cases(
+    op("torch.mul", smoke="float64:norms float64:clipped_sum float64:dot float64:gram float64:project"),
+    axes={"of": ["norms", "clipped_sum", "dot", "gram", "project"]},
+)
+def test_per_sample_answers(case):
+    """Answers about per-sample gradients follow from the loop."""
+    case.assert_same("per_sample", against="loop")
 
 
 @cases(op("torch.neg", smoke="float64"))
@@ -121,6 +136,11 @@ def test_nan_does_not_differ_from_nan() -> None:
     assert differs((nan,), (nan + 1,))
 
 
+def target_of(where: str) -> Any:
+    """A target with the transform in which a fault of `where` sits."""
+    return load("runtime" if WHERE[where] == "per_sample" else "torch")
+
+
 def through(where: str, target: Any) -> Any:
     """The result of the transform in which a fault of `where` sits, of x -> x³ at A."""
 
@@ -136,6 +156,11 @@ def through(where: str, target: Any) -> Any:
             return target.vmap(cube, (0,))(A)
         case "trace":
             return target.trace(cube, (A,), dynamic=False)(A)
+        case "per_sample":
+            return target.per_sample(lambda x, w: (x * w,), A, (B[0],), loss_reduction="sum", input_grad=False)
+        case _ if where in ANSWERS:
+            given = {"clipped_sum": 1.0, "dot": [B[0]], "gram": A, "project": 2}.get(where)
+            return target.per_sample_answer(lambda x, w: (x * w,), A, (B[0],), of=where, given=given, each=True)
         case _:
             leaf = A.clone().requires_grad_()
             return target.joint(cube, (leaf,), partition="default", dynamic=False)([leaf], (B,))[1]
@@ -143,16 +168,16 @@ def through(where: str, target: Any) -> Any:
 
 @pytest.mark.parametrize("where", WHERE)
 def test_a_fault_changes_the_result_where_it_is_planted_and_knows_it(where: str) -> None:
-    planted = Planted(load("torch"), where, "sign")
-    assert not differs(through(where, planted), tuple(-x for x in through(where, load("torch"))))
+    planted = Planted(target_of(where), where, "sign")
+    assert not differs(through(where, planted), tuple(-x for x in through(where, target_of(where))))
     assert planted.differed
 
 
 @pytest.mark.parametrize("where", WHERE)
 def test_a_fault_changes_nothing_elsewhere(where: str) -> None:
     for other in set(WHERE) - {where}:
-        planted = Planted(load("torch"), where, "sign")
-        assert not differs(through(other, planted), through(other, load("torch")))
+        planted = Planted(target_of(other), where, "sign")
+        assert not differs(through(other, planted), through(other, target_of(other)))
         assert not planted.differed
 
 
@@ -193,6 +218,8 @@ def test_the_stages_of_a_check_are_read_from_its_body(checks: list[Check]) -> No
         "vmap": {"vmap"},
         "trace_of_vjp": {"trace", "vjp"},
         "joint": {"aot.joint"},
+        "per_sample": {"per_sample"},
+        "per_sample_answers": {"per_sample"},
         "blind": set(),
     }
 
@@ -229,9 +256,15 @@ def test_a_fault_that_no_check_compares_survives(checks: list[Check], monkeypatc
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_the_matrix_catches_a_fault_in_each_place(campaign: Campaign, where: str) -> None:
-    finding = campaign.try_fault(Fault("torch.mul", where, "sign"))
+def test_the_matrix_catches_a_fault_in_each_place(checks: list[Check], where: str) -> None:
+    finding = Campaign(target_of(where), checks, "cpu", "full", 0).try_fault(Fault("torch.mul", where, "factor"))
     assert finding.applied and finding.caught
+
+
+@pytest.mark.parametrize("of", ANSWERS)
+def test_a_fault_in_an_answer_is_tried_on_the_cells_that_ask_for_it(checks: list[Check], of: str) -> None:
+    finding = Campaign(target_of(of), checks, "cpu", "full", 0).try_fault(Fault("torch.mul", of, "zero"))
+    assert finding.caught == f"per_sample_answers[torch.mul-float64-{of}]"
 
 
 def test_a_draw_depends_on_the_seed_alone(checks: list[Check]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -89,11 +90,13 @@ def test_bad_input_writes_nothing_and_returns_2(project: Path, capsys: pytest.Ca
 
 
 def test_a_hand_written_module_in_the_way_returns_2(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "generated_tests").mkdir()
-    (project / "generated_tests" / "test_mine.py").write_text("def test_of_mine(): ...\n")
+    main(["generate"])
+    own = project / "generated_tests" / "test_mine.py"
+    own.write_text("def test_of_mine(): ...\n")
+    before = state(project)
     assert main(["generate"]) == 2
     assert "test_mine.py was not generated" in capsys.readouterr().err
-    assert list(state(project)) == ["test_mine.py"]
+    assert state(project) == before
 
 
 def git(project: Path, *words: str) -> None:
@@ -261,3 +264,47 @@ def test_where_the_command_runs_does_not_change_what_it_writes(project: Path, mo
     monkeypatch.chdir(project.parent)
     assert main(["generate", "--matrix", f"{project.name}/matrix.yaml"]) == 0
     assert state(project) == before
+
+
+def test_a_file_in_the_place_of_the_folder_is_left_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "mine").write_text("precious")
+    assert main(["generate", "--out", "mine"]) == 2
+    assert "mine is a file" in capsys.readouterr().err
+    assert (project / "mine").read_text() == "precious"
+    assert not [path for path in project.iterdir() if path.name.startswith(".mine")]
+
+
+def test_a_name_that_the_disk_refuses_is_an_error(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--out", "n" * 300]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
+def test_an_include_from_outside_of_the_folder_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inner = project / "inner"
+    inner.mkdir()
+    (inner / "matrix.yaml").write_text((project / "matrix.yaml").read_text().replace("more.yaml", "../more.yaml"))
+    assert main(["generate", "--matrix", "inner/matrix.yaml"]) == 0
+    assert "included from outside of this folder" not in capsys.readouterr().err
+    os.chdir(inner)
+    assert main(["generate"]) == 0
+    assert "included from outside of this folder: ../more.yaml" in capsys.readouterr().err
+
+
+def test_a_family_of_which_no_case_is_left_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(project, "families:\n", "families:\n  extra: {ops: [{op: own.sin, call: 'torch:sin', samples: [{args: [1.0]}]}]}\n")
+    edit(project, "exclude:\n", "exclude:\n  - {family: extra, reason: none of it}\n")
+    main(["generate"])
+    assert "no case is left of extra" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["torch.sin-floot16", "torch.sin-int8-static"])
+def test_explain_of_a_case_that_no_check_has_is_a_mistake(project: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    assert main(["explain", case]) == 2
+    assert f"torch.sin has no case {case.partition('-')[2]}" in capsys.readouterr().err
+
+
+def test_a_results_file_that_is_no_text_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "results.jsonl").write_bytes(b"\x8d\xff")
+    assert main(["report", "--results", "results.jsonl", "--out", "page.html"]) == 2
+    assert "byte 0 is not UTF-8" in capsys.readouterr().err
+    assert not (project / "page.html").exists()

@@ -55,6 +55,21 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
             id="op twice",
         ),
         pytest.param(
+            BASE.replace("torch.mul", "{op: own.a, call: 'nowhere.at:all', samples: [{args: [1]}]}"),
+            r'families.pointwise.ops\[1\].call: there is no package or module "nowhere"; expected one that is installed',
+            id="call of a package that is not there",
+        ),
+        pytest.param(
+            BASE.replace("torch.mul", "{op: nowhere.a, samples: 'elsewhere:calls', reference: torch.mul}"),
+            r'ops\[1\].samples: there is no package or module "elsewhere"',
+            id="samples of a package that is not there",
+        ),
+        pytest.param(
+            BASE.replace("  pointwise:", "  Pointwise: {ops: [torch.cos]}\n  pointwise:"),
+            'the families "Pointwise" and "pointwise" differ in case only',
+            id="families that share a file",
+        ),
+        pytest.param(
             BASE.replace("float64", "flaot64"),
             r'2:26: dtypes.real\[1\]: unknown dtype or dtype group "flaot64"; .*; did you mean "float64"\?',
             id="unknown dtype",
@@ -165,6 +180,7 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
             r"tolerance\[0\].rtol: '1' does not fit; expected a number",
             id="text for a number",
         ),
+        pytest.param(BASE + "    timeout: 0\n", r"9:14: families.pointwise.timeout: 0.* does not fit", id="a limit of no time"),
         pytest.param(BASE + "tolerance:\n  - {op: torch.sin, reason: r}\n", r"a tolerance of nothing", id="tolerance without bounds"),
         pytest.param(
             BASE + "skip:\n  - {op: torch.sin, reason: r, name: a}\n  - {op: torch.mul, reason: r, name: a}\n",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_a_literal_reads_back_as_itself(value: object) -> None:
     assert evaluated(literal(value)) == value
 
 
-@given(st.text(min_size=1))
+@given(st.text(min_size=1) | st.text('"\\\\a ', min_size=1))
 def test_a_docstring_stays_a_docstring(text: str) -> None:
     text = " ".join(text.split())
     if not text:
@@ -53,6 +55,8 @@ def test_a_docstring_stays_a_docstring(text: str) -> None:
     assert len(function.body) == 1
     assert isinstance(function.body[0], ast.Expr)
     assert isinstance(function.body[0].value, ast.Constant)
+    if text.isprintable():
+        assert " ".join(str(function.body[0].value.value).split()) == text
 
 
 def test_long_data_is_broken_between_words() -> None:
@@ -85,20 +89,28 @@ def test_modules_hold_only_what_they_use(plan: Plan) -> None:
     assert "joint_export" not in files["test_discrete.py"]
 
 
-def test_modules_say_exactly_what_the_plan_says(plan: Plan) -> None:
+def test_axes_that_are_too_long_for_a_line_have_one_line_each() -> None:
+    axes = {"of": ["norms"] * 12, "cotangents": ["contiguous"] * 4}
+    lines = f"    axes={literal(axes, '    ', len('axes=,'))},".split("\n")
+    assert lines[0] == "    axes={" and lines[-1] == "    }," and lines[1].startswith('        "of": [')
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_modules_say_exactly_what_the_plan_says(plan: Plan, every: bool) -> None:
     """The tables, read back by the vocabulary of gen.checks, are the cells of each tier."""
-    found: dict[str, set[str]] = {"smoke": set(), "default": set(), "full": set()}
-    for text in modules(plan).values():
+    chosen = {name: tier.chosen for name, tier in plan.tiers.items()} | ({"all": plan.valid} if every else {})
+    found: dict[str, set[str]] = {name: set() for name in chosen}
+    for text in modules(plan, every=every).values():
         namespace: dict[str, object] = {}
         exec(compile(text, "module", "exec"), namespace)
         for name, test in namespace.items():
             table = cells_of(test)
             for tier in found:
                 found[tier] |= {f"{name}[{cell.id}]" for cell in (table.at(tier) if table else ())}
-    for name, taken in plan.tiers.items():
+    for name, masks in chosen.items():
         expected = {
             f"test_{plan.columns[place].check}[{plan.columns[place].case(op.name)}]"
-            for op, mask in zip(plan.ops, taken.chosen, strict=True)
+            for op, mask in zip(plan.ops, masks, strict=True)
             for place in range(len(plan.columns))
             if mask >> place & 1
         }
@@ -156,3 +168,27 @@ def test_texts_from_yaml_cannot_leave_their_strings(tmp_path: Path, expanded: ob
 @pytest.mark.parametrize("name", ["test_linalg.py", "test_mine.py", "test_pointwise.py"])
 def test_lines_are_short(plan: Plan, name: str) -> None:
     assert max(map(len, modules(plan)[name].splitlines())) <= 140
+
+
+def test_limits_of_time_reach_ops_checks_and_families(expanded: Callable[[str], Plan]) -> None:
+    plan = expanded("""\
+        version: 1
+        checks:
+          vjp: {claim: c, pipeline: vjp, against: upstream, timeout: 300}
+          jvp: {claim: c, pipeline: jvp, against: upstream}
+        families: {one: {timeout: 60, ops: [torch.mul, {op: torch.sin, timeout: 2.5}]}}
+        """)
+    namespace: dict[str, Any] = {}
+    exec(compile(modules(plan)["test_one.py"], "module", "exec"), namespace)
+    limits = {
+        (op, name): namespace["FAMILY"].limit(op, table)
+        for op in ("torch.sin", "torch.mul")
+        for name in ("test_vjp", "test_jvp")
+        if (table := cells_of(namespace[name])) is not None
+    }
+    assert limits == {
+        ("torch.sin", "test_vjp"): 2.5,
+        ("torch.sin", "test_jvp"): 2.5,
+        ("torch.mul", "test_vjp"): 300,
+        ("torch.mul", "test_jvp"): 60,
+    }

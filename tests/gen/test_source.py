@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,18 @@ def test_deep_nesting_does_not_crash_the_interpreter(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.yaml")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "MatrixError" in done.stderr
+
+
+@pytest.mark.parametrize("included", ["pipe", "loop.yaml", "folder", "/dev/zero"])
+def test_what_is_no_regular_file_is_refused_and_not_read(tmp_path: Path, included: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(MatrixError, match=f"m.yaml:1:11: include: cannot read {included}: (it is no regular file|Too many levels)"):
+        read(tmp_path, f"include: [{included}]\n")
+
+
+def test_a_matrix_that_is_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    with pytest.raises(MatrixError, match="Too many levels"):
+        source.load(tmp_path / "loop.yaml")

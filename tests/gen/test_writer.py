@@ -150,3 +150,38 @@ def test_the_difference_is_shown_as_a_patch(folder: Path) -> None:
     assert "-a = 1" in lines
     assert "+a = 2" in lines
     assert "-b = 1" in lines
+
+
+def test_a_file_in_the_place_of_the_folder_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(OverwriteError, match="mine is a file: choose a folder"):
+        compare(tmp_path / "mine", FILES)
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_pipe_and_a_link_to_nothing_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(OverwriteError, match="pipe is a device, a pipe or a socket"):
+        compare(tmp_path / "pipe", FILES)
+    with pytest.raises(OverwriteError, match="link is a link to nothing"):
+        compare(tmp_path / "link", FILES)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "test_mine.py"])
+def test_a_folder_of_other_things_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(OverwriteError, match=f"no generated module, but {name}"):
+        compare(tmp_path, FILES)
+
+
+def test_an_empty_folder_and_one_with_hidden_files_are_taken(tmp_path: Path) -> None:
+    (tmp_path / ".gitkeep").touch()
+    write(tmp_path, FILES)
+    assert contents(tmp_path).keys() == {".gitkeep", *FILES}
+
+
+def test_a_module_that_is_no_text_counts_as_written_by_a_person(folder: Path) -> None:
+    (folder / "test_a.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(OverwriteError, match=r"test_a\.py was not generated"):
+        compare(folder, FILES)
