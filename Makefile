@@ -9,6 +9,7 @@ TIER    ?= default
 DEVICE  ?= cpu
 WORKERS ?= 2
 ARGS    ?=
+MODULES := $(if $(filter all,$(TIER)),.cache/all,generated_tests)
 RESULTS := .cache/matrix/results-$(TARGET)-$(DEVICE).jsonl
 
 export OMP_NUM_THREADS ?= 1
@@ -19,7 +20,7 @@ export OMP_NUM_THREADS ?= 1
 help:  ## this text
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 	@echo
-	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full  DEVICE=cpu|cuda|…  WORKERS=2  ARGS="-k torch.sin"'
+	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full|all  DEVICE=cpu|cuda|…  WORKERS=2  ARGS="-k torch.sin"'
 
 $(READY): requirements.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,10 +30,10 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 generate: $(READY)  ## matrix.yaml -> generated_tests/
-	@$(BIN)/python -m gen generate
+	@$(BIN)/python -m gen generate $(if $(filter all,$(TIER)),--every --out $(MODULES))
 
 matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
-	@status=0; $(BIN)/python -m pytest generated_tests -n $(WORKERS) -q --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
+	@status=0; $(BIN)/python -m pytest $(MODULES) -n $(WORKERS) -q --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
 	test ! -e $(RESULTS) || $(BIN)/python -m gen report --results $(RESULTS) --out report/index.html; exit $$status
 
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
@@ -57,10 +58,11 @@ types: $(READY)  ## mypy
 audit: $(READY)  ## plant faults in the target and count those that the matrix catches
 	@$(BIN)/python -m gen audit --target $(TARGET) $(ARGS)
 
-docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema and the tables of the records
+docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema, the tables of the records and the findings
 	@$(BIN)/python -m gen schema
 	@$(BIN)/python -m runtime coverage --out docs/coverage.md
 	@$(BIN)/python -m runtime records --out docs/records.md
+	@$(BIN)/python -m tests.reports page --out docs/findings.md
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache report *.egg-info
