@@ -342,7 +342,7 @@ class BatchSession(StandIn):
         plain = [
             a._inner if isinstance(a, Value) and a._level is SESSION else a.detach() if isinstance(a, torch.Tensor) else a for a in flat
         ]
-        size, number = call.size, dict(zip(at, range(len(at)), strict=True))
+        size, number, count = call.size, dict(zip(at, range(len(at)), strict=True)), len(results)
         pooled = isinstance(where[0], Pooled)
         parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
         batched = [isinstance(p, Place) for p in places]
@@ -353,7 +353,7 @@ class BatchSession(StandIn):
             if not size:  # no sample has a gradient
                 self.uses += [(edge, Dense(plain[i].new_zeros(0, *plain[i].shape))) for i, edge in sources.items() if edge is not None]
                 return
-            gs: list[Any] = [None] * len(results)
+            gs: list[Any] = [None] * count  # the tap must not hold the results
             if pooled:
                 self._passed(where[0].factor)
             factor = self.factor() / where[0].factor if pooled else 1

@@ -187,7 +187,11 @@ class per_sample(PerSampleGrads):
         self._held = self._session.held
         if not uses:
             raise RuntimeError("per_sample: no backward pass has come to a use of the parameters, so there are no gradients")
-        return self._found
+        return self._found or []
+
+    def _give_up(self) -> None:
+        self._found, self._known = [], -1
+        self._session.forget()
 
     def __len__(self) -> int:
         return self._session.size or 0

@@ -39,13 +39,18 @@ class PerSampleGrads:
     def __init__(self, parameters: Sequence[Parameter], spec: trees.Spec, losses: Tensor, aux: Any, memory_limit: int) -> None:
         self.losses, self.aux = losses, aux
         self.memory_limit = memory_limit
-        self._found = parameters
+        self._found: Sequence[Parameter] | None = parameters
         self._spec = spec
         self._held = versions(t for p in parameters for term in p.terms for t in term.held())
 
     @property
     def _parameters(self) -> Sequence[Parameter]:
+        if self._found is None:
+            raise RuntimeError("per_sample_grads: the gradients were given up by keep=False. Ask for what you need before")
         return self._found
+
+    def _give_up(self) -> None:
+        self._found, self._held = None, []
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -63,24 +68,27 @@ class PerSampleGrads:
             return trees.unflatten([s.sqrt() for s in squares], self._spec)
         return functools.reduce(torch.add, [s.to(squares[0].device) for s in squares]).sqrt()
 
-    def weighted_sum(self, weights: Tensor) -> Any:
-        """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree. ``weights``: (B,)."""
+    def weighted_sum(self, weights: Tensor, *, keep: bool = True) -> Any:
+        """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree. ``weights``: (B,).
+
+        ``keep=False``: the factors of a parameter are freed once its sum is there, and nothing else can be asked afterwards.
+        """
         if weights.shape != (len(self),):
             raise ValueError(f"weighted_sum: expected weights of shape {[len(self)]}, got {list(weights.shape)}")
-        return self._tree(lambda p: self._sum_of(p, weights))
+        return self._sums([weights] * len(self._parameters), keep)
 
-    def clipped_sum(self, max_norm: float, per: str = "total") -> Any:
+    def clipped_sum(self, max_norm: float, per: str = "total", *, keep: bool = True) -> Any:
         """The sum of the gradients, each scaled down to a norm of at most ``max_norm``, as a tree.
 
         ``per="parameter"``: the gradient of each parameter is clipped by itself. A gradient that is not finite makes the sum NaN.
+        ``keep``: as for :meth:`weighted_sum`.
         """
         if not max_norm > 0:
             raise ValueError(f"clipped_sum: max_norm must be positive, got {max_norm}")
         norms = self.norms(per)
         if _checked(per) == "parameter":
-            each = zip(self._parameters, trees.flatten(norms)[0], strict=True)
-            return trees.unflatten([self._sum_of(p, _factor(n, max_norm)) for p, n in each], self._spec)
-        return self.weighted_sum(_factor(norms, max_norm))
+            return self._sums([_factor(n, max_norm) for n in trees.flatten(norms)[0]], keep)
+        return self.weighted_sum(_factor(norms, max_norm), keep=keep)
 
     # products
 
@@ -197,6 +205,18 @@ class PerSampleGrads:
         self._refuse_written()
         return trees.unflatten([of(p) for p in self._parameters], self._spec)
 
+    def _sums(self, weights: Sequence[Tensor], keep: bool) -> Any:
+        """The weighted sum of each parameter. Those that free most memory come first."""
+        self._refuse_written()
+        left: list[Any] = list(self._parameters)
+        found: list[Any] = [None] * len(left)
+        if not keep:
+            self._give_up()
+        for i in sorted(range(len(left)), key=lambda i: _taken(left[i])):
+            found[i] = self._sum_of(left[i], weights[i])
+            left[i] = None
+        return trees.unflatten(found, self._spec)
+
     def _sum_of(self, p: Parameter, weights: Tensor) -> Tensor:
         found = [term.weighted_sum(weights) for term in p.terms]
         return functools.reduce(torch.add, found).to(p.value.dtype) if found else torch.zeros_like(p.value)
@@ -244,6 +264,11 @@ class PerSampleGrads:
 def _in_factors(terms: Sequence[Term]) -> bool:
     """Whether the norms of the sum of ``terms`` follow from factors."""
     return not any(t.needs_dense() for t in terms) and len({type(t) for t in terms}) == 1
+
+
+def _taken(p: Parameter) -> int:
+    """How many bytes a sum of the gradients takes, less those of its factors."""
+    return p.value.nbytes - sum(t.nbytes for term in p.terms for t in term.held())
 
 
 def _checked(per: str) -> str:

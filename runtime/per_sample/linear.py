@@ -10,7 +10,7 @@ import torch
 
 from ..func.draws import without_draws
 from ..rules.ops import DIFFERENTIABLE
-from ..rules.per_sample import Dense, Outer, Tensor
+from ..rules.per_sample import Outer, Tensor, of_bias
 from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
@@ -69,13 +69,13 @@ class _Linear(Node):
         (g,) = grads
         if g is None:
             return (None,)
-        of_weight, of_bias = self.parameters
+        to_weight, to_bias = self.parameters
         left = g.reshape(g.shape[0], math.prod(g.shape[1:-1]), g.shape[-1])
-        if of_weight is not None:
+        if to_weight is not None:
             right = x.reshape(*left.shape[:2], x.shape[-1])
-            self.samples.uses.append((of_weight, Outer(left, right.conj() if x.is_complex() else right).smaller()))
-        if of_bias is not None:
-            self.samples.uses.append((of_bias, Dense(left.sum(1) if left.shape[1] != 1 else left[:, 0])))
+            self.samples.uses.append((to_weight, Outer(left, right.conj() if x.is_complex() else right).smaller()))
+        if to_bias is not None:
+            self.samples.uses.append((to_bias, of_bias(left)))
         if self.edges[0] is None or not (wanted is None or wanted[0]):
             return (None,)
         return (torch.matmul(g, weight.conj() if weight.is_complex() else weight),)

@@ -9,7 +9,7 @@ import torch
 
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.packing import packed_again, padded
-from ..rules.per_sample import Dense, Outer, Tensor
+from ..rules.per_sample import Outer, Tensor, of_bias
 from ..rules.places import Place
 from ..rules.unrolled import Unrolled, Weights
 from ..seam.levels import Value
@@ -90,13 +90,13 @@ class _Linear(Node):
         (g,) = grads
         if g is None:
             return (None,)
-        of_weight, of_bias = self.parameters
-        if of_weight is not None or of_bias is not None:
+        to_weight, to_bias = self.parameters
+        if to_weight is not None or to_bias is not None:
             left = _vectors(self.session.of_samples(g, self.place))
-            if of_weight is not None:
-                self.session.add(of_weight, Outer(left, _vectors(self.place.split(x, self.session.size)).conj()).smaller())
-            if of_bias is not None:
-                self.session.add(of_bias, Dense(left.sum(1)))
+            if to_weight is not None:
+                self.session.add(to_weight, Outer(left, _vectors(self.place.split(x, self.session.size)).conj()).smaller())
+            if to_bias is not None:
+                self.session.add(to_bias, of_bias(left))
             self.session.told()
         if self.edges[0] is None or not (wanted is None or wanted[0]):
             return (None,)

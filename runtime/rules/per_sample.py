@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 Tensor = torch.Tensor
+_CACHED = 1 << 21
+"""Bytes of operands that stay in a cache, with their copies."""
 
 
 class Term:
@@ -222,7 +224,13 @@ class Windows(Term):
         return left.reshape(self.size, self.groups, right.shape[2], -1), right
 
     def dense(self) -> Tensor:
-        """One backward of a convolution whose groups are those of all samples: it copies no windows."""
+        """By backward passes of a convolution whose groups are those of some samples. It copies its operands, so these fit into a cache."""
+        step = max(1, _CACHED * max(1, self.size) // max(1, self.x.nbytes + self.g.nbytes))
+        if step >= self.size:
+            return self._dense()
+        return torch.cat([self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step)])
+
+    def _dense(self) -> Tensor:
         x, g = (t.transpose(0, 1).flatten(1, 2) for t in (self.x, self.g))
         return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
@@ -347,6 +355,11 @@ def by_left(g: Tensor, right: Tensor, alpha: Any = 1) -> Outer:
 def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
     """The gradients of ``right`` in ``alpha * left @ right``, all with the batch in front."""
     return Outer(left.conj(), _scaled(g, alpha))
+
+
+def of_bias(g: Tensor) -> Dense:
+    """The gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for each sample are the cotangent itself."""
+    return Dense(g.sum(1) if g.shape[1] != 1 else g[:, 0])
 
 
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
