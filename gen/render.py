@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gen.checks.inventory import count_line
 from gen.expand import Entry, Plan
 from gen.literals import WIDTH, call, docstring, literal, quoted
 from gen.spec import TIERS, Known, ToleranceEntry, Xfail
@@ -70,6 +71,7 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
             )
     own = {plan.ops[op].name: plan.ops[op].row for op in ops if plan.ops[op].row}
     body = _template().render(
+        counts=count_line({tier: sum(chosen[op].bit_count() for op in ops) for tier, chosen in words.tiers}),
         title=docstring((plan.loaded.matrix.families[family].title or family).rstrip(".") + "."),
         imports=", ".join(["cases", "family", *(["known"] if used else []), "op"]),
         family=_family(plan, family, own, used),

@@ -24,7 +24,8 @@ from gen.checks.isolation import POSSIBLE, Worker
 from gen.checks.outcomes import Crashed
 from gen.checks.recorder import FACTS, Recorder
 from gen.checks.results import default_path
-from gen.checks.shard import Shard, assign, fingerprint, parse_shard, read_durations
+from gen.checks.shard import Shard, parse_shard
+from gen.checks.sharding import NO_LARGEST_TIER, Sharding
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 
 if TYPE_CHECKING:
@@ -45,10 +46,9 @@ class Run:
     all_samples: bool
     shard: Shard
     results: Path
-    durations: Path
     narrowed: str
     timeout: float | None
-    partition: str = ""
+    sharding: Sharding | None = None
     runner: Runner | None = None
     _target: Target | None = None
 
@@ -100,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--in-process", action="store_true", help="run cells in pytest's own process: for debuggers; no limit, no crash survived"
     )
-    group.addoption("--shard", default="1/1", metavar="I/N", help="run part I of N, balanced by recorded durations")
+    group.addoption("--shard", default="1/1", metavar="I/N", help="run part I of N, balanced by matrix/durations.json")
     group.addoption("--results", type=Path, metavar="PATH", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
 
 
@@ -125,18 +125,19 @@ def pytest_configure(config: pytest.Config) -> None:
         all_samples=option.all_samples,
         shard=shard,
         results=root / (option.results or default_path(settings.target, settings.device, part)),
-        durations=root / ".cache" / f"durations-{settings.target}-{settings.device.replace(':', '_')}.json",
         narrowed=narrowed,
         timeout=option.cell_timeout,
     )
     config.stash[_run] = run
+    if shard[1] > 1:
+        run.sharding = Sharding(shard, option.tier, _selection(config))
+        config.pluginmanager.register(run.sharding, "matrix-sharding")
     if settings.device != "cpu":
         _require_device(settings.device, here=_in_process(config))
     if not hasattr(config, "workerinput"):
         if settings.target != "runtime":
             _require_target(run, here=_in_process(config))  # it stops the run here, whether or not workers are to run it
-        durations = run.durations if shard[1] == 1 and run.sample is None else None
-        recorder = Recorder(run.results, run.header(), durations, whole=not narrowed and shard[1] == 1)
+        recorder = Recorder(run.results, run.header(), run.sharding, whole=not narrowed and shard[1] == 1)
         config.pluginmanager.register(recorder, "matrix-recorder")
 
 
@@ -158,6 +159,20 @@ def _narrowed(config: pytest.Config) -> str:
         "ids": any("::" in str(arg) for arg in config.args),
     }
     return " ".join(name for name, given in asked.items() if given)
+
+
+def _selection(config: pytest.Config) -> str:
+    """What narrows the run, in full: shards of one run have the same."""
+    option = config.option
+    given = (
+        option.keyword,
+        option.markexpr,
+        option.deselect,
+        option.sample,
+        option.all_samples,
+        [a for a in config.args if "::" in str(a)],
+    )
+    return repr(given)
 
 
 def _require_device(device: str, *, here: bool) -> None:
@@ -214,10 +229,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cells = cells_of(metafunc.function)
     if cells is None:
         return
-    chosen = list(cells.at(metafunc.config.stash[_run].tier))
-    chosen += _asked_by_id(metafunc, cells, {cell.id for cell in chosen})
+    run = metafunc.config.stash[_run]
     family = family_of(metafunc.module)
     try:
+        chosen = list(cells.at(run.tier)) if run.sharding is None else run.sharding.cells(metafunc.module, metafunc.function.__name__)
+        if run.shard[0] == 1:
+            chosen = [*chosen, *_asked_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)})]
         for cell in chosen:
             family.entries(cell)
     except TableError as error:
@@ -243,20 +260,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not _empty(item)]
     run = config.stash[_run]
     tiers = {cell.tier for item in items if (cell := _cell(item)) is not None}
-    if run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
-        raise pytest.UsageError("these modules have no cells beyond the tier full: `make matrix TIER=all` writes and runs all valid cells")
-    if run.shard[1] == 1:
-        return
-    chosen = assign([item.nodeid for item in items], read_durations(run.durations), run.shard[1])
-    run.partition = fingerprint(chosen)
-    dropped = [item for item in items if chosen[item.nodeid] != run.shard[0]]
-    items[:] = [item for item in items if chosen[item.nodeid] == run.shard[0]]
-    config.hook.pytest_deselected(items=dropped)
-
-
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    run = config.stash[_run]
-    return [f"matrix: shard {run.shard[0]}/{run.shard[1]} of partition {run.partition}"] if run.partition else []
+    if run.sharding is not None:
+        items[:] = [item for item in items if _cell(item) is not None or run.sharding.has_others(item)]
+    elif run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
+        raise pytest.UsageError(NO_LARGEST_TIER)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

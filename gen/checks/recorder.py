@@ -1,4 +1,4 @@
-"""What a run writes: the results file, the record of durations, and the summary on the terminal.
+"""What a run writes: the results file and the summary on the terminal.
 
 Cells may have run in worker processes. Their facts arrive in the controlling process as user properties of the reports.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gen.checks.results import OUTCOMES, CellResult, Writer
-from gen.checks.shard import write_durations
+from gen.checks.sharding import Sharding
 from gen.checks.tables import DTYPES
 
 __all__ = ["FACTS", "Recorder"]
@@ -26,10 +26,10 @@ _LISTED = 40
 class Recorder:
     """Collects cells from test reports; inactive until the first one comes."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], durations: Path | None, *, whole: bool) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Any], sharding: Sharding | None, *, whole: bool) -> None:
         self.path = path
         self.header = header
-        self.durations = durations
+        self.sharding = sharding
         self.whole = whole  # whether the run takes every cell of its tier
         self.cells: list[CellResult] = []
         self.entries: dict[str, str] = {}
@@ -61,21 +61,26 @@ class Recorder:
         facts = self._pending.pop(node)
         self.entries.update(facts.pop("ledger", {}))
         cell = CellResult(**facts | {"entries": tuple(facts["entries"])}, seconds=round(self._seconds[node], 5), node=node)
-        if self._writer is None:
-            self._writer = Writer(self.path, self.header)
-        self._writer.cell(cell)
+        self._open().cell(cell)
         self.cells.append(cell)
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(self.path, {**self.header, **(self.sharding.facts() if self.sharding is not None else {})})
+        return self._writer
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a shard without cells has results all the same
+            session.exitstatus = exitstatus = pytest.ExitCode.OK
+            self._open()
         if self._writer is None:
             return
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._complete = ended and not session.shouldstop and not session.shouldfail
         wall = round(time.perf_counter() - self._start, 2)
-        self._writer.close({"complete": self._complete, "wall_seconds": wall, "never_happened": self.never()})
-        if self.durations is not None:
-            write_durations(self.durations, {cell.node: cell.seconds for cell in self.cells})
+        active = {"active": self.entries} if self.sharding is not None else {}  # for `gen merge`, which knows what happened in all shards
+        self._writer.close({"complete": self._complete, "wall_seconds": wall, "never_happened": self.never(), **active})
         if self.nothing_passed() and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

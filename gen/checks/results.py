@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "read"]
+__all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "read", "records"]
 
 # Best first, so the worst of several cells has the last of these.
 OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
@@ -69,15 +69,22 @@ class Writer:
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self.cells = 0
         self._file = path.open("w", encoding="utf-8")
         self._line({"event": "run", **header})
 
     def cell(self, result: CellResult) -> None:
         self._line({"event": "cell", **asdict(result)})
+        self.cells += 1
 
     def close(self, end: Mapping[str, Any]) -> None:
         self._line({"event": "end", **end})
         self._file.close()
+
+    def abandon(self) -> None:
+        """Remove the file, which is not to be read."""
+        self._file.close()
+        self.path.unlink()
 
     def _line(self, data: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n")
@@ -89,31 +96,52 @@ def read(path: Path) -> Results:
     header: dict[str, Any] | None = None
     end: dict[str, Any] = {}
     cells: list[CellResult] = []
-    names = {f.name for f in fields(CellResult)}
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise ResultsError(f"{path}: {error.strerror}; run `pytest generated_tests` first") from error
-    except UnicodeDecodeError as error:
-        raise ResultsError(f"{path}: byte {error.start} is not UTF-8; is it a results file?") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            data = json.loads(line)
-            match data["event"]:
-                case "run":
-                    header = data
-                case "end":
-                    end = data
-                case "cell":
-                    known = {key: value for key, value in data.items() if key in names}
-                    cell = CellResult(**known | {"entries": tuple(known.get("entries", ()))})
-                    if cell.outcome not in OUTCOMES:
-                        raise ValueError(f"{cell.outcome!r} is not an outcome")
-                    cells.append(cell)
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break  # the run died while it wrote this line
-            raise ResultsError(f"{path}:{number}: not a line of a results file ({error})") from error
+    for record in records(path):
+        match record:
+            case CellResult():
+                cells.append(record)
+            case {"event": "run"}:
+                header = record
+            case _:
+                end = record
     if header is None:
         raise ResultsError(f"{path}: no header line; is it a results file?")
     return Results(header, tuple(cells), end)
+
+
+def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
+    """The lines of a results file, one at a time: a cell, or the dictionary of a header or an end. A last line that is cut is left out."""
+    try:
+        with path.open("rb") as file:
+            offset = 0
+            for number, line in enumerate(file, 1):
+                try:
+                    record = _record(line)
+                except UnicodeDecodeError as error:
+                    raise ResultsError(f"{path}: byte {offset + error.start} is not UTF-8; is it a results file?") from error
+                except (ValueError, KeyError, TypeError) as error:
+                    if not file.read(1):
+                        return  # the run died while it wrote this line
+                    raise ResultsError(f"{path}:{number}: not a line of a results file ({error})") from error
+                offset += len(line)
+                if record is not None:
+                    yield record
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}; run `pytest generated_tests` first") from error
+
+
+_NAMES = frozenset(f.name for f in fields(CellResult))
+
+
+def _record(line: bytes) -> dict[str, Any] | CellResult | None:
+    data = json.loads(line.decode("utf-8"))
+    match data["event"]:
+        case "run" | "end":
+            return dict(data)
+        case "cell":
+            known = {key: value for key, value in data.items() if key in _NAMES}
+            cell = CellResult(**known | {"entries": tuple(known.get("entries", ()))})
+            if cell.outcome not in OUTCOMES:
+                raise ValueError(f"{cell.outcome!r} is not an outcome")
+            return cell
+    return None

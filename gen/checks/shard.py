@@ -1,21 +1,23 @@
-"""Which of N shards runs a cell. Shards are balanced by recorded durations; the same record gives the same shards on every machine.
+"""Which of N shards runs a cell, decided before any cell is made.
 
-Cells of one op in one module share samples and reference results. So they stay in one shard, unless they would take more than
-half of it.
+All cells stand in one line: module after module, op after op, each as long as it takes by the shipped durations. A shard is one N-th of the
+line. So it imports only the modules that its part touches, and the cells of one op, which share samples, stay together.
 """
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Shard", "assign", "fingerprint", "parse_shard", "read_durations", "write_durations"]
+from gen.checks.durations import Durations
+from gen.checks.inventory import Module, matrix_fingerprint
+from gen.checks.tables import TIERS, Cell
+
+__all__ = ["Partition", "Shard", "parse_shard"]
 
 Shard = tuple[int, int]
+_PLAIN = 0.1  # seconds of a module that is none of the matrix
 
 
 def parse_shard(text: str) -> Shard:
@@ -26,51 +28,70 @@ def parse_shard(text: str) -> Shard:
     return int(index), int(count)
 
 
-def assign(nodes: Sequence[str], durations: Mapping[str, float], count: int) -> dict[str, int]:
-    """node id -> shard number, counted from one. A node without a recorded duration counts as the mean of the others."""
-    recorded = [durations[node] for node in nodes if node in durations]
-    usual = sum(recorded) / len(recorded) if recorded else 1.0
-    weights = {node: max(durations.get(node, usual), 1e-6) for node in nodes}
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        groups[_group(node)].append(node)
-    half = sum(weights.values()) / count / 2
-    parts = [part for group in groups.values() for part in ([group] if sum(weights[n] for n in group) <= half else [[n] for n in group])]
-    parts.sort(key=lambda part: (-sum(weights[node] for node in part), part[0]))
-    loads = [(0.0, number) for number in range(1, count + 1)]
-    chosen: dict[str, int] = {}
-    for part in parts:
-        load, number = heapq.heappop(loads)
-        chosen.update(dict.fromkeys(part, number))
-        heapq.heappush(loads, (load + sum(weights[node] for node in part), number))
-    return chosen
+class Partition:
+    """The line of all cells at a tier, cut into `count` parts. Its fingerprint is equal on two machines that cut the same line alike.
+
+    `selection` is what else narrows the run; it is only part of the fingerprint.
+    """
+
+    def __init__(self, modules: Sequence[Module], durations: Durations, tier: str, count: int, selection: str = "") -> None:
+        self.matrix = matrix_fingerprint(modules)
+        self.cells = sum(module.counts.get(tier, 0) for module in modules)
+        self.count = count
+        self._durations = durations
+        self._spans: dict[Path, tuple[float, float]] = {}
+        begin = 0.0
+        for module in modules:
+            length = durations.family(module.family) * module.counts.get(tier, 0) if module.counts else _PLAIN
+            self._spans[module.path] = begin, begin + length
+            begin += length
+        self._length = begin
+        parts = [self.matrix, tier, str(count), selection, *(f"{path.name} {span}" for path, span in self._spans.items()), repr(durations)]
+        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+    def knows(self, path: Path) -> bool:
+        """Whether the module is one of those that are divided."""
+        return path in self._spans
+
+    def touches(self, path: Path, number: int) -> bool:
+        """Whether shard `number` may have cells of the module."""
+        first, last = self._ends(path)
+        return first <= number <= last
+
+    def owner(self, path: Path) -> int:
+        """The shard that runs what is in the module beside cells."""
+        return self._at(self._spans[path][0])
+
+    def part(self, path: Path, tables: Mapping[str, Sequence[Cell]], number: int) -> dict[str, list[Cell]]:
+        """The cells of shard `number` among those of a module: function -> cells."""
+        line = sorted(((cell.op, turn, name, cell) for turn, (name, cells) in enumerate(tables.items()) for cell in cells), key=_by_op)
+        weights = [self._durations.cell(name.removeprefix("test_"), op) for op, _, name, _ in line]
+        begin, end = self._spans[path]
+        scale = (end - begin) / (sum(weights) or 1.0)
+        first, last = self._ends(path)
+        chosen: dict[str, list[Cell]] = {name: [] for name in tables}
+        passed = 0.0
+        for (_, _, name, cell), weight in zip(line, weights, strict=True):
+            if min(max(self._at(begin + scale * (passed + weight / 2)), first), last) == number:
+                chosen[name].append(cell)
+            passed += weight
+        return chosen
+
+    def _ends(self, path: Path) -> tuple[int, int]:
+        """The shards of a module's first and last cell. A module that ends where a shard does has nothing in the next one."""
+        begin, end = self._spans[path]
+        return self._at(begin), self._at(begin + (end - begin) * (1 - 1e-9))
+
+    def _at(self, place: float) -> int:
+        """The shard of a place in the line."""
+        return max(1, min(self.count, int(place * self.count / (self._length or 1.0)) + 1))
 
 
-def _group(node: str) -> str:
-    module, _, rest = node.partition("::")
-    _, _, case = rest.partition("[")
-    return f"{module}::{case.partition('-')[0]}" if case else node
+def _by_op(entry: tuple[str, int, str, Cell]) -> tuple[str, int]:
+    return entry[:2]
 
 
-def fingerprint(assignment: Mapping[str, int]) -> str:
-    """A digest of the assignment. It is equal on two machines exactly when they divide the same cells in the same way."""
-    text = "\n".join(f"{node} {number}" for node, number in sorted(assignment.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def read_durations(path: Path) -> dict[str, float]:
-    """Seconds by node id. Empty if there is no readable record, since durations only balance the shards."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {node: float(seconds) for node, seconds in data.items() if isinstance(seconds, int | float)} if isinstance(data, dict) else {}
-
-
-def write_durations(path: Path, seconds: Mapping[str, float]) -> None:
-    """Merge into the record. The file is replaced as a whole, so that a reader never sees half of it."""
-    merged = read_durations(path) | {node: round(value, 4) for node, value in seconds.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps(merged, indent=0, sort_keys=True), "utf-8")
-    aside.replace(path)
+def lacks_the_largest_tier(modules: Sequence[Module]) -> bool:
+    """Whether modules have cells, and none beyond the tier full."""
+    counts = [module.counts for module in modules if module.counts]
+    return bool(counts) and not any(one.get(TIERS[-1], 0) > one.get(TIERS[-2], 0) for one in counts)

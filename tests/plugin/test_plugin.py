@@ -242,23 +242,6 @@ def test_a_narrowed_run_does_not_replace_the_results_of_a_whole_one(run: Runner)
     assert list(run.cells("results-torch-cpu-part.jsonl")) == ["jvp[a-float64]"]
 
 
-def test_shards_share_out_all_cells_and_agree_on_how(run: Runner) -> None:
-    run.write(THREE_TIERS)
-    runs = [run("--tier", "full", "--shard", f"{number}/2") for number in (1, 2)]
-    partitions = [re.findall(r"of partition (\w+)", result.stdout.str()) for result in runs]
-    assert partitions[0] == partitions[1] != []
-    found = [run.cells(f"results-torch-cpu-{number}of2.jsonl").keys() for number in (1, 2)]
-    assert len(found[0] | found[1]) == 4 and not found[0] & found[1]
-
-
-def test_durations_are_recorded_for_the_next_division(run: Runner) -> None:
-    run.write(THREE_TIERS)
-    run("--tier", "smoke")
-    assert list(json.loads((run.pytester.path / ".cache/durations-torch-cpu.json").read_text())) == [
-        "test_demo.py::test_vjp[torch.sin-float64]"
-    ]
-
-
 def test_a_table_with_a_mistake_stops_collection_and_says_where(run: Runner) -> None:
     run.write(HEAD + '@cases(op("torch.sin", smoke="float46"))\ndef test_vjp(case): ...')
     result = run()

@@ -1,0 +1,99 @@
+"""How long a cell takes, from a small file beside the matrix: the time of a check, times a factor of the op.
+
+The file has one number for each check, op and family. So it is small enough to be committed, it knows of cells that no run has had, and
+every machine that has the same commit divides the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PLACE", "Durations", "fit", "read_durations", "write_durations"]
+
+PLACE = Path("matrix/durations.json")
+_USUAL = 0.01  # seconds of a cell of which nothing is known
+_ROUNDS = 20
+_LEAST = 1e-5  # seconds
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Seconds of a check, factors of ops, and the mean seconds of a family's cells."""
+
+    checks: Mapping[str, float] = field(default_factory=dict)
+    ops: Mapping[str, float] = field(default_factory=dict)
+    families: Mapping[str, float] = field(default_factory=dict)
+
+    def cell(self, check: str, op: str) -> float:
+        """The seconds of a cell. An unknown check or op counts as a usual one."""
+        return max(self.checks.get(check, _USUAL) * self.ops.get(op, 1.0), _LEAST)
+
+    def family(self, name: str) -> float:
+        """The mean seconds of a family's cells."""
+        return max(self.families.get(name, _USUAL), _LEAST)
+
+
+def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
+    """The durations that explain ``(family, check, op, seconds)`` of cells.
+
+    Scaling checks and ops in turn keeps the totals of both (iterative proportional fitting), and totals are what shards are made of.
+    """
+    seconds: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    of_family: dict[str, list[float]] = {}
+    for family, check, op, taken in cells:
+        seconds[check, op] += taken  # type: ignore[assignment]  # a Counter of floats
+        counts[check, op] += 1
+        total = of_family.setdefault(family, [0.0, 0.0])
+        total[0] += taken
+        total[1] += 1
+    checks = dict.fromkeys((check for check, _ in counts), 1.0)
+    ops = dict.fromkeys((op for _, op in counts), 1.0)
+    for _ in range(_ROUNDS):
+        checks = _scaled(seconds, counts, checks, 0, {key: ops[key[1]] for key in counts})
+        ops = _scaled(seconds, counts, ops, 1, {key: checks[key[0]] for key in counts})
+    return Durations(checks, ops, {name: total / count for name, (total, count) in of_family.items()})
+
+
+def _scaled(
+    seconds: Mapping[tuple[str, str], float],
+    counts: Mapping[tuple[str, str], int],
+    names: Iterable[str],
+    side: int,
+    other: Mapping[tuple[str, str], float],
+) -> dict[str, float]:
+    taken, expected = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for key, count in counts.items():
+        taken[key[side]] += seconds[key]
+        expected[key[side]] += count * other[key]
+    return {name: taken[name] / expected[name] if expected[name] else 1.0 for name in taken}
+
+
+def read_durations(path: Path) -> Durations:
+    """The file's durations. Without a file every cell counts the same. Raises ValueError for a file that is none of durations."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return Durations()
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); `python -m gen durations RESULTS` writes it") from error
+    try:
+        parts: list[dict[str, Any]] = [data[name] for name in ("checks", "ops", "families")]
+        return Durations(*({name: float(value) for name, value in part.items()} for part in parts))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: not a file of durations ({error!r}); `python -m gen durations RESULTS` writes it") from error
+
+
+def write_durations(path: Path, durations: Durations) -> None:
+    """Write the file, with three digits of each number."""
+    data = {
+        name: {key: float(f"{value:.3g}") for key, value in sorted(getattr(durations, name).items())}
+        for name in ("checks", "ops", "families")
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")

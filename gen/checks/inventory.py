@@ -1,0 +1,104 @@
+"""Which modules a run has and how many cells each of them has, without importing the generated ones.
+
+A generated module says on its second line how many cells it has at each tier. Any other module with a table is imported to count them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gen.checks.tables import TIERS, Cell, Cells, cells_of
+
+__all__ = ["Module", "checks_of", "count_line", "find", "imported", "matrix_fingerprint", "tables"]
+
+PATTERNS = ("test_*.py",)
+_COUNTS = re.compile(r"# Cells: (?P<counts>[\w ,]+)\.")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A test module. `counts`: its cells at each tier, smaller tiers included; empty if it has no table. `digest`: of its content."""
+
+    path: Path
+    name: str
+    counts: Mapping[str, int]
+    digest: str
+
+    @property
+    def family(self) -> str:
+        return self.path.stem.removeprefix("test_")
+
+
+def count_line(counts: Mapping[str, int]) -> str:
+    """The line of a generated module that says how many cells it has at each tier."""
+    return "# Cells: " + ", ".join(f"{tier} {count}" for tier, count in counts.items()) + "."
+
+
+def find(arguments: Sequence[str], root: Path, patterns: Sequence[str] = PATTERNS) -> list[Module]:
+    """The modules that pytest's arguments name, as files, folders or ids, in the order of their names."""
+    paths: dict[Path, None] = {}
+    for argument in arguments:
+        path = (root / argument.partition("::")[0]).resolve()
+        if path.is_dir():
+            paths.update(dict.fromkeys(p for p in path.rglob("*.py") if any(fnmatch(p.name, pattern) for pattern in patterns)))
+        elif path.is_file():
+            paths[path] = None
+    return sorted((_module(path, root.resolve()) for path in paths), key=lambda module: module.name)
+
+
+def _module(path: Path, root: Path) -> Module:
+    data = path.read_bytes()
+    name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+    return Module(path, name, _counts(path, data), hashlib.sha256(data).hexdigest())
+
+
+def _counts(path: Path, data: bytes) -> dict[str, int]:
+    second = data.split(b"\n", 2)[1:2]
+    found = _COUNTS.fullmatch(second[0].decode("utf-8", "replace")) if second else None
+    if found is not None:
+        return {tier: int(count) for tier, count in (pair.split() for pair in found["counts"].split(", "))}
+    if b"@cases(" not in data:
+        return {}
+    own = [cells for _, cells in checks_of(imported(path))]
+    return {tier: sum(sum(1 for _ in cells.at(tier)) for cells in own) for tier in TIERS}
+
+
+def matrix_fingerprint(modules: Sequence[Module]) -> str:
+    """A digest of the modules' names and contents: equal on two machines exactly when they have the same matrix."""
+    text = "\n".join(f"{module.name} {module.digest}" for module in modules)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def imported(path: Path) -> ModuleType:
+    """The module of a file, imported under a name that nothing else has. Raises what the import raises."""
+    name = f"matrix_module_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+def checks_of(module: Any) -> Iterator[tuple[str, Cells]]:
+    """``(name of the function, its table)`` for each check of an imported module."""
+    for name, value in vars(module).items():
+        if name.startswith("test_") and (cells := cells_of(value)) is not None:
+            yield name, cells
+
+
+def tables(module: Any, tier: str) -> dict[str, list[Cell]]:
+    """The cells of each check of an imported module at a tier."""
+    return {name: list(cells.at(tier)) for name, cells in checks_of(module)}
