@@ -12,7 +12,21 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import calls, compiled, engine, jitted, memory, partitions, peers, per_sample, per_sample_peers, report, steps, transforms
+from benchmarks import (
+    calls,
+    compiled,
+    engine,
+    jitted,
+    memory,
+    partitions,
+    peers,
+    per_sample,
+    per_sample_memory,
+    per_sample_peers,
+    report,
+    steps,
+    transforms,
+)
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
@@ -71,6 +85,7 @@ def main() -> int:
     if kept is not None:
         kept["compiled"] = partitions.tables(console, options.only)
         kept["steps"] = steps.tables(console, options.only)
+        kept["per_sample"] = per_sample_memory.report(console, options.only)
     beside = peers.report(console, options.only, options.seconds) if options.suite == "compilers" else None
     if options.json:
         report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept, "compilers": beside})

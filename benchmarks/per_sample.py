@@ -62,7 +62,8 @@ def losses_of(out: Tensor) -> Tensor:
     return out.flatten(1).square().mean(1)
 
 
-def _sides(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params, Callable[[Params, Tensor], Tensor]]:
+def sides_of(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params, Callable[[Params, Tensor], Tensor]]:
+    """A module, its parameters, and the loss of one sample as a function of them."""
     torch.manual_seed(0)
     module = make()
 
@@ -74,7 +75,7 @@ def _sides(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params,
 
 def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[PerSampleGrads], object], jitted: bool) -> Both:
     """The results that are compared are the losses; the peer has no gradients of samples. ``ask``: what is asked of the gradients."""
-    module, params, loss = _sides(make, x)
+    module, params, loss = sides_of(make, x)
 
     def found(params: Params, x: Tensor) -> tuple[object, Tensor]:
         grads = per_sample_grads(loss)(params, x)
@@ -111,7 +112,7 @@ def _context_beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Cal
 
 
 def _beside_torch(make: Callable[[], nn.Module], x: Tensor) -> Both:
-    _, params, loss = _sides(make, x)
+    _, params, loss = sides_of(make, x)
     each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
 
     def theirs() -> Params:

@@ -26,7 +26,7 @@ def private_step(
     """
     with per_sample(model.parameters()) as grads:
         F.cross_entropy(model(x), y, reduction="sum").backward()
-    for p, total in zip(model.parameters(), grads.clipped_sum(bound), strict=True):
+    for p, total in zip(model.parameters(), grads.clipped_sum(bound, keep=False), strict=True):
         p.grad = (total + noise * bound * torch.randn(p.shape, generator=seed)) / size
     optimizer.step()
 

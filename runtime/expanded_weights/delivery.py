@@ -34,7 +34,7 @@ class Delivery(per_sample):
             if self.length is not None and grad.shape[0] < self.length:  # as in torch, where a smaller batch was allowed
                 grad = torch.cat([grad, grad.new_zeros(self.length - grad.shape[0], *grad.shape[1:])])
             add_to_grad_sample(leaf, grad)
-        self._session.forget()
+        self._session.uses.clear()
 
 
 def add_to_grad_sample(leaf: Any, grad: Any) -> None:

@@ -12,13 +12,13 @@ result. A gradient that reaches a mixture is an error, which names the op and th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
-from ..rules.per_sample import Dense, Term
+from ..rules.per_sample import Dense
 from ..rules.place_rules import rule_of
 from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
@@ -27,7 +27,6 @@ from ..session.stand_in import StandIn
 from ..session.tensor import SESSION
 from ..tape.lift import give_back, lift_in_place
 from ..tape.metas import meta_of
-from ..tape.nodes import Edge
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from . import whole_layers
@@ -35,7 +34,7 @@ from .boundary import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import Filled, fills
 from .losses import equal, refuse_number_of_samples
 from .own_rows import OwnRows
-from .uses import Layout, ParameterCall, Tap, Use, adapt, flattened, unflattened, versions
+from .uses import Layout, ParameterCall, Tap, Use, Uses, adapt, flattened, unflattened
 from .written_places import fits, place_in_base, place_in_view
 
 aten = torch.ops.aten
@@ -68,7 +67,6 @@ class BatchSession(StandIn):
         "_factor",
         "_of_pass",
         "arrived",
-        "held",
         "lifted",
         "parameters",
         "reduction",
@@ -85,16 +83,10 @@ class BatchSession(StandIn):
         self.arrived: Callable[[], None] | None = None  # called after a use has got its gradients
         self.supposed: dict[int, Any] = {}  # by id: a batch that was marked because it is an argument of a module
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
-        self.uses: list[Use] = []
-        self.held: list[tuple[Tensor, int]] = []  # what the gradients are computed of, with versions
+        self.uses = Uses()
         self.lifted: list[weakref.ref[Tensor]] = []  # plain tensors that became values of the session when samples were written to them
         self._factor: Any = None
         self._of_pass = -1
-
-    def forget(self) -> None:
-        """Drop the gradients that were found."""
-        self.uses.clear()
-        self.held.clear()
 
     # states
 
@@ -320,13 +312,9 @@ class BatchSession(StandIn):
         g, factor = place.split_gradient(g, self.size), self.factor()
         return g if not isinstance(factor, torch.Tensor) and factor == 1 else g * _shaped(factor, g)
 
-    def add(self, source: Edge, term: Term) -> None:
-        """Note the gradients of one use of what comes from ``source``."""
-        self.uses.append((source, term))
-        self.held += versions(term.held())
-
-    def told(self) -> None:
-        """All uses of a call are noted."""
+    def found(self, uses: Iterable[Use]) -> None:
+        """Note the gradients of the uses of parameters by one call."""
+        self.uses.add(uses)
         if self.arrived is not None:
             self.arrived()
 
@@ -351,7 +339,7 @@ class BatchSession(StandIn):
 
         def found(grads: list[Any]) -> None:
             if not size:  # no sample has a gradient
-                self.uses += [(edge, Dense(plain[i].new_zeros(0, *plain[i].shape))) for i, edge in sources.items() if edge is not None]
+                self.uses.add((edge, Dense(plain[i].new_zeros(0, *plain[i].shape))) for i, edge in sources.items() if edge is not None)
                 return
             gs: list[Any] = [None] * count  # the tap must not hold the results
             if pooled:
@@ -364,9 +352,8 @@ class BatchSession(StandIn):
                 if where[i] is None:
                     raise RuntimeError(f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient")
                 gs[i] = g.expand(size) * factor if pooled else self.of_samples(g, where[i])
-            for i, (edge, term) in zip(used, of_parameters.uses(gs), strict=False):
-                self.add(edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term)
-            self.told()
+            uses = zip(used, of_parameters.uses(gs), strict=False)
+            self.found([(edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term) for i, (edge, term) in uses])
 
         tap = Tap(SESSION, edges, metas, found)
         for k, i in enumerate(at):

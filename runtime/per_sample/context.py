@@ -179,19 +179,19 @@ class per_sample(PerSampleGrads):
     @property
     def _parameters(self) -> Sequence[Parameter]:
         """The parameters with the terms of all backward passes so far."""
-        uses = self._session.uses
+        uses = self._session.uses.settled()
         if self._known != len(uses):
             self._known = len(uses)
             sources = by_source(uses)
             self._found = [Parameter(name, leaf.detach(), self._terms(leaf, sources)) for name, leaf in self._given]
-        self._held = self._session.held
+        self._held = self._session.uses.held()
         if not uses:
             raise RuntimeError("per_sample: no backward pass has come to a use of the parameters, so there are no gradients")
         return self._found or []
 
     def _give_up(self) -> None:
-        self._found, self._known = [], -1
-        self._session.forget()
+        self._found, self._held, self._known = [], [], -1
+        self._session.uses.clear()
 
     def __len__(self) -> int:
         return self._session.size or 0

@@ -163,7 +163,7 @@ class _Run:
                 f"per_sample_grads: the loss uses {unseen[0]} by an op that computes with the whole batch below vmap, so the gradients of "
                 "the samples cannot be told apart. Use vmap(grad(loss))."
             )
-        return by_source(samples.uses)
+        return by_source(samples.uses.settled())
 
 
 def _kind(a: object) -> str:

@@ -16,7 +16,7 @@ from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED
 from ..tape.values import edge_of
-from .uses import refuse_written, versions
+from .uses import Use, refuse_written, versions
 
 LINEAR = torch.ops.aten.linear.default
 
@@ -71,14 +71,16 @@ class _Linear(Node):
             return (None,)
         to_weight, to_bias = self.parameters
         left = g.reshape(g.shape[0], math.prod(g.shape[1:-1]), g.shape[-1])
+        uses: list[Use] = []
         if to_weight is not None:
             right = x.reshape(*left.shape[:2], x.shape[-1])
-            self.samples.uses.append((to_weight, Outer(left, right.conj() if x.is_complex() else right).smaller()))
+            uses.append((to_weight, Outer(left, right.conj() if x.is_complex() else right)))
         if to_bias is not None:
-            self.samples.uses.append((to_bias, of_bias(left)))
+            uses.append((to_bias, of_bias(left)))
+        self.samples.uses.add(uses)
         if self.edges[0] is None or not (wanted is None or wanted[0]):
             return (None,)
         return (torch.matmul(g, weight.conj() if weight.is_complex() else weight),)
 
     def release(self) -> None:
-        self.given = None
+        self.given, self.versions = None, []

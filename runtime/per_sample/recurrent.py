@@ -154,12 +154,12 @@ class _Layer(Node):
         out, *final = (None if g is None else _in_rows(g) for g in grads)
         found = unrolled.pull(out, final)
         terms = terms_of(self.parameters, found, self.x, *[lambda t: _in_samples(t, size).flatten(1, 2)] * 2)
-        self.samples.uses += [(edge, term) for edge, term in terms if edge is not None]
+        self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
         of_x = found.z_x @ unrolled.weights.x if self.edges[0] is not None and (wanted is None or wanted[0]) else None
         return [None if g is None else _in_samples(g, size) for g in (of_x, *found.initial)]
 
     def release(self) -> None:
-        self.unrolled = None
+        self.unrolled, self.versions = None, []
 
 
 def terms_of(
@@ -171,11 +171,11 @@ def terms_of(
     z_x = gradient(found.z_x)
     z_h = z_x if found.z_h is found.z_x else gradient(found.z_h)
     total = z_x.sum(1)
-    terms: list[tuple[Any, Term]] = [(own.x, Outer(z_x, of_x).smaller()), (own.h, Outer(z_h, before).smaller()), (own.b_x, Dense(total))]
+    terms: list[tuple[Any, Term]] = [(own.x, Outer(z_x, of_x)), (own.h, Outer(z_h, before)), (own.b_x, Dense(total))]
     if own.b_h is not None:
         terms.append((own.b_h, Dense(total if z_h is z_x else z_h.sum(1))))
     if found.projected is not None and found.unprojected is not None:
-        terms.append((own.projection, Outer(gradient(found.projected), value(found.unprojected)).smaller()))
+        terms.append((own.projection, Outer(gradient(found.projected), value(found.unprojected))))
     return terms
 
 

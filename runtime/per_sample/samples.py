@@ -24,7 +24,7 @@ from ..tape.metas import meta_of
 from ..tape.nodes import Edge
 from ..tape.values import edge_of
 from . import linear, recurrent
-from .uses import Layout, ParameterCall, Tap, Use, flattened, unflattened
+from .uses import Layout, ParameterCall, Tap, Uses, flattened, unflattened
 
 
 class Samples(BatchLevel):
@@ -36,7 +36,7 @@ class Samples(BatchLevel):
     def __init__(self, size: int, randomness: str, tape: GradLevel) -> None:
         super().__init__(size, randomness)
         self.tape = tape
-        self.uses: list[Use] = []
+        self.uses = Uses()
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if not self._uses_any(args) and not (kwargs and self._uses_any(kwargs.values())):
@@ -79,7 +79,7 @@ class Samples(BatchLevel):
         wide = self.tape.lowered(t).expand(self.size, *t.shape)
 
         def found(grads: list[Any]) -> None:
-            self.uses.append((edge, Dense(grads[0])))
+            self.uses.add([(edge, Dense(grads[0]))])
 
         return self.wrap(self.tape.wrap(wide, (Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), found), 0)))
 
@@ -138,7 +138,7 @@ class Samples(BatchLevel):
         number = dict(zip(at, range(len(at)), strict=True))
 
         def found(grads: list[Any]) -> None:
-            self.uses += call.uses([grads[number[i]] if i in number else None for i in range(size)])
+            self.uses.add(call.uses([grads[number[i]] if i in number else None for i in range(size)]))
 
         tap = Tap(self.tape, edges, tuple(meta_of(t, t.dtype) for t in lowered), found)
         for i, t in zip(at, lowered, strict=True):

@@ -43,6 +43,49 @@ def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
             )
 
 
+class Uses:
+    """The gradients of all uses of parameters, in the order of a backward pass.
+
+    Those of the last call wait until the next one comes. Only then are they exchanged for dense ones that take less memory: meanwhile the
+    pass frees what the last call needs itself, so there is room for them.
+    """
+
+    __slots__ = ("_found", "_versions", "_waiting")
+
+    def __init__(self) -> None:
+        self._found: list[Use] = []
+        self._versions: list[tuple[Tensor, int]] = []
+        self._waiting: list[tuple[Use, list[tuple[Tensor, int]]]] = []
+
+    def add(self, uses: Iterable[Use]) -> None:
+        """Note the uses of one call."""
+        self.settle()
+        self._waiting = [(use, versions(use[1].held())) for use in uses]
+
+    def settle(self) -> None:
+        """No more uses come for now."""
+        waiting, self._waiting = self._waiting, []
+        for (edge, term), known in waiting:
+            less = term.smaller()
+            if less is not term:
+                refuse_written(known, "a tensor that the gradients are computed of")
+            self._found.append((edge, less))
+            self._versions += known if less is term else versions(less.held())
+
+    def settled(self) -> Sequence[Use]:
+        """All uses."""
+        self.settle()
+        return self._found
+
+    def held(self) -> list[tuple[Tensor, int]]:
+        """What the gradients are computed of, with versions."""
+        self.settle()
+        return self._versions
+
+    def clear(self) -> None:
+        self._found, self._versions, self._waiting = [], [], []
+
+
 class Layout(NamedTuple):
     """How the arguments of an ATen call become one list: for each argument None, or the length of a list. ``positional``: how many come
     before the keywords ``names``.
@@ -131,7 +174,7 @@ class ParameterCall:
         first, *others = gs
         term = self._factored(i, first) if first is not None and all(g is None for g in others) else None
         if term is not None:
-            return term.smaller()
+            return term
         general = self._general(i, gs)
         few = general.shape.numel() * self.size <= max(g.numel() for g in gs if g is not None)
         return _of_dtype(Dense(general.dense()), general.dtype) if few else general

@@ -21,7 +21,7 @@ from ..tape.saved import FREED
 from ..tape.values import edge_of
 from . import linear as linear_layer
 from . import recurrent as recurrent_layer
-from .uses import NO_SECOND, refuse_written, versions
+from .uses import NO_SECOND, Use, refuse_written, versions
 
 
 def _place(session: Any, t: Any) -> Place | None:
@@ -93,17 +93,18 @@ class _Linear(Node):
         to_weight, to_bias = self.parameters
         if to_weight is not None or to_bias is not None:
             left = _vectors(self.session.of_samples(g, self.place))
+            uses: list[Use] = []
             if to_weight is not None:
-                self.session.add(to_weight, Outer(left, _vectors(self.place.split(x, self.session.size)).conj()).smaller())
+                uses.append((to_weight, Outer(left, _vectors(self.place.split(x, self.session.size)).conj())))
             if to_bias is not None:
-                self.session.add(to_bias, of_bias(left))
-            self.session.told()
+                uses.append((to_bias, of_bias(left)))
+            self.session.found(uses)
         if self.edges[0] is None or not (wanted is None or wanted[0]):
             return (None,)
         return (torch.matmul(g, weight.conj()),)
 
     def release(self) -> None:
-        self.given = None
+        self.given, self.versions = None, []
 
 
 def _vectors(t: Tensor) -> Tensor:
@@ -194,12 +195,10 @@ class _Recurrent(Node):
         def value(t: Tensor) -> Tensor:
             return self.place.split(t, session.size).flatten(1, 2)
 
-        for edge, term in recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value):
-            if edge is not None:
-                session.add(edge, term)
-        session.told()
+        terms = recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value)
+        session.found((edge, term) for edge, term in terms if edge is not None)
         of_x = found.z_x @ unrolled.weights.x if self.edges[0] is not None and (wanted is None or wanted[0]) else None
         return [of_x, *found.initial]
 
     def release(self) -> None:
-        self.unrolled = None
+        self.unrolled, self.versions = None, []

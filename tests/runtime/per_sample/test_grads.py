@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
-from runtime.per_sample import PerSampleGrads, per_sample_grads
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.per_sample.grads import Parameter
 from runtime.rules.per_sample import Dense
+from runtime.session.tensor import unwrap
 
 from .models import MODELS, build
 from .reference import by_loop, in_one, in_rows, parameters_of, sample_loss
@@ -54,6 +57,34 @@ def test_weighted_and_clipped_sums(both: Both) -> None:
     bound = float(loop.norm(dim=1).median())
     clipped = loop * (bound / loop.norm(dim=1).clamp_min(bound)).unsqueeze(1)
     torch.testing.assert_close(in_one(grads.clipped_sum(bound)), clipped.sum(0))
+
+
+@pytest.mark.parametrize("per", ["total", "parameter"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_that_give_up_the_factors(name: str, per: str) -> None:
+    module, x = build(name)
+    asked = per_sample_grads(sample_loss(module))
+    kept, given_up = (asked(parameters_of(module), x) for _ in range(2))
+    bound = float(kept.norms().median())
+    torch.testing.assert_close(in_one(given_up.clipped_sum(bound, per, keep=False)), in_one(kept.clipped_sum(bound, per)), rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="given up by keep=False"):
+        given_up.norms()
+
+
+def test_a_sum_that_keeps_nothing_frees_the_factors() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    activations: list[weakref.ref[torch.UntypedStorage]] = []
+    model[1].register_forward_hook(lambda _, args, out: activations.append(weakref.ref(unwrap(out).untyped_storage())))
+    x = torch.randn(5, 3)
+    with per_sample(model.parameters()) as grads:
+        losses = model(x).square().sum(1)
+        losses.sum().backward()
+    held = sum(t.nbytes for p in grads._parameters for term in p.terms for t in term.held())
+    grads.clipped_sum(1.0, keep=False)
+    assert held > 0
+    assert all(found() is None for found in activations)
+    with pytest.raises(RuntimeError, match="no backward pass"):
+        grads.norms()
 
 
 def test_sums_that_clip_each_parameter(both: Both) -> None:
