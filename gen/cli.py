@@ -16,6 +16,7 @@ from gen.plan import add_matrix_arguments, cache_of, load_plan, write_coverage
 
 # Sub-commands with their own module, imported when used. Each module has add_arguments(parser) and run(args).
 ELSEWHERE = {
+    "init": ("gen.init", "a new project with a matrix of one op, for a package of your own"),
     "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": ("gen.explain", "why a case exists, is excluded, is expected to fail, or was dropped by reduction"),
     "probe": ("gen.probe", "run an op over dtypes, layouts and transforms; print the YAML entry that it would need"),

@@ -55,6 +55,31 @@ def script_of(
     return first(case, [(c, word, error) for _, c, word, error in case.failing(pipeline, against=against)])
 
 
+class Slope(torch.autograd.Function):
+    """The sine, with a backward that is wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return 2 * g
+
+
+def sloped(x: torch.Tensor) -> torch.Tensor:
+    return Slope.apply(x) * 3  # type: ignore[no-any-return]
+
+
+def test_the_backward_of_a_function_of_ones_own_is_shown_by_a_call_of_it() -> None:
+    op = {"own.sloped": {"call": f"{__name__}:sloped", "samples": [{"args": [{"shape": [2]}]}]}}
+    case = Case(Cell("own.sloped", "float64", (), "full", ()), "check", Family("tests", op), TorchTarget(), only=0)
+    found = first(case, [(c, word, error) for _, c, word, error in case.failing("vjp", against=("numeric",))])
+    assert found.differs
+    assert f"import {__name__}" in found.text
+    assert f"{__name__}.Slope.apply(" in found.text
+
+
 @pytest.mark.parametrize(("op", "pipeline", "against"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_is_a_program_of_at_most_forty_lines_that_shows_it(
     op: str, pipeline: str, against: tuple[str, ...], tmp_path: Path

@@ -18,7 +18,7 @@ from gen.checks.evaluate import Comparison
 from gen.checks.scripts import literals
 from gen.checks.scripts.literals import NoScript
 from gen.checks.scripts.stages import HELPERS, Plain, Written
-from gen.checks.scripts.tracer import Tracer, text_of
+from gen.checks.scripts.tracer import Tracer, text_of, whole_functions
 from gen.checks.seeds import stable_seed
 
 Tensor = torch.Tensor
@@ -88,10 +88,11 @@ def _with(case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor
     tracer.skip("x", len(names) - 1)
     used: set[str] = set()
     shown = _shown(comparison)
-    with _as_no_script():
+    with _as_no_script(), whole_functions():
         actual = _actual(tracer, comparison, names, inputs, used, shown, target)
         expected = _literal(comparison, shown, word) if in_full else _expected(tracer, comparison, word, names, inputs, used, shown)
     lines = [f"# {case.cell.id} under {case.check}, on torch {torch.__version__.split('+')[0]}", "import torch"]
+    lines += [f"import {module}" for module in sorted(tracer.modules)]
     for module, offered in _SOURCES["torch" if target in _COMPILED else target].items():
         if some := sorted(used.intersection(offered)):
             lines.append(f"from {module} import {', '.join(some)}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +76,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self.scopes = [Scope()]
+        self.modules: set[str] = set()  # of people's own autograd.Functions, which the text calls
         self._numbers: dict[str, int] = {}
 
     def name(self, letter: str) -> str:
@@ -159,6 +161,32 @@ class Traced(torch.Tensor):
             return found
         tracer = traced[0].tracer
         return _shown(tracer, _call(func, args, kwargs), found, "out" not in kwargs and not re.fullmatch(r"\w*[^_]_", name))
+
+
+@contextmanager
+def whole_functions() -> Iterator[None]:
+    """While it is entered, the call of a person's autograd.Function is one line. Its forward alone would lose its backward."""
+    base: Any = torch.autograd.Function
+    native = base.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        call = native.__get__(None, cls)
+        traced = [a for a in args if isinstance(a, Traced)]
+        if not traced:
+            return call(*args, **kwargs)
+        if "<" in cls.__qualname__:
+            raise literals.NoScript(f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name")
+        with torch._C.DisableTorchFunctionSubclass():
+            found = call(*map(_plain, args), **kwargs)
+        tracer = traced[0].tracer
+        tracer.modules.add(cls.__module__)
+        return _shown(tracer, f"{cls.__module__}.{cls.__qualname__}.apply({', '.join(map(text_of, args))})", found, True)
+
+    base.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        base.apply = native
 
 
 def _shown(tracer: Tracer, expression: str, found: Any, pure: bool) -> Any:
