@@ -11,7 +11,9 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from gen import render, writer
 from gen.errors import OverwriteError
+from gen.plan import load_plan
 
 DISTRIBUTION = "torch-transform-matrix"
 TEMPLATES = Path(__file__).parent / "templates" / "project"
@@ -32,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the project and its generated modules, all or nothing."""
-    from gen import cli
-
     folder: Path = args.folder
     package = args.package or folder.resolve().name.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package):
@@ -49,14 +49,15 @@ def run(args: argparse.Namespace) -> int:
         for path, text in files(package, args.requirement or requirement()).items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
             (staging / path).write_text(text, encoding="utf-8")
-        code = cli.main(["generate", "--matrix", str(staging / "matrix.yaml")])
-        if code == 0:
-            staging.chmod(0o755)
-            staging.replace(folder)  # an empty folder is replaced
-            print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
-        return code
+        modules = render.modules(load_plan(staging / "matrix.yaml"))
+        generated = staging / "generated_tests"
+        writer.write(generated, modules, writer.compare(generated, modules, render.is_generated, render.is_edited))
+        staging.chmod(0o755)
+        staging.replace(folder)  # an empty folder is replaced
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+    print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
+    return 0
 
 
 def files(package: str, required: str) -> dict[str, str]:

@@ -115,7 +115,7 @@ def test_the_requirement_says_where_this_package_came_from(origin: str | None, l
         def read_text(self, name: str) -> Any:
             return origin if name == "direct_url.json" else None
 
-    monkeypatch.setattr(init.metadata, "distribution", lambda name: Installed())
+    monkeypatch.setattr("gen.init.metadata.distribution", lambda name: Installed())
     assert init.requirement() == line
 
 
