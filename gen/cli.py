@@ -22,6 +22,7 @@ ELSEWHERE = {
     "probe": ("gen.probe", "run an op over dtypes, layouts and transforms; print the YAML entry that it would need"),
     "script": ("gen.script", "a stand-alone program of what a cell does to one sample: actual, expected and why that is right"),
     "soak": ("gen.soak", "draw cells beyond the list until the time is over; shrink what fails and group it by cause"),
+    "run": ("gen.cluster.command", "run cells on many machines, or on this one, with Dask; a stopped run goes on with --resume"),
     "merge": ("gen.merge", "the results of all shards of a run as one file; refuses gaps, duplicates and mixtures by name"),
     "durations": ("gen.durations", "write matrix/durations.json, by which shards and groups are balanced, from results"),
     "report": ("gen.report", "draw the HTML page of a results file"),

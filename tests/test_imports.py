@@ -49,7 +49,7 @@ FLOORS = {
         ("catalog", "ops", "source", "spec", "validate"),
         ("expand",),
         ("plan", "render", "writer"),
-        ("audit", "durations", "explain", "init", "listing", "merge", "probe", "report", "script", "soak"),
+        ("audit", "cluster", "durations", "explain", "init", "listing", "merge", "probe", "report", "script", "soak"),
         ("cli", "__main__"),
     ),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import re
 import shlex
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from gen.checks.entries import Known, Settings
-from gen.checks.execution import DEFAULT_LIMIT, Begin, Ran, Runner, told
+from gen.checks.execution import Begin, Ran, Runner, told
 from gen.checks.isolation import POSSIBLE, Worker
-from gen.checks.outcomes import Crashed
 from gen.checks.recorder import FACTS, Recorder
 from gen.checks.results import default_path
+from gen.checks.running import active_entries, facts, limit_of, lost, outcome_facts, run_cell
 from gen.checks.shard import Shard, parse_shard
 from gen.checks.sharding import NO_LARGEST_TIER, Sharding
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
@@ -64,11 +63,9 @@ class Run:
 
     def limit(self, item: pytest.Function, cell: Cell) -> float | None:
         """The seconds that a cell may take; None if there is no limit."""
-        if self.timeout is not None:
-            return self.timeout or None
         cells = cells_of(item.function)
         assert cells is not None
-        return family_of(item.module).limit(cell.op, cells) or DEFAULT_LIMIT
+        return limit_of(family_of(item.module), cell, cells, self.timeout)
 
     def header(self) -> dict[str, Any]:
         """The description of the run, for the results file and the terminal."""
@@ -313,27 +310,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     assert isinstance(item, pytest.Function)
     family = family_of(item.module)
     entries = item.stash[_active] = _entries(item, cell)
-    facts = {
-        "id": cell.id,
-        "family": family.name,
-        "op": cell.op,
-        "dtype": cell.dtype,
-        "check": item.originalname.removeprefix("test_"),
-        "axes": dict(cell.axes),
-        "outcome": "error",
-        "why": "",
-        "samples": 0,
-        "ledger": {f"{family.name}:{name}": entry.where() for name, entry in entries.items() if entry.kind in ("xfail", "skip")},
-        "entries": [],
-    }
-    item.user_properties.append((FACTS, facts))
+    described = facts(family, cell, item.originalname.removeprefix("test_"), entries)
+    item.user_properties.append((FACTS, described))
 
 
 def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
     """The known entries of a cell that are active in this run. With --runxfail no failure is expected."""
     settings, shown = item.config.stash[_run].settings, item.config.option.runxfail
-    entries = family_of(item.module).entries(cell)
-    return {name: entry for name, entry in entries.items() if entry.active(settings) and not (shown and entry.kind == "xfail")}
+    entries = active_entries(family_of(item.module), cell, settings)
+    return {name: entry for name, entry in entries.items() if not (shown and entry.kind == "xfail")}
 
 
 @pytest.fixture
@@ -345,34 +330,20 @@ def case(request: pytest.FixtureRequest) -> Cell:
 
 def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
     """Run one cell in this process."""
-    import torch
-
-    from gen.checks.case import Case
-    from gen.checks.ledger import attempt
-    from gen.checks.scripts.failures import of_failure
-
-    torch.set_num_threads(1)
     run, cell = item.config.stash[_run], _cell(item)
     assert cell is not None
-    entries = _entries(item, cell)
-    case = Case(
+    return run_cell(
+        item.obj,
         cell,
-        check=item.originalname.removeprefix("test_"),
-        family=family_of(item.module),
-        target=run.target(),
-        device=run.settings.device,
-        entries=entries,
-        only=run.sample,
+        item.originalname.removeprefix("test_"),
+        family_of(item.module),
+        run.target(),
+        _entries(item, cell),
+        run.settings,
+        sample=run.sample,
         all_samples=run.all_samples,
+        begin=begin,
     )
-    if begin is not None:
-        case.begin = begin  # type: ignore[method-assign]  # the hook that Case offers for this
-    loops: Any = getattr(case.target, "loops", {})
-    before = Counter(loops)
-    verdict = attempt(item.obj, case, entries, run.settings.today)
-    failing = next((failure.sample for failure in verdict.failures if failure.sample is not None), None)
-    program = of_failure(case, failing) if verdict.failed and failing is not None else None
-    return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -386,12 +357,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     assert run.runner is not None
     ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell))
     if not isinstance(ran, Ran):
-        ran = _lost(pyfuncitem, *ran)
+        ran = lost(pyfuncitem.stash[_active], *ran)
     verdict = ran.verdict
-    facts: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
-    family = facts["family"]
-    facts.update(outcome=verdict.outcome, why=verdict.why, samples=ran.compared, entries=[f"{family}:{name}" for name in verdict.happened])
-    facts["loops"] = dict(ran.loops)
+    described: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
+    described.update(outcome_facts(ran, described["family"]))
     match verdict.outcome:
         case "skipped" | "lacking":
             pytest.skip(f"lacking: {verdict.why}" if verdict.outcome == "lacking" else verdict.why)
@@ -400,16 +369,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         case "crashed" | "timed out" | "failed" | "vacuous" | "xpassed":
             _show(pyfuncitem, ran)
     return True
-
-
-def _lost(item: pytest.Function, sample: int | None, description: str, error: Crashed) -> Ran:
-    """What a cell came to whose process was lost."""
-    from gen.checks.case import SampleFailure
-    from gen.checks.ledger import settle
-
-    where = "" if sample is None else f" in sample {sample}"
-    placed = type(error)(f"{error}{where}", error.stack)
-    return Ran(settle(item.stash[_active], [SampleFailure(sample, description, placed)]), 0, {})
 
 
 class CellFailed(Exception):

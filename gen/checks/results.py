@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "read", "records"]
+__all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
 
 # Best first, so the worst of several cells has the last of these.
 OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
@@ -66,16 +66,26 @@ def _word(text: str) -> str:
 class Writer:
     """Writes each cell when it is done, so a run that is killed leaves the results of the cells before."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Any] | None) -> None:
+        """Begin a file with `header`. Without one, go on with the file after its last whole line of a cell."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.cells = 0
-        self._file = path.open("w", encoding="utf-8")
-        self._line({"event": "run", **header})
+        if header is None:
+            with path.open("rb+") as file:
+                file.truncate(_end_of_cells(file))
+        self._file = path.open("w" if header is not None else "a", encoding="utf-8")
+        if header is not None:
+            self._line({"event": "run", **header})
 
     def cell(self, result: CellResult) -> None:
-        self._line({"event": "cell", **asdict(result)})
-        self.cells += 1
+        self.lines([line_of(result)])
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Write the lines of cells, each from :func:`line_of`."""
+        self._file.write("".join(f"{line}\n" for line in lines))
+        self._file.flush()
+        self.cells += len(lines)
 
     def close(self, end: Mapping[str, Any]) -> None:
         self._line({"event": "end", **end})
@@ -87,8 +97,27 @@ class Writer:
         self.path.unlink()
 
     def _line(self, data: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._file.write(_json(data) + "\n")
         self._file.flush()
+
+
+def _end_of_cells(file: IO[bytes]) -> int:
+    """Where the header and the cells of a results file end. What follows is the line of the end, or a line that is cut."""
+    end = 0
+    for line in file:
+        if not line.endswith(b"\n") or line.startswith(b'{"event":"end"'):
+            break
+        end += len(line)
+    return end
+
+
+def line_of(result: CellResult) -> str:
+    """The line of a cell, without its end."""
+    return _json({"event": "cell", **asdict(result)})
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: Path) -> Results:

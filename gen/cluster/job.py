@@ -1,0 +1,98 @@
+"""What workers have to know of a run, and the versions that they must share with its coordinator."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from gen.checks.entries import Settings
+from gen.checks.inventory import Module
+from gen.checks.tables import Cell
+
+__all__ = ["Answer", "Group", "Job", "WrongVersion", "differences", "resource_of", "versions"]
+
+_CODE = ("gen", "runtime")
+
+
+class WrongVersion(Exception):
+    """A worker has another matrix, code, torch or Python than the coordinator. The message says which, and of which worker."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run. `digests` are those of its modules, by name; `filters` are pytest's ini lines of `filterwarnings`."""
+
+    name: str
+    target: str
+    device: str
+    date: str
+    filters: tuple[str, ...]
+    digests: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+    limit: float | None = None
+    memory: int | None = None
+
+    def settings(self) -> Settings:
+        return Settings(self.target, self.device, dict(self.versions)["torch"], datetime.date.fromisoformat(self.date))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cells of one module, which one worker runs one after another: (function, cell)."""
+
+    module: str
+    cells: tuple[tuple[str, Cell], ...]
+
+    def nodes(self) -> list[str]:
+        """The pytest ids of the cells."""
+        return [f"{self.module}::{function}[{cell.id}]" for function, cell in self.cells]
+
+    def split(self, parts: int) -> list[Group]:
+        """At most `parts` groups, about equal, with the same cells."""
+        size = -(-len(self.cells) // parts)
+        return [Group(self.module, self.cells[begin : begin + size]) for begin in range(0, len(self.cells), size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a group: for each cell its outcome and its line of the results file, and the entries that happened and might have."""
+
+    cells: tuple[tuple[str, str], ...]
+    met: frozenset[str]
+    active: Mapping[str, str]
+    seconds: float
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on every machine of a run, beside its modules."""
+    return {"code": _digest_of_code(), "torch": version("torch"), "python": ".".join(platform.python_version_tuple()[:2])}
+
+
+def _digest_of_code() -> str:
+    root = Path(__file__).resolve().parents[2]
+    found = hashlib.sha256()
+    for folder in _CODE:
+        for path in sorted((root / folder).rglob("*.py")):
+            found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def differences(job: Job, modules: Sequence[Module], own: Mapping[str, str]) -> list[str]:
+    """How a worker with these modules and versions differs from the coordinator, in words."""
+    found = {module.name: module.digest for module in modules}
+    lines = [f"{name} {own.get(name)}, not {wanted}" for name, wanted in job.versions if own.get(name) != wanted]
+    other = [name for name, wanted in job.digests if found.get(name) != wanted]
+    if other:
+        more = f" and {len(other) - 2} more modules" if len(other) > 2 else ""
+        lines.append(f"another matrix: {', '.join(other[:2])}{more} differ{'s' * (len(other) == 1)}")
+    return lines
+
+
+def resource_of(device: str) -> str:
+    """The resource that a Dask worker declares to get cells of a device."""
+    return "CPU" if device in ("cpu", "meta") else "GPU"

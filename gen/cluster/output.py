@@ -1,0 +1,109 @@
+"""The results file of a cluster's run. Answers are appended as they come; a run that was stopped goes on in the same file."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gen.checks.results import CellResult, ResultsError, Writer, records
+from gen.cluster.job import Answer
+
+__all__ = ["Output"]
+
+_SAME = ("matrix", "target", "device", "tier", "torch", "narrowed")
+_LISTED = 40
+_FAILED = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
+
+
+class Output:
+    """Writes the file, and counts. Its memory does not grow with the run: it keeps 8 bytes of each cell that an earlier run had."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], *, resume: bool) -> None:
+        """Raises ResultsError if a run that is to go on was of other cells."""
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self.seconds = 0.0
+        self.failures: list[str] = []
+        self.met: set[str] = set()
+        self.active: dict[str, str] = {}
+        self._before = array("Q")
+        self._begin = time.perf_counter()
+        resumed = resume and path.exists() and self._read(header)
+        self._writer = Writer(path, None if resumed else header)
+
+    @property
+    def cells(self) -> int:
+        """How many cells have an outcome."""
+        return self.counts.total()
+
+    @property
+    def resumed(self) -> int:
+        """How many of them an earlier run had."""
+        return len(self._before)
+
+    def has(self, node: str) -> bool:
+        """Whether an earlier run had the cell."""
+        if not self._before:
+            return False
+        number = _number(node)
+        place = bisect_left(self._before, number)
+        return place < len(self._before) and self._before[place] == number
+
+    def take(self, nodes: Sequence[str], answer: Answer) -> None:
+        """Write what came of the cells with the ids `nodes`."""
+        if len(nodes) != len(answer.cells):
+            raise ResultsError(f"{len(answer.cells)} outcomes came for {len(nodes)} cells; the first is {nodes[0]}")
+        self._writer.lines([line for _, line in answer.cells])
+        for node, (outcome, _) in zip(nodes, answer.cells, strict=True):
+            self._count(node, outcome)
+        self.met |= answer.met
+        self.active.update(answer.active)
+        self.seconds += answer.seconds
+
+    def close(self, *, complete: bool, whole: bool) -> list[str]:
+        """Write the last line. Returns the entries that never happened, if the run was of every cell of its tier."""
+        known = complete and whole and not self.resumed  # entries that were active in an earlier run are not in its file
+        never = [f"{name}: {where}" for name, where in sorted(self.active.items()) if known and name not in self.met]
+        wall = round(time.perf_counter() - self._begin, 2)
+        self._writer.close({"complete": complete, "wall_seconds": wall, "never_happened": never})
+        return never
+
+    @property
+    def failing(self) -> int:
+        """How many cells failed."""
+        return sum(self.counts[outcome] for outcome in _FAILED)
+
+    def failed(self) -> bool:
+        """Whether a cell failed, or none passed."""
+        return bool(self.failing) or not (self.counts["passed"] or self.counts["xfailed"])
+
+    def _count(self, node: str, outcome: str) -> None:
+        self.counts[outcome] += 1
+        if outcome in _FAILED and len(self.failures) < _LISTED:
+            self.failures.append(f"{outcome}: {node}")
+
+    def _read(self, header: Mapping[str, Any]) -> bool:
+        """Read what an earlier run left. Returns whether it left at least the header."""
+        numbers, began = array("Q"), False
+        for record in records(self.path):
+            if isinstance(record, CellResult):
+                numbers.append(_number(record.node))
+                self._count(record.node, record.outcome)
+                self.met.update(record.entries)
+            elif record["event"] == "run":
+                began = True
+                different = [f"{key} {record.get(key)}, now {header[key]}" for key in _SAME if record.get(key) != header[key]]
+                if different:
+                    raise ResultsError(f"{self.path} is of another run: {'; '.join(different)}. Without --resume a new run replaces it")
+        self._before = array("Q", sorted(numbers))
+        return began
+
+
+def _number(node: str) -> int:
+    return int.from_bytes(hashlib.blake2b(node.encode(), digest_size=8).digest(), "little")

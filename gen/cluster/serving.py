@@ -1,0 +1,171 @@
+"""The process that runs cells for a worker: `python -m gen.cluster.serving FD`, where FD is its end of a pipe.
+
+It loads torch and the target once, then runs groups, each cell in a fork. It lives apart from the worker, so that a cell that keeps the
+interpreter's lock cannot keep the worker from its heartbeat, and it ends when the worker does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen.checks import running
+from gen.checks.execution import Ran
+from gen.checks.inventory import find, imported
+from gen.checks.isolation import Worker
+from gen.checks.outcomes import Crashed
+from gen.checks.results import CellResult, line_of
+from gen.checks.tables import Cell, Family, cells_of
+from gen.cluster.job import Group, Job, differences, versions
+from gen.targets import built_in, load
+
+__all__ = ["main"]
+
+_OUTCOMES = {pytest.skip.Exception: "skipped", pytest.xfail.Exception: "xfailed", pytest.fail.Exception: "failed"}
+
+
+class Server:
+    """Runs the cells of one job."""
+
+    def __init__(self, job: Job, root: Path) -> None:
+        self._job = job
+        self._root = root
+        self._settings = job.settings()
+        self._modules: dict[str, Any] = {}
+        self._told: set[str] = set()  # names of the entries that the worker knows of
+        self._worker = Worker(self._serve)
+        self._filters = [_parsed(line) for line in job.filters]
+
+    def load(self) -> None:
+        """Load what forks share. A process may not be forked once it has used a GPU, nor with a library of another package in it."""
+        if self._job.device not in ("cpu", "meta"):
+            return
+        import torch
+
+        from gen.checks import case, ledger, opinfo  # noqa: F401  # what running a cell needs
+
+        torch.set_num_threads(1)
+        if built_in(self._job.target):
+            load(self._job.target)
+        opinfo.database()
+
+    def run(self, module: str, function: str, cell: Cell) -> tuple[str, str, list[str], dict[str, str]]:
+        """The outcome of a cell, its line of the results file, the entries that happened, and the active ones not told before."""
+        loaded = self._module(module)
+        test, family, check = getattr(loaded, function), _family_of(loaded, module), function.removeprefix("test_")
+        entries = running.active_entries(family, cell, self._settings)
+        facts = running.facts(family, cell, check, entries)
+        cells = cells_of(test)
+        assert cells is not None
+        begin = time.perf_counter()
+        try:
+            came = self._worker.ask((module, function, cell), running.limit_of(family, cell, cells, self._job.limit))
+        except Crashed as error:
+            sample, _, description = self._worker.noted().partition(" ")
+            came = running.lost(entries, int(sample) if sample else None, description, error)
+        facts |= running.outcome_facts(came, family.name) if isinstance(came, Ran) else dict(zip(("outcome", "why"), came, strict=True))
+        told = {name: where for name, where in facts.pop("ledger").items() if name not in self._told}
+        self._told.update(told)
+        seconds = round(time.perf_counter() - begin, 5)
+        node = f"{module}::{function}[{cell.id}]"
+        result = CellResult(**facts | {"entries": tuple(facts["entries"])}, seconds=seconds, node=node)
+        return result.outcome, line_of(result), facts["entries"], told
+
+    def _module(self, name: str) -> Any:
+        """The imported module. The last one stays, for groups come module after module."""
+        if name not in self._modules:
+            self._modules.clear()
+            self._modules[name] = imported(self._root / name)
+        return self._modules[name]
+
+    def _serve(self, question: tuple[str, str, Cell]) -> Ran | tuple[str, str]:
+        """In the fork: what the cell comes to, or the outcome and the reason of pytest's exception that it raised."""
+        module, function, cell = question
+        if self._job.memory is not None:
+            _limit_memory(self._job.memory)
+        loaded = self._module(module)
+        family = _family_of(loaded, module)
+        entries = running.active_entries(family, cell, self._settings)
+        note = self._worker.note
+        with warnings.catch_warnings(record=True):
+            for add in self._filters:
+                add()
+            try:
+                ran = running.run_cell(
+                    getattr(loaded, function),
+                    cell,
+                    function.removeprefix("test_"),
+                    family,
+                    load(self._job.target),
+                    entries,
+                    self._settings,
+                    begin=lambda sample, description: note(f"{sample} {description}"),
+                    explain=False,
+                )
+            except tuple(_OUTCOMES) as raised:
+                return _OUTCOMES[type(raised)], str(raised.msg)
+        return replace(ran, verdict=replace(ran.verdict, failures=()))  # whose exceptions need not be picklable
+
+
+def _family_of(module: Any, name: str) -> Family:
+    found = getattr(module, "FAMILY", None)
+    return found if isinstance(found, Family) else Family(Path(name).stem.removeprefix("test_"))
+
+
+def _limit_memory(size: int) -> None:
+    """Let allocations beyond `size` bytes fail in this process, so that its cell does and no other process of the machine."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+def _parsed(line: str) -> Any:
+    """A call that adds the filter of an ini line, as `error::UserWarning:torch`. Message and module are regular expressions."""
+    action, message, category, module, number, *_ = [*line.split(":", 4), "", "", "", ""]
+    kind: Any = Warning
+    if category:
+        package, _, name = category.rpartition(".")
+        kind = getattr(__import__(package or "builtins", fromlist=[name]), name)
+    return partial(warnings.filterwarnings, action, message, kind, module, int(number or 0))  # type: ignore[arg-type]  # as the line says
+
+
+def main(descriptor: int) -> None:
+    """Answer a worker until it is gone. The first message is a Job and the folder of the modules, every other one a Group."""
+    connection = Connection(descriptor)
+    lifeline = connection.recv()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    job, root = connection.recv()
+    wrong = differences(job, find([name for name, _ in job.digests], Path(root)), versions())
+    if wrong:
+        connection.send("; ".join(wrong))
+        return
+    server = Server(job, Path(root))
+    server.load()
+    connection.send(None)
+    while True:
+        try:
+            group: Group = connection.recv()
+        except EOFError:
+            return
+        for function, cell in group.cells:
+            connection.send(server.run(group.module, function, cell))
+
+
+def _end_with(descriptor: int) -> None:
+    """End this process when the worker's end of a pipe is closed. The fork that runs a cell dies with this process."""
+    os.read(descriptor, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

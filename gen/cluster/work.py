@@ -1,0 +1,132 @@
+"""What a Dask worker does: `run_group`. It knows nothing of Dask, and keeps the processes that run cells for the next group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import IO, Any
+
+from gen.checks.results import CellResult, line_of
+from gen.checks.tables import Cell
+from gen.cluster.job import Answer, Group, Job, WrongVersion
+
+__all__ = ["died", "run_group"]
+
+_TRIES = 2  # how often a cell may end the process that runs cells
+_idle: list[Process] = []
+_lock = threading.Lock()
+
+
+class Process:
+    """A process that runs cells of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+        mine, its = Pipe()
+        ours, self._lifeline = os.pipe()
+        command = [sys.executable, "-m", "gen.cluster.serving", str(its.fileno())]
+        self._connection = mine
+        self._process = subprocess.Popen(
+            command, pass_fds=[its.fileno(), ours], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log
+        )
+        its.close()
+        os.close(ours)
+        try:
+            mine.send(ours)
+            mine.send((job, str(Path.cwd())))
+            wrong = mine.recv()
+        except (EOFError, OSError):
+            cause = self.close()
+            raise RuntimeError(f"{_here()}: the process that runs cells did not start ({cause}): {self._last_words}") from None
+        if wrong:
+            self.close()
+            raise WrongVersion(f"{_here()} has {wrong}")
+
+    def send(self, group: Group) -> None:
+        self._connection.send(group)
+
+    def receive(self) -> Any:
+        """What came of the next cell. Raises EOFError if the process has ended."""
+        try:
+            return self._connection.recv()
+        except OSError as error:
+            raise EOFError from error
+
+    def close(self) -> str:
+        """End the process and say how it ended."""
+        with contextlib.suppress(OSError):
+            os.close(self._lifeline)
+        self._connection.close()
+        try:
+            status = self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._log.seek(0)
+        self._last_words = " / ".join(self._log.read().decode(errors="replace").strip().splitlines()[-2:])[-300:]
+        self._log.close()
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def run_group(job: Job, group: Group) -> Answer:
+    """Run the cells of a group one after another. A cell that ends the process that runs cells twice has crashed.
+
+    Raises WrongVersion if this machine is not of the job.
+    """
+    begin = time.perf_counter()
+    cells: list[tuple[str, str]] = []
+    met: set[str] = set()
+    active: dict[str, str] = {}
+    tries = 0
+    process = _taken(job)
+    while len(cells) < len(group.cells):
+        process.send(Group(group.module, group.cells[len(cells) :]))
+        try:
+            while len(cells) < len(group.cells):
+                outcome, line, happened, told = process.receive()
+                cells.append((outcome, line))
+                met.update(happened)
+                active.update(told)
+                tries = 0
+        except EOFError:
+            cause = process.close()
+            tries += 1
+            if tries == _TRIES:
+                function, cell = group.cells[len(cells)]
+                cells.append(("crashed", died(group.module, function, cell, f"{cause} of the process that started the cell's, twice")))
+                tries = 0
+            process = Process(job)
+    with _lock:
+        _idle.append(process)
+    return Answer(tuple(cells), frozenset(met), active, time.perf_counter() - begin)
+
+
+def _taken(job: Job) -> Process:
+    """A process that is idle, or a new one. Those of other jobs end."""
+    with _lock:
+        others = [process for process in _idle if process.job != job]
+        _idle[:] = [process for process in _idle if process.job == job]
+        found = _idle.pop() if _idle else None
+    for process in others:
+        process.close()
+    return found or Process(job)
+
+
+def died(module: str, function: str, cell: Cell, why: str) -> str:
+    """The line of a cell that took the process with it that was to report it."""
+    family, check = Path(module).stem.removeprefix("test_"), function.removeprefix("test_")
+    node = f"{module}::{function}[{cell.id}]"
+    return line_of(CellResult(cell.id, family, cell.op, cell.dtype, check, dict(cell.axes), "crashed", why, 0.0, 0, node))
+
+
+def _here() -> str:
+    return f"worker {os.uname().nodename}, process {os.getpid()}, in {Path.cwd()},"
