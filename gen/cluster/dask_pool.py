@@ -18,7 +18,7 @@ __all__ = ["ClusterError", "DaskPool", "connected"]
 
 _AHEAD = 2  # groups that a thread of a worker has: one runs, one waits
 _EVERY = 2.0  # seconds between looks at the workers
-_PATIENCE = 10  # seconds for a scheduler to answer
+_PATIENCE = 5  # seconds for a scheduler to answer
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,  # a group whose worker died comes back at once, to be split
     "distributed.worker.profile.enabled": False,

@@ -49,15 +49,15 @@ class Server:
     def load(self) -> None:
         """Load what forks share. A process may not be forked once it has used a GPU, nor with a library of another package in it."""
         if self._job.device not in ("cpu", "meta"):
+            Worker(_allocate).ask(self._job.device, None)
             return
         import torch
 
-        from gen.checks import case, ledger, opinfo  # noqa: F401  # what running a cell needs
+        from gen.checks import case, ledger  # noqa: F401  # what running a cell needs
 
         torch.set_num_threads(1)
         if built_in(self._job.target):
             load(self._job.target)
-        opinfo.database()
 
     def run(self, module: str, function: str, cell: Cell) -> tuple[str, str, list[str], dict[str, str]]:
         """The outcome of a cell, its line of the results file, the entries that happened, and the active ones not told before."""
@@ -67,6 +67,10 @@ class Server:
         facts = running.facts(family, cell, check, entries)
         cells = cells_of(test)
         assert cells is not None
+        if cell.op not in family.ops and self._job.device in ("cpu", "meta"):
+            from gen.checks import opinfo
+
+            opinfo.database()  # here, for the forks to come
         begin = time.perf_counter()
         try:
             came = self._worker.ask((module, function, cell), running.limit_of(family, cell, cells, self._job.limit))
@@ -129,6 +133,12 @@ def _limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
+def _allocate(device: str) -> None:
+    import torch
+
+    torch.zeros((), device=device)
+
+
 def _parsed(line: str) -> Any:
     """A call that adds the filter of an ini line, as `error::UserWarning:torch`. Message and module are regular expressions."""
     action, message, category, module, number, *_ = [*line.split(":", 4), "", "", "", ""]
@@ -150,7 +160,11 @@ def main(descriptor: int) -> None:
         connection.send("; ".join(wrong))
         return
     server = Server(job, Path(root))
-    server.load()
+    try:
+        server.load()
+    except (RuntimeError, AssertionError, NotImplementedError, LookupError) as error:
+        connection.send(f"no {job.device} for {job.target}: {str(error).strip().splitlines()[0]}")
+        return
     connection.send(None)
     while True:
         try:

@@ -1,0 +1,80 @@
+"""Mistakes on the command line of `gen run` are refused before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gen.cli import main
+from gen.cluster.job import Group, resource_of, versions
+from gen.cluster.serving import _parsed
+
+MODULE = 'from gen.checks import cases, op\n@cases(op("a", smoke="float64"))\ndef test_vjp(case): ...\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "test_a.py").write_text(MODULE)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["gone.py"], "gone.py: no such file or folder here"),
+        (["empty"], "empty: no modules of a matrix; `python -m gen generate` writes them"),
+        (["test_a.py", "--target", "tporch"], "no target 'tporch'; known: "),
+        (["test_a.py", "--op", "b*"], "no cell of test_a.py at tier default matches --op b*"),
+        (["test_a.py::test_vjp[b-float64]"], "matches ids test_a.py::test_vjp[b-float64]"),
+        (["test_a.py", "--tier", "all"], "no cells beyond the tier full"),
+    ],
+)
+def test_a_run_of_nothing_is_refused(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *args]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["", "G", "0", "1.5G", "-1", "4T"])
+def test_a_size_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", f"--cell-memory={size}"])
+    assert "expected a size, as 500M or 4G" in capsys.readouterr().err
+
+
+def test_without_distributed_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.setitem(sys.modules, "dask.config", None)
+    assert main(["run", "test_a.py", "--target", "torch"]) == 2
+    assert "--cluster needs Dask's distributed" in capsys.readouterr().err
+
+
+def test_devices_but_the_cpu_s_are_routed_to_gpu_workers() -> None:
+    assert [resource_of(device) for device in ("cpu", "meta", "cuda", "cuda:1")] == ["CPU", "CPU", "GPU", "GPU"]
+
+
+def test_the_digest_of_the_code_is_the_same_in_every_process() -> None:
+    assert versions() == versions() and versions().keys() == {"code", "torch", "python"}
+
+
+def test_filters_of_an_ini_line_act_as_in_pytest() -> None:
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        for line in ("error", "ignore:quiet .*:UserWarning", "always::DeprecationWarning"):
+            _parsed(line)()
+        warnings.warn("quiet please", UserWarning, stacklevel=1)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        with pytest.raises(RuntimeWarning):
+            warnings.warn("loud", RuntimeWarning, stacklevel=1)
+    assert [str(one.message) for one in caught] == ["old"]
+
+
+def test_a_group_is_split_into_about_equal_parts() -> None:
+    group = Group("test_a.py", tuple((str(number), None) for number in range(20)))  # type: ignore[misc]
+    parts = group.split(8)
+    assert [len(part.cells) for part in parts] == [3, 3, 3, 3, 3, 3, 2]
+    assert sum((part.cells for part in parts), ()) == group.cells
