@@ -15,7 +15,7 @@ RESULTS := .cache/matrix/results-$(TARGET)-$(DEVICE).jsonl
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench lint types docs audit clean
+.PHONY: help generate matrix test check bench lint types docs site audit clean
 
 help:  ## this text
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -64,5 +64,10 @@ docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema
 	@$(BIN)/python -m runtime records --out docs/records.md
 	@$(BIN)/python -m tests.reports page --out docs/findings.md
 
+site: $(READY)  ## docs/ and the API reference as HTML pages, in site/
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[docs]'
+	@$(BIN)/python -m sphinx -W -q -b html docs site
+	@echo site/index.html
+
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache report *.egg-info
+	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache report site *.egg-info

@@ -26,6 +26,14 @@ _PATH = re.compile(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|md|yaml))\b")
 _DOTTED = re.compile(r"(?<![\w./-])(runtime(?:\.[A-Za-z_]\w*)+)(?![\w./-]*/)")
 
 
+def test_the_site_leads_to_every_page() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    blocks = re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL)
+    listed = [line for block in blocks for line in block.splitlines() if re.fullmatch(r"[\w/]+", line)]
+    pages = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted([*listed, "index"]) == sorted(pages)
+
+
 def named_files(page: str) -> Iterator[str]:
     """The files and folders that the prose of a page names. Names with a part in capitals stand for any file."""
     for name in _QUOTED.findall(_CODE_BLOCK.sub("", page)):

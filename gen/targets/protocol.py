@@ -2,7 +2,7 @@
 
 A target is any object with the methods of :class:`Target`. It need not inherit from it.
 
-- At the boundary, where a check calls a transform, inputs and results are plain ``torch.Tensor``s.
+- At the boundary, where a check calls a transform, inputs and results are plain tensors of class ``torch.Tensor``.
 - A function that is given to a transform takes and returns the values of the enclosing transform of the same target. That is how
   transforms nest.
 - Functions return tuples of tensors. The only exception is the function given to :meth:`Target.grad`, which returns a real
