@@ -58,11 +58,12 @@ types: $(READY)  ## mypy
 audit: $(READY)  ## plant faults in the target and count those that the matrix catches
 	@$(BIN)/python -m gen audit --target $(TARGET) $(ARGS)
 
-docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema, the tables of the records and the findings
+docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schemas, the tables of the records, the findings and the bad inputs
 	@$(BIN)/python -m gen schema
 	@$(BIN)/python -m runtime coverage --out docs/coverage.md
 	@$(BIN)/python -m runtime records --out docs/records.md
 	@$(BIN)/python -m tests.reports page --out docs/findings.md
+	@$(BIN)/python -m tests.bad_inputs
 
 site: $(READY)  ## docs/ and the API reference as HTML pages, in site/
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[docs]'

@@ -7,12 +7,13 @@ them needs no torch, which makes a warm `generate` fast.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from gen.files import replace
 
 SCHEMA = 1  # raise it when `Facts` changes
 
@@ -60,10 +61,7 @@ def load(cache: Path) -> Catalog:
         pass
     print(f"reading the OpInfo database of torch {installed} (once per version, some 8 s)", file=sys.stderr)
     catalog = build()
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(_written(catalog))
-    partial.replace(path)
+    replace(path, _written(catalog))
     return catalog
 
 

@@ -28,7 +28,6 @@ ELSEWHERE = {
     "report": ("gen.report", "draw the HTML page of a results file"),
     "audit": ("gen.audit", "plant faults in the target and count those that the matrix catches"),
 }
-SCHEMA = "matrix.schema.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +63,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, run, text in (
         ("generate", generate, "write the modules whose content changed, remove orphans; all or nothing"),
         ("check", check, "compare the files with the matrix and show the difference; 1 if stale, edited by hand, orphaned or untracked"),
-        ("schema", schema, f"write {SCHEMA}, which editors use to complete and check matrix.yaml"),
+        ("schema", schema, "write the JSON Schemas, which editors use to complete and check matrix.yaml and the files that it includes"),
     ):
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         add_matrix_arguments(command)
@@ -92,7 +91,7 @@ def generate(args: argparse.Namespace) -> int:
         return 2
     folder = _folder(args)
     plan = load_plan(args.matrix)
-    outside = [name for name in plan.loaded.source.files if name.startswith(("..", "/"))]
+    outside = [name for name in plan.loaded.source.files if not Path(name).resolve().is_relative_to(Path.cwd())]
     if outside:
         print(f"included from outside of this folder: {', '.join(outside)}", file=sys.stderr)
     if empty := sorted({op.family for op in plan.ops} - {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}):
@@ -121,7 +120,10 @@ def check(args: argparse.Namespace) -> int:
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     for line in writer.difference(folder, files, changes):
         print(line)
-    faults = [f"edited by hand: {', '.join(changes.edited)}"] if changes.edited else []
+    edited = [name for name in changes.edited if name not in changes.removed]
+    faults = [f"edited by hand: {', '.join(edited)}"] if edited else []
+    if changes.removed:
+        faults.append(f"orphaned: {', '.join(changes.removed)}: no family of {args.matrix} makes it; `make generate` removes it")
     if changes:
         faults.append(f"stale: {changes.summary()}; run `make generate`")
     if untracked := writer.untracked(folder, files):
@@ -134,18 +136,19 @@ def check(args: argparse.Namespace) -> int:
 
 
 def schema(args: argparse.Namespace) -> int:
-    """Write the JSON Schema beside the matrix."""
+    """Write the JSON Schemas beside the matrix."""
     import json
 
-    from gen.spec import json_schema
+    from gen.files import replace
+    from gen.spec import json_schemas
 
-    path = args.matrix.resolve().parent / SCHEMA
-    text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote {SCHEMA}")
-    else:
-        print(f"{SCHEMA} is up to date")
+    for name, content in json_schemas().items():
+        path = args.matrix.resolve().parent / name
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        current = path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
+        if not current:
+            replace(path, text)
+        print(f"{name} is up to date" if current else f"wrote {name}")
     return 0
 
 

@@ -133,6 +133,10 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
         if entry.kind == "exclude":
             for index in reduce.bits(entry.ops):
                 valid[index] &= ~entry.columns
+    if any(possible) and not any(valid):
+        first = next(entry for entry in entries if entry.kind == "exclude")
+        loaded.problem(first.path, "no case is left of any family", "exclusions that leave some")
+        raise MatrixError(loaded.problems)
     plan = Plan(loaded, catalog, dtypes, found, columns, spans, possible, valid, entries)
     fill_tiers(plan, tiers)
     return plan

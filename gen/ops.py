@@ -6,13 +6,12 @@ collect «all the rest» by `torch.*`.
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gen.callables import missing
 from gen.catalog import Catalog, Facts
 from gen.errors import nearest, one_of
 from gen.globs import Names, is_glob
@@ -21,7 +20,9 @@ from gen.validate import Loaded
 
 OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes without dtypes
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))
-OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance")  # keys of a row that run time does not need
+DERIVATIVES = frozenset(("autograd", "forward_ad", "gradgrad"))
+SINGLE_FACTS = ("forward_ad", "gradgrad", "deterministic")  # that a row may state one by one
+OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance", *SINGLE_FACTS)  # keys of a row that run time does not need
 
 Path = tuple[str | int, ...]
 
@@ -88,6 +89,7 @@ class Dtypes:
 def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
     """Every op of the matrix, sorted by name."""
     _refuse_names_that_share_a_file(loaded)
+    refuse_missing_devices(loaded)
     resolver = _Resolver(loaded, catalog, dtypes)
     for exact in (True, False):
         for name, family in loaded.matrix.families.items():
@@ -142,21 +144,16 @@ class _Resolver:
         return False
 
     def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
-        """Whether the packages of what the row names can be found. Nothing is imported."""
+        """Whether what the row names can be found. Nothing is imported."""
         named = {"call": row.call, "reference": row.reference, "inplace": row.inplace, "out": row.out}
         if row.call is None and row.op not in self._catalog.ops:
             named["op"] = row.op
         if samples is not None:
             named["samples"] = samples.callable
-        folder = pathlib.Path(self._loaded.source.name).parent
-        missing = {key: top for key, value in named.items() if value and not _is_there(top := re.split("[.:]", value)[0], folder)}
-        written = _at(self._loaded.source.data, path)
-        for key, top in missing.items():
-            where = (*path, key) if isinstance(written, dict) and key in written else path
-            self._loaded.problem(where, f'there is no package or module "{top}"', f"one that is installed, or that lies in {folder}")
-        if missing:
+        found = [_is_missing(self._loaded, path, key, value) for key, value in named.items() if value]
+        if any(found):
             self._loaded.cut.add(row.op)
-        return not missing
+        return not any(found)
 
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         known = self._catalog.ops.get(name) if row.call is None else None
@@ -199,20 +196,30 @@ class _Resolver:
         return kept
 
 
-def _is_there(top: str, folder: pathlib.Path) -> bool:
-    """Whether a top-level package or module is installed, or lies in the folder."""
-    try:
-        found = importlib.util.find_spec(top) is not None
-    except (ImportError, ValueError):
-        found = False
-    return found or (folder / top).is_dir() or (folder / f"{top}.py").is_file()
+def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
+    """Whether nothing has the name that stands under `key`. It is noted as a mistake."""
+    found = missing(name, pathlib.Path(loaded.source.name).parent)
+    if found is not None:
+        written = _at(loaded.source.data, path)
+        where = (*path, key) if isinstance(written, dict) and key in written else path
+        loaded.problem(where, found.what, found.expected, nearest(name.replace(":", ".").rpartition(".")[2], found.names))
+    return found is not None
+
+
+def refuse_missing_devices(loaded: Loaded) -> None:
+    """Note the devices whose `available` names nothing."""
+    for name, device in loaded.matrix.devices.items():
+        if device.available is not None:
+            _is_missing(loaded, ("devices", name), "available", device.available)
 
 
 def _facts(known: Facts | None, row: OpRow) -> frozenset[str]:
-    derivatives = {"autograd", "forward_ad", "gradgrad"}
-    facts = {*known.facts, known.kind} if known else {"own", "deterministic", *derivatives}
+    facts = {*known.facts, known.kind} if known else {"own", "deterministic", *DERIVATIVES}
     if row.differentiable is False:
-        facts -= derivatives
+        facts -= DERIVATIVES
+    for fact in SINGLE_FACTS:
+        if getattr(row, fact) is not None:
+            facts = facts | {fact} if getattr(row, fact) else facts - {fact}
     given = {"reference": row.reference, "errors": row.errors, "inplace": row.inplace, "out": row.out}
     return frozenset(facts | {fact for fact, value in given.items() if value})
 

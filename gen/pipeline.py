@@ -23,6 +23,17 @@ DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "b
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 
 
+def _pattern() -> str:
+    """The grammar as one regular expression: for the JSON Schema, whose readers do not run `parse`."""
+    dot = r"\s*\.\s*"
+    nesting, whole, compiled = ("|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, (COMPILED,)))
+    outermost = rf"(?:{whole})|{EAGER}(?:{dot}{EAGER})*|(?:{nesting})"
+    return rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}{compiled})?|{compiled})\s*$"
+
+
+PATTERN = _pattern()
+
+
 class PipelineError(ValueError):
     """A pipeline cannot be read. `offset` is the place in the text."""
 

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gen import catalog, expand, validate
 from gen.expand import Column, Plan
+from gen.files import replace
 
 
 def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
     """`--matrix FILE`, for every sub-command that reads one."""
     parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
+
+
+def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable[[str], Any]:
+    """The type of an argument: a number above `low`. argparse names the option before its message."""
+
+    def number(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {'whole ' * (kind is int)}number") from None
+        if not (low <= value if or_equal else low < value) or value == float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is {'below' if or_equal else 'not more than'} {low:g}")
+        return value
+
+    return number
 
 
 def cache_of(matrix: Path) -> Path:
@@ -44,10 +61,7 @@ def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def write_coverage(plan: Plan, path: Path) -> None:
     """Write the coverage to the file that the report reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(coverage(plan), indent=1)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+    replace(path, json.dumps(coverage(plan), indent=1))
 
 
 def node_id(plan: Plan, op: int, column: Column) -> str:

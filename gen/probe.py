@@ -15,16 +15,18 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
+
+import torch
 
 from gen import catalog, validate
 from gen.checks.case import Case
 from gen.checks.ledger import attempt
 from gen.checks.outcomes import stable_part
 from gen.checks.tables import Cell, Family
-from gen.errors import MatrixError, nearest
+from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.expand import Column, Plan, expand
+from gen.globs import Names
 from gen.reduce import bits
 from gen.spec import Matrix
 from gen.targets import load
@@ -37,24 +39,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm")
     parser.add_argument("--target", default="runtime", help="implementation to run (default runtime)")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--checks", default="*", metavar="GLOB", help="only these checks")
+    parser.add_argument("--checks", action="extend", nargs="+", metavar="GLOB", help="only these checks; repeat for more")
     parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), help="where checks, dtype groups and rows are read")
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        target = load(args.target)
         plan = _plan(args.op, args.matrix)
+        checks = _checks(plan, args.checks)
+        _require_device(args.device)
+        target = load(args.target)
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
-    probe = Probe(args.op, plan, target, args.device, args.checks)
+    probe = Probe(args.op, plan, target, args.device, checks)
     seen = []
     for one in probe.seen():
         print(f"  {one.outcome:8} {one.check} {one.word}", file=sys.stderr, flush=True)
         seen.append(one)
     print(proposal(probe, seen), end="")
     return 0 if any(one.outcome == "passed" for one in seen) else 1
+
+
+def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
+    """The checks that any of `globs` matches; None if there are no globs. Each glob matches one."""
+    checks = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
+    if idle := [glob for glob in globs or () if not checks.named(glob)]:
+        wanted = one_of(checks.sets)
+        raise MatrixError(
+            [Problem(Mark("--checks"), "", f'no check matches "{glob}"', wanted, nearest(glob, checks.sets)) for glob in idle]
+        )
+    return None if globs is None else frozenset(name for glob in globs for name in checks.named(glob))
+
+
+def _require_device(device: str) -> None:
+    try:
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise LookupError(f"--device {device}: not present here ({str(error).strip().splitlines()[0]})") from error
 
 
 def _plan(op: str, matrix: Path) -> Plan:
@@ -95,7 +117,7 @@ class Probe:
     plan: Plan
     target: Target
     device: str
-    wanted: str = "*"
+    wanted: frozenset[str] | None = None  # checks; None: every one
     today: datetime.date = field(default_factory=datetime.date.today)
 
     @property
@@ -111,7 +133,7 @@ class Probe:
     def seen(self) -> Iterator[Seen]:
         """Run every check that fits the op, on every dtype that fits it."""
         for place in bits(self.plan.possible[self._index]):
-            if fnmatchcase(self.plan.columns[place].check, self.wanted):
+            if self.wanted is None or self.plan.columns[place].check in self.wanted:
                 yield self._cell(self.plan.columns[place])
 
     def _cell(self, column: Column) -> Seen:
@@ -130,8 +152,9 @@ class Probe:
 
 
 def pattern(error: BaseException) -> str:
-    """A regular expression for the part of a message that is the same in every sample."""
-    return re.escape(stable_part(error)).replace("\\ ", " ")
+    """A regular expression for the part of a message that is the same in every sample. The whole message if there is no such part."""
+    part = stable_part(error)
+    return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
 
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 
 from gen.checks.results import OUTCOMES, CellResult, Results, ResultsError, read
+from gen.files import replace as replace_file
 
 __all__ = ["add_arguments", "page", "run"]
 
@@ -54,9 +55,8 @@ def run(args: argparse.Namespace) -> int:
     except ResultsError as error:
         print(f"gen report: {error}", file=sys.stderr)
         return 2
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     text = page(runs, coverage, others)
-    args.out.write_text(text, "utf-8")
+    replace_file(args.out, text)
     print(f"{args.out}: {sum(len(run.cells) for run in runs)} cells of {len(runs)} run(s), {len(text.encode()) / 1e6:.1f} MB")
     if args.open == "yes":
         webbrowser.open(args.out.resolve().as_uri())

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 from gen.checks.case import Case
+from gen.checks.outcomes import Vacuous
 from gen.checks.scripts.failures import first
 from gen.checks.scripts.literals import NoScript
 from gen.checks.scripts.program import Script
@@ -15,7 +16,7 @@ from gen.checks.tables import Cell, Family
 from gen.errors import MatrixError
 from gen.expand import Column, Plan
 from gen.explain import case_of
-from gen.plan import load_plan
+from gen.plan import above, load_plan
 from gen.targets import load
 from gen.targets.protocol import Target
 
@@ -23,7 +24,8 @@ from gen.targets.protocol import Target
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]")
     parser.add_argument("--check", help="the check, if CASE does not name it")
-    parser.add_argument("--sample", type=int, metavar="N", help="this sample (default: the first that fails, else the first)")
+    number = above(0, or_equal=True, kind=int)
+    parser.add_argument("--sample", type=number, metavar="N", help="this sample (default: the first that fails, else the first)")
     parser.add_argument("--target", default="torch", help="implementation that the program shows (default: %(default)s)")
     parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
 
@@ -39,6 +41,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     try:
         found = program(plan, op, column, target, args.sample)
+    except Vacuous as error:  # there is no such sample
+        print(error, file=sys.stderr)
+        return 2
     except NoScript as error:
         print(f"no program: {error}", file=sys.stderr)
         return 1

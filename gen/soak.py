@@ -29,7 +29,7 @@ from gen.checks.soak.search import Search
 from gen.checks.soak.trial import Failure, text
 from gen.errors import MatrixError
 from gen.expand import Plan
-from gen.plan import load_plan
+from gen.plan import above, load_plan
 from gen.reduce import bits
 from gen.spec import ToleranceEntry, Xfail
 from gen.targets import load
@@ -39,10 +39,10 @@ _ENDED = "ended"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to draw (default: %(default)s)")
+    parser.add_argument("--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)")
     parser.add_argument("--target", default="runtime", help="implementation to run (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="the same seed draws the same cells (default: another one each time)")
-    parser.add_argument("--most", type=int, metavar="N", help="stop when N causes are found")
+    parser.add_argument("--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found")
     parser.add_argument("--op", default="*", metavar="GLOB", help="only these ops")
     parser.add_argument("--out", type=Path, help="folder for what was found (default: .cache/soak beside the matrix)")
     parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
@@ -68,14 +68,12 @@ class Finding:
 def run(args: argparse.Namespace) -> int:
     """Draw, and write each cause as a row and as a program. 0 if nothing was found, 1 if something was, 2 if the input is wrong."""
     try:
+        subjects = list(subjects_of(load_plan(args.matrix), args.target, args.op))
+        if not subjects:
+            raise LookupError(f"no op of {args.matrix} matches {args.op!r}")
         load(args.target)
-        plan = load_plan(args.matrix)
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
-        return 2
-    subjects = list(subjects_of(plan, args.target, args.op))
-    if not subjects:
-        print(f"no op of {args.matrix} matches {args.op!r}", file=sys.stderr)
         return 2
     number = random.SystemRandom().randrange(1 << 30) if args.seed is None else args.seed
     out = args.out or args.matrix.resolve().parent / ".cache" / "soak" / f"{args.target}-{number}"

@@ -388,6 +388,9 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
         if indent and "\t" in indent[0]:
             place = Mark(name, number + 1, indent[0].index("\t") + 1)
             return Problem(place, "", "a tab in the indentation", "spaces: YAML does not allow tabs there")
+    if "but found another document" in (error.problem or ""):
+        expected = "one document: join the two, or `include:` the second as a file"
+        return Problem(Mark(name, line + 1, column + 1), "", "a second document begins", expected)
     what = error.problem or str(error)
     if error.context:
         start = error.context_mark

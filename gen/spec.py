@@ -6,10 +6,8 @@ and a mistake has one place. `gen.expand` resolves names.
 
 from __future__ import annotations
 
-import keyword
-import re
-from collections.abc import Iterable, Mapping
-from datetime import date
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,16 +17,32 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     Tag,
+    WithJsonSchema,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gen import pipeline
 from gen.errors import nearest, one_of
+from gen.texts import (
+    Callable_,
+    Day,
+    Exception_,
+    Finite,
+    Glob,
+    Identifier,
+    NotNegative,
+    OneOf,
+    PipelineText,
+    Positive,
+    Regex,
+    Seconds,
+    Specifier,
+    Telling,
+    Text,
+    Word,
+    fault,
+)
 from gen.words import PLAIN, RUN
 
 SECTIONS_OF_CASES = ("include", "dtypes", "checks", "over", "families", "exclude")
@@ -62,87 +76,9 @@ FACTS = (
     "unary", "binary", "reduction", "spectral", "shape", "other",
 )  # fmt: skip
 KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
-
-
-def fault(what: str, expected: str = "", nearest: str = "", offset: int = -1) -> PydanticCustomError:
-    """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string."""
-    return PydanticCustomError("matrix", "{what}", {"what": what, "expected": expected, "nearest": nearest, "offset": offset})
-
-
-def _matching(pattern: str, expected: str) -> AfterValidator:
-    compiled = re.compile(pattern, re.ASCII)
-
-    def check(text: str) -> str:
-        if not compiled.fullmatch(text):
-            raise fault(f"{text!r} is not a name that Python source may hold", expected)
-        return text
-
-    return AfterValidator(check)
-
-
-class _OneOf:
-    """A string out of a fixed set, with the nearest name in its message and an `enum` in the JSON Schema."""
-
-    def __init__(self, names: Iterable[str], what: str) -> None:
-        self.names, self.what = tuple(names), what
-
-    def check(self, text: str) -> str:
-        if text not in self.names:
-            raise fault(f'unknown {self.what} "{text}"', one_of(self.names), nearest(text, self.names))
-        return text
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {**handler(schema), "enum": list(self.names)}
-
-
-def _identifier(text: str) -> str:
-    if not text.isidentifier() or not text.isascii() or keyword.iskeyword(text):
-        raise fault(f"{text!r} cannot name a test", "a Python identifier: letters, digits and underscores")
-    return text
-
-
-def _pipeline(text: str) -> str:
-    try:
-        return str(pipeline.parse(text))
-    except pipeline.PipelineError as error:
-        raise fault(error.what, error.expected, nearest(error.word, pipeline.STAGES), error.offset) from None
-
-
-def _regex(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise fault(f"{text!r} is not a regular expression: {error}", "a pattern for re.search", offset=error.pos or -1) from None
-    return text
-
-
-def _specifier(text: str) -> str:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise fault(f"{text!r} is not a version specifier", 'such as "<2.14" or ">=2.11,!=2.12.0"') from None
-    return text
-
-
-def _one_line(text: str) -> str:
-    joined = " ".join(text.split())
-    if not joined:
-        raise fault("an empty text", "a sentence")
-    return joined
-
-
-def _day(value: object) -> object:
-    if not isinstance(value, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
-        raise fault(f"{value!r} is not a date", "YYYY-MM-DD")
-    try:
-        return date.fromisoformat(value)
-    except ValueError as error:
-        raise fault(f"{value!r} is not a date: {error}", "YYYY-MM-DD") from None
+LARGEST_SIZE = 2**63 - 1
+MOST_ELEMENTS = 2**24  # of a described tensor: samples of more than 20,000 show no more than smaller ones
+MOST_DIMENSIONS = 64
 
 
 def _as_list(value: object) -> object:
@@ -178,23 +114,16 @@ def _kind_of_argument(value: object) -> str:
     return "<list>" if isinstance(value, list) else "<plain>"
 
 
-Identifier = Annotated[str, AfterValidator(_identifier)]
-Dotted = Annotated[str, _matching(r"[A-Za-z_]\w*(\.\w+)*", "a dotted name such as torch.nn.functional.conv2d")]
-Callable_ = Annotated[str, _matching(r"[A-Za-z_]\w*(\.\w+)*(:[A-Za-z_]\w*(\.\w+)*)?", "package.module:function, or a dotted name")]
-Glob = Annotated[str, _matching(r"[\w.*?\[\]!-]+", "a name, or a glob such as torch.linalg.*")]
-Word = Annotated[str, _matching(r"\w+", "a word of letters, digits and underscores")]
-DtypeName = Annotated[str, _OneOf(DTYPES, "dtype")]
-Text = Annotated[str, AfterValidator(_one_line)]
-Regex = Annotated[str, AfterValidator(_regex)]
-Specifier = Annotated[str, AfterValidator(_specifier)]
-Day = Annotated[date, BeforeValidator(_day, json_schema_input_type=str)]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="how long a cell may take")]
-Globs = Annotated[list[Glob], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
-Words = Annotated[list[Word], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
-Reference = Annotated[str, _OneOf(REFERENCES, "reference")]
-Against = Annotated[list[Reference], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=Reference | list[Reference])]
+DtypeName = Annotated[str, OneOf(DTYPES, "dtype")]
+Globs = Annotated[
+    list[Glob], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=Glob | Annotated[list[Glob], Field(min_length=1)])
+]
+Words = Annotated[
+    list[Word], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=Word | Annotated[list[Word], Field(min_length=1)])
+]
+Reference = Annotated[str, OneOf(REFERENCES, "reference")]
+SomeReferences = Annotated[list[Reference], Field(min_length=1)]
+Against = Annotated[SomeReferences, BeforeValidator(_as_list, json_schema_input_type=Reference | SomeReferences)]
 
 
 class Strict(BaseModel):
@@ -206,17 +135,20 @@ class Strict(BaseModel):
 class Tensor(Strict):
     """A tensor by description: its shape, the range of its values, and its memory layout."""
 
-    shape: list[Annotated[int, Field(ge=0)]]
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_SIZE)]], Field(max_length=MOST_DIMENSIONS)]
     dtype: DtypeName | None = None
-    low: float | None = None
-    high: float | None = None
+    low: Finite | None = None
+    high: Finite | None = None
     domain: Literal["any", "positive", "unit", "nonzero", "spd", "symmetric", "permutation", "index", "bool", "distinct"] = "any"
-    size: Annotated[Positive | None, Field(description="indices are drawn from 0 … size − 1")] = None
+    size: Annotated[Annotated[int, Field(ge=1, le=LARGEST_SIZE)] | None, Field(description="indices are drawn from 0 … size − 1")] = None
     layout: Literal["contiguous", "transposed", "noncontiguous", "strided", "expanded"] = "contiguous"
     requires_grad: bool | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Tensor:
+        if math.prod(self.shape) > MOST_ELEMENTS:
+            what = f"shape {self.shape} has {math.prod(self.shape):,} elements"
+            raise fault(what, f"at most {MOST_ELEMENTS:,}", at=("shape",))
         if self.domain == "index" and self.size is None:
             raise fault("domain index without a size", "`size: N`, so that indices are drawn from 0 … N − 1")
         if self.domain in ("spd", "symmetric") and (len(self.shape) < 2 or self.shape[-1] != self.shape[-2]):
@@ -245,7 +177,7 @@ class Sample(Strict):
 class ErrorSample(Sample):
     """A call that must fail, with its exception."""
 
-    raises: Dotted
+    raises: Exception_
     match: Regex = ""
 
 
@@ -260,7 +192,7 @@ class Samples(Strict):
         return self.callable is None and self.rows is None
 
 
-SamplesOf = Annotated[Samples, BeforeValidator(_samples, json_schema_input_type=str | list[Sample])]
+SamplesOf = Annotated[Samples, BeforeValidator(_samples, json_schema_input_type=Callable_ | Annotated[list[Sample], Field(min_length=1)])]
 
 
 class Tolerance(Strict):
@@ -281,6 +213,9 @@ class OpRow(Strict):
     reference: Callable_ | None = None
     errors: list[ErrorSample] = []
     differentiable: bool | None = None
+    forward_ad: Annotated[bool | None, Field(description="whether the op has tangents")] = None
+    gradgrad: Annotated[bool | None, Field(description="whether the op's gradient has a derivative")] = None
+    deterministic: Annotated[bool | None, Field(description="whether two calls give the same")] = None
     inplace: Callable_ | None = None
     out: Callable_ | None = None
     checks: Globs | None = None
@@ -289,17 +224,24 @@ class OpRow(Strict):
     timeout: Seconds | None = None
     notes: Text = ""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> OpRow:
+        for fact in ("forward_ad", "gradgrad"):
+            if self.differentiable is False and getattr(self, fact):
+                raise fault(f"{fact}: true with differentiable: false", "one of them left out", at=(fact,))
+        return self
+
 
 class Family(Strict):
     """Ops that share a generated module."""
 
     title: Text = ""
     ops: Annotated[
-        list[Annotated[OpRow, BeforeValidator(_op_row, json_schema_input_type=str | OpRow)]],
+        list[Annotated[OpRow, BeforeValidator(_op_row, json_schema_input_type=Glob | OpRow)]],
         Field(min_length=1),
     ]
     not_ops: Globs = []
-    kinds: list[Annotated[str, _OneOf(KINDS, "kind")]] = []
+    kinds: list[Annotated[str, OneOf(KINDS, "kind")]] = []
     samples: SamplesOf | None = None
     dtypes: Words | None = None
     checks: Globs = ["all"]
@@ -307,28 +249,36 @@ class Family(Strict):
     timeout: Seconds | None = None
 
 
+def _axes_schema() -> dict[str, Any]:
+    """Axes with their values, which the type of the field only checks together."""
+    several = {"type": "array", "minItems": 1, "uniqueItems": True}
+    words = {axis: {"type": "string", "enum": list(values)} for axis, values in AXES.items()}
+    properties = {axis: {"anyOf": [word, {**several, "items": word}]} for axis, word in words.items()}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
 class Check(Strict):
     """A column: a pipeline, and what it is compared with."""
 
     claim: Text
-    pipeline: Annotated[str, AfterValidator(_pipeline)] = "forward"
+    pipeline: PipelineText = "forward"
     against: Against
-    form: Annotated[str, _OneOf(AXES["form"], "form")] = "functional"
-    layout: Annotated[str, _OneOf(AXES["layout"], "layout")] = "contiguous"
-    values: Annotated[str, _OneOf(AXES["values"], "values")] = "ordinary"
-    over: dict[Annotated[str, _OneOf(AXES, "axis")], Words] = {}
+    form: Annotated[str, OneOf(AXES["form"], "form")] = "functional"
+    layout: Annotated[str, OneOf(AXES["layout"], "layout")] = "contiguous"
+    values: Annotated[str, OneOf(AXES["values"], "values")] = "ordinary"
+    over: Annotated[dict[Annotated[str, OneOf(AXES, "axis")], Words], WithJsonSchema(_axes_schema())] = {}
     dtypes: Words | None = None
     ops: Globs = ["*"]
     not_ops: Globs = []
     families: Globs = ["*"]
     not_families: Globs = []
-    requires: list[Annotated[str, _OneOf(FACTS, "fact")]] = []
+    requires: list[Annotated[str, OneOf(FACTS, "fact")]] = []
     tolerance: Tolerance | None = None
     timeout: Seconds | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Check:
-        _check_axes(self.over)
+        _check_axes(self.over, "over")
         if "argument_inplace" in self.over.get("form", [self.form]) and not pipeline.WRITABLE.intersection(self._innermost()):
             raise fault(
                 f'pipeline "{self.pipeline}" with form argument_inplace', f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost"
@@ -347,21 +297,24 @@ class Spread(Strict):
     not_checks: Globs = []
 
 
-def _check_axes(over: Mapping[str, list[str]]) -> None:
+def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, ...] = ()) -> None:
+    """Refuse values that an axis lacks. `within` and `below` are the steps to a value before and after its axis."""
     for axis, values in over.items():
-        for value in values:
+        for index, value in enumerate(values):
             if value not in AXES[axis]:
-                raise fault(f'unknown value "{value}" of axis {axis}', one_of(AXES[axis]), nearest(value, AXES[axis]))
+                at: tuple[str | int, ...] = (*within, axis, *below, index)
+                what = f'unknown value "{value}" of axis {axis}'
+                raise fault(what, one_of(AXES[axis]), nearest(value, AXES[axis]), at=at)
         if len(set(values)) < len(values):
-            raise fault(f"axis {axis} has a value twice", "each value once")
+            raise fault(f"axis {axis} has a value twice", "each value once", at=(*within, axis, *below))
 
 
 def _spread_axes(over: dict[str, Spread]) -> dict[str, Spread]:
-    _check_axes({axis: spread.values for axis, spread in over.items()})
+    _check_axes({axis: spread.values for axis, spread in over.items()}, below=("values",))
     return over
 
 
-AxisName = Annotated[str, _OneOf(AXES, "axis")]
+AxisName = Annotated[str, OneOf(AXES, "axis")]
 
 
 class Where(Strict):
@@ -371,7 +324,7 @@ class Where(Strict):
     family: Globs = ["*"]
     check: Globs = ["*"]
     dtype: Globs = ["*"]
-    axes: dict[Annotated[str, _OneOf(AXES, "axis")], Globs] = {}
+    axes: dict[Annotated[str, OneOf(AXES, "axis")], Globs] = {}
     reason: Text
     link: Text = ""
     until: Day | None = None
@@ -393,8 +346,8 @@ class Known(Where):
 class Xfail(Known):
     """Cases that must fail with exactly this exception and message."""
 
-    raises: Dotted
-    match: Regex
+    raises: Exception_
+    match: Telling
 
 
 class ToleranceEntry(Known):
@@ -448,8 +401,15 @@ class Tier(Part):
 class Targets(Strict):
     """Implementations that the matrix exercises."""
 
-    default: Word = "runtime"
-    names: list[Word] = ["runtime", "torch"]
+    default: Annotated[Word | None, Field(description="what runs without --target")] = None
+    names: Annotated[list[Word], Field(min_length=1)] = ["runtime", "torch"]
+
+    @model_validator(mode="after")
+    def _listed(self) -> Targets:
+        if self.default is not None and self.default not in self.names:
+            what = f'"{self.default}" is not in targets.names'
+            raise fault(what, one_of(self.names), nearest(self.default, self.names), at=("default",))
+        return self
 
 
 class Device(Strict):
@@ -475,14 +435,37 @@ class Matrix(Strict):
     xfail: list[Xfail] = []
     vanishes: list[Known] = []
     tolerance: list[ToleranceEntry] = []
-    tiers: dict[Annotated[str, _OneOf(TIERS, "tier")], Tier] = {}
+    tiers: dict[Annotated[str, OneOf(TIERS, "tier")], Tier] = {}
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of matrix.yaml, for editors."""
-    schema = Matrix.model_json_schema()
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "matrix.yaml",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
+SCHEMA = "matrix.schema.json"
+INCLUDED_SCHEMA = "included.schema.json"
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """File name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes, which need not have every section."""
+    schema = _closed(Matrix.model_json_schema())
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    whole = {**draft, "title": "matrix.yaml", **{key: value for key, value in schema.items() if key != "title"}}
+    included = {"title": "a file that matrix.yaml includes", "additionalProperties": False, "type": "object"}
+    properties = {name: _elsewhere(value) for name, value in schema["properties"].items()}
+    return {SCHEMA: whole, INCLUDED_SCHEMA: {**draft, **included, "properties": properties}}
+
+
+def _closed(schema: Any) -> Any:
+    """`schema`, in which a mapping whose keys have a pattern takes no other keys."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "patternProperties" in schema else {}
+    return {key: _closed(value) for key, value in schema.items()} | closed
+
+
+def _elsewhere(schema: Any) -> Any:
+    """`schema` with its references to the other file."""
+    if isinstance(schema, list):
+        return [_elsewhere(item) for item in schema]
+    if isinstance(schema, dict):
+        return {key: f"{SCHEMA}{value}" if key == "$ref" else _elsewhere(value) for key, value in schema.items()}
+    return schema

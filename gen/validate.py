@@ -6,6 +6,7 @@ Wrong parts are cut out, and the rest is validated again. So mistakes of meaning
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
         except ValidationError as error:
             details = error.errors(include_url=False)
         problems += [_problem(detail, read) for detail in details]
-        paths = {_whole(detail, read.data) for detail in details}
+        paths = _with_emptied_families({_whole(detail, read.data) for detail in details}, read.data)
         cut.update(_name(path, read.data) for path in paths)
         read = read.without(paths, MINIMUM)
     raise MatrixError(problems)
@@ -92,8 +93,8 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
     value = detail["input"]
     mark = read.where(path)
     if kind == "matrix":
-        if context["offset"] >= 0:
-            mark = read.within(path, context["offset"])
+        path = (*path, *context["at"])
+        mark = read.within(path, context["offset"]) if context["offset"] >= 0 else read.where(path)
         return Problem(mark, shown(path), context["what"], context["expected"], context["nearest"])
     if kind == "missing":
         return Problem(read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc))
@@ -116,6 +117,7 @@ def _in_words(kind: str, message: str) -> str:
         "float_type": "a number",
         "bool_type": "true or false",
         "too_short": "at least one item",
+        "too_long": message.removeprefix("List should have ").partition(" after")[0],
     }.get(kind, message.replace("Input should be ", ""))
 
 
@@ -152,6 +154,12 @@ def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
     if len(path) >= 4 and path[0] == "families" and path[2] == "ops":
         return path[:4]
     return path[:2]
+
+
+def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
+    """`paths`, and the families of which they name every op: an empty one would be a second mistake."""
+    gone = Counter(path[:2] for path in paths if len(path) == 4)
+    return paths | {family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])}
 
 
 def _name(path: Loc, data: Any) -> str:

@@ -185,6 +185,7 @@ class Case:
             except Exception as error:
                 failures.append(SampleFailure(turn, sample.description, error))
             self.compared += tally.entries > before
+        self._require_sample(len(chosen) + len(reserve))
         if not failures and self.only is None:
             if axes["values"] in points.WORDS and not tally.nonzero:
                 why = "all results are zero on both sides" if tally.entries else "; ".join(list(reasons)[:3])
@@ -260,7 +261,9 @@ class Case:
         parsed = parse(pipeline)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
-        for turn, sample in enumerate(self._samples(parsed, words, axes)[0]):
+        samples = self._samples(parsed, words, axes)[0]
+        self._require_sample(len(samples))
+        for turn, sample in enumerate(samples):
             if self.only is not None and turn != self.only:
                 continue
             try:
@@ -277,6 +280,10 @@ class Case:
                         yield turn, comparison, word, error
                     else:
                         yield turn, comparison, word, None
+
+    def _require_sample(self, count: int) -> None:
+        if self.only is not None and self.only >= count:
+            raise Vacuous(f"--sample {self.only}: the cell has {count} sample{'s' * (count != 1)}, counted from 0")
 
     def _rule(self) -> Rule:
         for entry in self.entries.values():

@@ -6,11 +6,15 @@ samples is a list of these, or a callable that takes ``(dtype, device)`` and ret
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+
+from gen.checks.outcomes import SamplesError
 
 Tensor = torch.Tensor
 KEYS = frozenset({"shape", "low", "high", "domain", "size", "dtype", "layout", "requires_grad"})
@@ -18,9 +22,48 @@ _BOUNDS = {"any": (-2.0, 2.0), "positive": (0.1, 2.0), "unit": (0.05, 0.95)}
 _INTEGER_BOUNDS = {"any": (-9, 10), "positive": (1, 10), "unit": (0, 2)}
 
 
+MOST_SAMPLES = 10_000
+
+
+def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
+    """The samples that the callable `name` gives. Raises SamplesError for anything that is no list of calls."""
+    if not callable(function):
+        raise SamplesError(f"{name} is {function!r:.60}, no callable")
+    try:
+        inspect.signature(function).bind(dtype, device)
+    except TypeError as error:
+        raise SamplesError(f"{name} is called with a dtype and a device: TypeError: {error}") from None
+    except ValueError:  # a builtin without a signature
+        pass
+    given = function(dtype, device)
+    wanted = "expected [{args: [...], kwargs: {...}}, ...]"
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise SamplesError(f"{name} returned {given!r:.60}, no list of samples: {wanted}")
+    found = list(itertools.islice(given, MOST_SAMPLES + 1))
+    if not found:
+        raise SamplesError(f"{name} returned no samples: {wanted}")
+    if len(found) > MOST_SAMPLES:
+        raise SamplesError(f"{name} gives more than {MOST_SAMPLES:,} samples")
+    for index, sample in enumerate(found):
+        _refuse(f"{name}: sample {index}", sample)
+    return found
+
+
+def _refuse(what: str, sample: Any) -> None:
+    if not isinstance(sample, Mapping):
+        raise SamplesError(f"{what} is {sample!r:.60}, not {{args: [...], kwargs: {{...}}}}")
+    if other := [str(key) for key in sample if key not in ("args", "kwargs")]:
+        raise SamplesError(f"{what} has the key {', '.join(other)}; expected args and kwargs")
+    if not isinstance(sample.get("args", ()), list | tuple):
+        raise SamplesError(f"{what} has args {sample['args']!r:.60}, which are no list")
+    kwargs = sample.get("kwargs", {})
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise SamplesError(f"{what} has kwargs {kwargs!r:.60}, which are no mapping of names")
+
+
 def build(source: Any, dtype: torch.dtype, device: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
     """``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn from the global generator."""
-    for sample in source(dtype, device) if callable(source) else source:
+    for sample in source:
         args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
         kwargs = {key: _value(arg, dtype, device) for key, arg in sample.get("kwargs", {}).items()}
         yield args, kwargs, _identity, None

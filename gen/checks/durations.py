@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gen.files import replace
+
 __all__ = ["PLACE", "Durations", "fit", "read_durations", "write_durations"]
 
 PLACE = Path("matrix/durations.json")
@@ -95,5 +97,4 @@ def write_durations(path: Path, durations: Durations) -> None:
         name: {key: float(f"{value:.3g}") for key, value in sorted(getattr(durations, name).items())}
         for name in ("checks", "ops", "families")
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    replace(path, json.dumps(data, indent=1) + "\n")

@@ -6,16 +6,19 @@ what came of it. If it dies or takes too long, that is the outcome of the cell, 
 
 from __future__ import annotations
 
+import os
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gen.checks.isolation import POSSIBLE, Worker
-from gen.checks.outcomes import Crashed, Mismatch, Vacuous
+from gen.checks.outcomes import Crashed, Mismatch, SamplesError, Vacuous
 
 if TYPE_CHECKING:
     from gen.checks.ledger import Verdict
@@ -24,6 +27,7 @@ __all__ = ["DEFAULT_LIMIT", "Begin", "Ran", "Runner", "Told", "told"]
 
 DEFAULT_LIMIT = 120.0  # seconds of a cell for which the matrix names no limit
 _FRAMES = 12
+_HARNESS = str(Path(__file__).parents[1]) + os.sep
 _OUTCOMES: dict[str, Any] = {"skip": pytest.skip.Exception, "xfail": pytest.xfail.Exception, "fail": pytest.fail.Exception}
 _Warned = tuple[str, type[Warning], str, int]
 Begin = Callable[[int, str], None]
@@ -52,11 +56,24 @@ def told(error: BaseException) -> str:
     The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of 20,000 lines.
     """
     if isinstance(error, Crashed):
-        frames = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")][:_FRAMES]
+        lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
+        frames = list(takewhile(lambda line: f'"{_HARNESS}' not in line, lines))[:_FRAMES]
         return "\n".join([str(error), *(["it was here, innermost call first:"] if frames else []), *(f"  {frame}" for frame in frames)])
     if isinstance(error, Mismatch | Vacuous | Told):
         return str(error)
-    return "".join(traceback.format_exception(error)).rstrip()
+    shown = traceback.TracebackException.from_exception(error)
+    for one in _chained(shown):
+        theirs = [frame for frame in one.stack if not frame.filename.startswith(_HARNESS)]
+        one.stack[:] = theirs or list(one.stack)[-1:]
+    if isinstance(error, SamplesError):
+        shown.stack.clear()
+    return "".join(shown.format()).rstrip().removeprefix("Traceback (most recent call last):\n" if isinstance(error, SamplesError) else "")
+
+
+def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class Runner:
@@ -108,6 +125,8 @@ class Runner:
         with warnings.catch_warnings(record=True) as caught:
             try:
                 ran = self._run(item, lambda sample, description: note(f"{sample} {description}"))
+            except (SystemExit, KeyboardInterrupt) as error:  # of the op or its samples: the user's Ctrl-C does not reach this process
+                raise Crashed(f"{error!r} was raised") from None
             except tuple(_OUTCOMES.values()) as outcome:
                 return None, _warned(caught), (next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind), str(outcome.msg))
         failures = tuple(replace(failure, error=Told(told(failure.error))) for failure in ran.verdict.failures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Crashed", "Lacking", "Mismatch", "TimedOut", "Unsuitable", "Vacuous", "stable_part"]
+__all__ = ["Crashed", "Lacking", "Mismatch", "SamplesError", "TimedOut", "Unsuitable", "Vacuous", "stable_part"]
 
 
 class Mismatch(AssertionError):
@@ -21,6 +21,10 @@ class Lacking(Exception):
 
 class Unsuitable(Exception):
     """The check cannot use one sample, or one in_dims pattern of it. A case is vacuous if this holds for all samples."""
+
+
+class SamplesError(ValueError):
+    """What a matrix names as the samples of an op gives none. The message says what it gives."""
 
 
 class Crashed(Exception):

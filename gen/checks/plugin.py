@@ -126,6 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
         timeout=option.cell_timeout,
     )
     config.stash[_run] = run
+    _require_place(run.results, option.results)
     if shard[1] > 1:
         run.sharding = Sharding(shard, option.tier, _selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
@@ -170,6 +171,16 @@ def _selection(config: pytest.Config) -> str:
         [a for a in config.args if "::" in str(a)],
     )
     return repr(given)
+
+
+def _require_place(path: Path, given: Path | None) -> None:
+    """The results file can be written: it is a file or absent, in a folder or where one can be made."""
+    shown = f"--results {given}" if given else str(path)
+    if path.exists() and not path.is_file():
+        raise pytest.UsageError(f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}")
+    above = next(folder for folder in path.parents if folder.exists())
+    if not above.is_dir():
+        raise pytest.UsageError(f"{shown}: {above.name} is not a folder")
 
 
 def _require_device(device: str, *, here: bool) -> None:
@@ -256,11 +267,8 @@ def _asked_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> l
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _empty(item)]
     run = config.stash[_run]
-    tiers = {cell.tier for item in items if (cell := _cell(item)) is not None}
     if run.sharding is not None:
         items[:] = [item for item in items if _cell(item) is not None or run.sharding.has_others(item)]
-    elif run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
-        raise pytest.UsageError(NO_LARGEST_TIER)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -269,6 +277,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     On other devices than the CPU, the workers load them: a process may not be forked once it has used a GPU.
     """
     run = session.config.stash[_run]
+    tiers = {cell.tier for item in session.items if (cell := _cell(item)) is not None}
+    if run.sharding is None and run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
+        raise pytest.UsageError(NO_LARGEST_TIER)
     if session.config.option.collectonly:
         return
     here = _in_process(session.config)

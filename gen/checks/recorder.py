@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Recorder:
         self.whole = whole  # whether the run takes every cell of its tier
         self.cells: list[CellResult] = []
         self.entries: dict[str, str] = {}
+        self.unwritten = ""  # why the results file could not be written
         self._writer: Writer | None = None
         self._pending: dict[str, dict[str, Any]] = {}
         self._seconds: dict[str, float] = {}
@@ -61,8 +62,17 @@ class Recorder:
         facts = self._pending.pop(node)
         self.entries.update(facts.pop("ledger", {}))
         cell = CellResult(**facts | {"entries": tuple(facts["entries"])}, seconds=round(self._seconds[node], 5), node=node)
-        self._open().cell(cell)
         self.cells.append(cell)
+        self._write(lambda writer: writer.cell(cell))
+
+    def _write(self, what: Callable[[Writer], None]) -> None:
+        """Write to the results file. If the disk takes no more, the run goes on without it, and fails at its end."""
+        if self.unwritten:
+            return
+        try:
+            what(self._open())
+        except OSError as error:
+            self.unwritten = f"{self.path}: {error.strerror}; the results of this run are not in it"
 
     def _open(self) -> Writer:
         if self._writer is None:
@@ -73,15 +83,16 @@ class Recorder:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a shard without cells has results all the same
             session.exitstatus = exitstatus = pytest.ExitCode.OK
-            self._open()
-        if self._writer is None:
+            self._write(lambda writer: None)
+        if self._writer is None and not self.unwritten:
             return
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._complete = ended and not session.shouldstop and not session.shouldfail
         wall = round(time.perf_counter() - self._start, 2)
         active = {"active": self.entries} if self.sharding is not None else {}  # for `gen merge`, which knows what happened in all shards
-        self._writer.close({"complete": self._complete, "wall_seconds": wall, "never_happened": self.never(), **active})
-        if self.nothing_passed() and exitstatus == pytest.ExitCode.OK:
+        end = {"complete": self._complete, "wall_seconds": wall, "never_happened": self.never(), **active}
+        self._write(lambda writer: writer.close(end))
+        if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def nothing_passed(self) -> bool:
@@ -112,6 +123,8 @@ class Recorder:
         _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
         slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]
         _list(out, "slowest", [f"{1000 * cell.seconds:8.0f} ms  {cell.node}" for cell in slowest])
+        if self.unwritten:
+            out.line(self.unwritten, red=True)
         if self.nothing_passed():
             out.line("nothing passed: a run of which every cell was left out counts as failed", red=True)
 

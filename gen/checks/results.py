@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import UnionType
 from typing import IO, Any
 
 __all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
@@ -140,6 +141,8 @@ def read(path: Path) -> Results:
 
 def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
     """The lines of a results file, one at a time: a cell, or the dictionary of a header or an end. A last line that is cut is left out."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ResultsError(f"{path}: it is no regular file")
     try:
         with path.open("rb") as file:
             offset = 0
@@ -148,7 +151,9 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
                     record = _record(line)
                 except UnicodeDecodeError as error:
                     raise ResultsError(f"{path}: byte {offset + error.start} is not UTF-8; is it a results file?") from error
-                except (ValueError, KeyError, TypeError) as error:
+                except ResultsError as error:
+                    raise ResultsError(f"{path}:{number}: {error}") from None
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
                     if not file.read(1):
                         return  # the run died while it wrote this line
                     raise ResultsError(f"{path}:{number}: not a line of a results file ({error})") from error
@@ -160,17 +165,27 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
 
 
 _NAMES = frozenset(f.name for f in fields(CellResult))
+_TEXTS = ("id", "family", "op", "dtype", "check", "outcome", "why", "node")
+_KINDS: dict[str, type | UnionType] = {
+    **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict, "loops": dict,
+}  # fmt: skip
 
 
 def _record(line: bytes) -> dict[str, Any] | CellResult | None:
     data = json.loads(line.decode("utf-8"))
     match data["event"]:
-        case "run" | "end":
+        case "run":
+            if lacking := [key for key in ("target", "device", "tier") if not isinstance(data.get(key), str)]:
+                raise ResultsError(f"the header lacks {', '.join(lacking)}")
+            return dict(data)
+        case "end":
             return dict(data)
         case "cell":
             known = {key: value for key, value in data.items() if key in _NAMES}
             cell = CellResult(**known | {"entries": tuple(known.get("entries", ()))})
             if cell.outcome not in OUTCOMES:
                 raise ValueError(f"{cell.outcome!r} is not an outcome")
+            if wrong := next((key for key, kind in _KINDS.items() if not isinstance(getattr(cell, key), kind)), None):
+                raise ValueError(f"{wrong} is {getattr(cell, wrong)!r:.60}")
             return cell
     return None

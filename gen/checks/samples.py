@@ -208,7 +208,8 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
         calls = _from_opinfo(op.info, dtype, device, seed, wrapped)
     else:
         with seeded_with_numpy(*seed):
-            calls = list(declarative.build(resolve(source) if isinstance(source, str) else source, dtype, device))
+            rows = declarative.called(source, resolve(source), dtype, device) if isinstance(source, str) else source
+            calls = list(declarative.build(rows, dtype, device))
     found = [
         _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
         for index, (args, kwargs, process, wrap) in enumerate(calls)

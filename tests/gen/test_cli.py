@@ -231,7 +231,12 @@ def test_explain_names_what_covers_a_dropped_case(project: Path, capsys: pytest.
 def test_schema_is_written_once(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     assert main(["schema"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["wrote matrix.schema.json", "matrix.schema.json is up to date"]
+    assert capsys.readouterr().out.splitlines() == [
+        "wrote matrix.schema.json",
+        "wrote included.schema.json",
+        "matrix.schema.json is up to date",
+        "included.schema.json is up to date",
+    ]
 
 
 def test_help_explains_every_command(capsys: pytest.CaptureFixture[str]) -> None:

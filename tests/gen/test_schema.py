@@ -1,99 +1,72 @@
-"""The JSON Schema: it is current, whole, and agrees with the language about what is right."""
+"""The JSON Schemas: they are current, whole, and agree with the language about what is right."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, FormatChecker
+from referencing import Registry, Resource
 
-from gen import source
-from gen.spec import json_schema
+from gen import pipeline, source
+from gen.errors import MatrixError
+from gen.spec import json_schemas
+from tests.bad_inputs.trial import BadInput, bad_inputs, prepare
 
 ROOT = Path(__file__).parents[2]
-SCHEMA: dict[str, Any] = json_schema()
-TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
-    "boolean": (bool,), "null": (type(None),),
-}  # fmt: skip
-UNDERSTOOD = {
-    "$defs", "$ref", "$schema", "additionalProperties", "anyOf", "const", "default", "description", "enum", "exclusiveMinimum", "format",
-    "items", "maximum", "minItems", "minimum", "oneOf", "properties", "propertyNames", "required", "title", "type",
-}  # fmt: skip
+SCHEMAS = json_schemas()
+REGISTRY: Registry[Any] = Registry().with_resources((name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
+OF_MATRICES = [bad for bad in bad_inputs() if bad.run == ("gen generate",) and bad.code == 2 and not bad.full_disk]
 
 
-def faults(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
-    """What a JSON Schema validator would say, for the keywords that the schema uses."""
-    if "$ref" in schema:
-        yield from faults(value, SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], path)
-        return
-    for union in ("anyOf", "oneOf"):
-        if union in schema and all(any(faults(value, option, path)) for option in schema[union]):
-            yield f"{path}: no option fits"
-    kind = schema.get("type")
-    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind in ("integer", "number"))):
-        yield f"{path}: not of type {kind}"
-        return
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"{path}: not one of {schema['enum']}"
-    if "const" in schema and value != schema["const"]:
-        yield f"{path}: not {schema['const']}"
-    if isinstance(value, dict):
-        yield from _object(value, schema, path)
-    if isinstance(value, list):
-        if len(value) < schema.get("minItems", 0):
-            yield f"{path}: too short"
-        for index, item in enumerate(value):
-            yield from faults(item, schema.get("items", {}), f"{path}[{index}]")
+def faults(data: Any, name: str = "matrix.schema.json") -> list[str]:
+    """What an editor would say of the data."""
+    return [
+        error.message for error in Draft202012Validator(SCHEMAS[name], registry=REGISTRY, format_checker=FormatChecker()).iter_errors(data)
+    ]
 
 
-def _object(value: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    yield from (f"{path}: lacks {key}" for key in schema.get("required", ()) if key not in value)
-    for key, item in value.items():
-        if key in properties:
-            yield from faults(item, properties[key], f"{path}.{key}")
-        elif others is False:
-            yield f"{path}: unknown key {key}"
-        elif isinstance(others, dict):
-            yield from faults(item, others, f"{path}.{key}")
-        yield from faults(key, schema.get("propertyNames", {}), f"{path}.{key}")
-
-
-def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every schema within a schema; the keys of `properties` and `$defs` are names, not keywords."""
-    if isinstance(schema, list):
-        for item in schema:
-            yield from subschemas(item)
-    elif isinstance(schema, dict):
-        yield schema
-        for key, value in schema.items():
-            if key in ("properties", "$defs"):
-                for inner in value.values():
-                    yield from subschemas(inner)
-            elif key not in ("default", "enum", "const"):
-                yield from subschemas(value)
-
-
-def test_the_committed_schema_is_current() -> None:
-    """`python -m gen schema` writes it."""
-    assert json.loads((ROOT / "matrix.schema.json").read_text()) == SCHEMA
-
-
-def test_every_reference_resolves_and_every_keyword_is_one_this_test_understands() -> None:
-    for schema in subschemas(SCHEMA):
-        assert set(schema) <= UNDERSTOOD, set(schema) - UNDERSTOOD
-        if "$ref" in schema:
-            assert schema["$ref"].removeprefix("#/$defs/") in SCHEMA["$defs"]
+def test_the_committed_schemas_are_current() -> None:
+    """`python -m gen schema` writes them."""
+    for name, schema in SCHEMAS.items():
+        assert json.loads((ROOT / name).read_text()) == schema
+        Draft202012Validator.check_schema(schema)
 
 
 @pytest.mark.parametrize(
     "path", [Path(__file__).parent / "data" / "matrix.yaml", ROOT / "matrix.yaml"], ids=["example", "the project's own"]
 )
 def test_right_matrices_fit(path: Path) -> None:
-    assert list(faults(source.load(path).data, SCHEMA)) == []
+    assert faults(source.load(path).data) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "matrix").glob("*.yaml")), ids=lambda path: path.stem)
+def test_included_files_name_their_schema_and_fit_it(path: Path) -> None:
+    assert path.read_text().startswith("# yaml-language-server: $schema=../included.schema.json\n")
+    assert faults(source.load(path).data, "included.schema.json") == []
+
+
+def loaded(bad: BadInput, folder: Path) -> Any:
+    """The data of a bad matrix, or None if it is not readable as YAML."""
+    prepare(bad, folder)
+    try:
+        return source.load(folder / "matrix.yaml").data
+    except MatrixError:
+        return None
+
+
+@pytest.mark.parametrize("bad", OF_MATRICES, ids=lambda bad: bad.what)
+def test_the_schema_refuses_what_generate_refuses(bad: BadInput, tmp_path: Path) -> None:
+    """Except for what a schema cannot say, such as that a name stands elsewhere. Such rows are marked."""
+    (tmp_path / "generated_tests").mkdir()
+    data = loaded(bad, tmp_path)
+    if data is None:
+        assert not bad.beyond_schema, "the row is marked without need: its YAML is not read"
+    else:
+        assert bool(faults(data)) != bad.beyond_schema, faults(data)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +86,32 @@ def test_right_matrices_fit(path: Path) -> None:
 )
 def test_wrong_matrices_do_not(change: dict[str, Any]) -> None:
     right = {"version": 1, "families": {"one": {"ops": ["torch.sin"]}}}
-    assert list(faults(right, SCHEMA)) == []
-    assert list(faults({**right, **change}, SCHEMA))
+    assert faults(right) == []
+    assert faults({**right, **change})
 
 
 def test_matrix_yaml_names_its_schema_for_editors() -> None:
     assert (ROOT / "matrix.yaml").read_text().startswith("# yaml-language-server: $schema=./matrix.schema.json\n")
+
+
+STAGES = (*pipeline.STAGES, "vpj")
+
+
+@pytest.mark.parametrize("first", STAGES)
+@pytest.mark.parametrize("second", STAGES)
+def test_schema_and_parser_agree_on_pipelines(first: str, second: str) -> None:
+    for third in STAGES:
+        text = f"{first} . {second}.{third}"
+        try:
+            pipeline.parse(text)
+            right = True
+        except pipeline.PipelineError:
+            right = False
+        assert bool(re.search(pipeline.PATTERN, text)) == right, text
+
+
+@pytest.mark.parametrize("text", ["", " ", "vmap vjp", "vmap . ", ". vmap", "vmap..vjp", "vmap . vjp . ", "vmap,vjp"])
+def test_neither_takes_what_is_no_pipeline(text: str) -> None:
+    assert not re.search(pipeline.PATTERN, text)
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.parse(text)

@@ -1,0 +1,113 @@
+"""Whether `package.module:name` names something, by reading files. Nothing is imported, so nothing of it runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_ENDINGS = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is wrong with a name: a sentence, what was expected, and the names that are there instead."""
+
+    what: str
+    expected: str
+    names: tuple[str, ...] = ()
+
+
+def missing(name: str, folder: Path) -> Missing | None:
+    """What keeps `name` from naming something that is installed or lies in `folder`; None if nothing is known to."""
+    module, colon, attributes = name.partition(":")
+    parts = module.split(".")
+    place = _top(parts[0], folder)
+    if place is None:
+        return Missing(f'there is no package or module "{parts[0]}"', f"one that is installed, or that lies in {folder}")
+    path, own = place
+    for position, part in enumerate(parts[1:], 1):
+        if path is None or path.is_file():
+            rest = parts[position:]
+            break
+        inner = _member(path, part)
+        if inner is None:
+            rest = parts[position:]
+            path = path / "__init__.py"
+            break
+        path = inner
+    else:
+        rest = []
+    if rest and colon:
+        shown = ".".join(parts[: len(parts) - len(rest) + 1])
+        return Missing(f'there is no module "{shown}"', "package.module:function") if own else None
+    wanted = attributes.split(".")[:1] if colon else rest[:1]
+    if path is not None and path.is_dir():
+        path = path / "__init__.py"
+    if not own or path is None or path.suffix != ".py":
+        return None
+    return _lacks(path, folder, wanted[0] if wanted else "")
+
+
+def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:
+    """The file or folder of a top-level name, and whether it lies in the project. None if there is none."""
+    if (found := _member(folder, name)) is not None:
+        return found, True
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else (None, False)
+
+
+def _member(folder: Path, name: str) -> Path | None:
+    if (folder / name).is_dir():
+        return folder / name
+    return next((path for ending in _ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
+
+
+def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
+    shown = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+    if not path.is_file():  # a package without an __init__.py
+        return Missing(f'there is no "{wanted}" in {path.parent.name}', "a module or a function in it") if wanted else None
+    try:
+        names = _names(path)
+    except (SyntaxError, ValueError) as error:
+        return Missing(f"{shown}:{getattr(error, 'lineno', None) or 1}: is not readable as Python", "a module that can be imported")
+    except OSError as error:
+        return Missing(f"cannot read {shown}: {error.strerror}", "a module that can be imported")
+    if names is None or not wanted or wanted in names:
+        return None
+    return Missing(f'{shown} defines no "{wanted}"', "a function that it defines or imports", tuple(sorted(names)))
+
+
+@cache
+def _names(path: Path) -> frozenset[str] | None:
+    """The names that a module binds at its top level; None if only running it could tell."""
+    tree = ast.parse(path.read_bytes())
+    found = set(_bound(tree.body))
+    return None if "*" in found or "__getattr__" in found or _writes_to_itself(tree) else frozenset(found)
+
+
+def _bound(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        else:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                    yield inner.id
+                elif isinstance(inner, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+                    yield from _bound([inner])
+
+
+def _writes_to_itself(tree: ast.Module) -> bool:
+    """Whether a module makes names by `globals()`, `setattr` or `exec`."""
+    makers = {"globals", "vars", "setattr", "exec"}
+    return any(isinstance(node, ast.Name) and node.id in makers for node in ast.walk(tree))

@@ -1,0 +1,44 @@
+"""Files that are replaced as a whole. A reader never sees half of one, and a failed write leaves the old one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["replace"]
+
+
+def replace(path: Path, text: str) -> None:
+    """Write `text` to a new file beside `path`, then give it that name. Raises OSError, whose `filename` is `path`."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "Is a directory")
+        if path.exists() and not path.is_file():  # a pipe or a device, which has no other file in its place
+            path.write_text(text, "utf-8")
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, aside = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
+    except OSError as error:
+        raise _of(path, error) from error
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(aside).chmod(0o666 & ~_umask())
+        Path(aside).replace(path)
+    except OSError as error:
+        raise _of(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+
+
+def _of(path: Path, error: OSError) -> OSError:
+    return type(error)(error.errno, error.strerror, str(path))
+
+
+def _umask() -> int:
+    before = os.umask(0)
+    os.umask(before)
+    return before
