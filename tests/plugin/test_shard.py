@@ -254,6 +254,6 @@ def test_shards_of_different_runs_are_named_with_what_differs(tmp_path: Path, ke
 
 
 def test_a_file_of_a_whole_run_is_no_shard(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "1", {"target": "torch"})
+    writer = Writer(tmp_path / "1", {"target": "torch", "device": "cpu", "tier": "full"})
     writer.close({"complete": True})
     refused([tmp_path / "1"], "not of a shard")
