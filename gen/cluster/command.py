@@ -70,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     except (ClusterError, ResultsError, ValueError) as error:
         print(f"gen run: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("gen run: stopped before the first cell", file=sys.stderr)
+        return _STOPPED
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import queue
 import time
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from gen.cluster.coordinator import Lost
 from gen.cluster.job import Answer, Group, Job, WrongVersion, resource_of
-from gen.cluster.work import run_group
+from gen.cluster.work import release, run_group
 
 __all__ = ["ClusterError", "DaskPool", "connected"]
 
 _AHEAD = 2  # groups that a thread of a worker has: one runs, one waits
 _EVERY = 2.0  # seconds between looks at the workers
 _PATIENCE = 5  # seconds for a scheduler to answer
+_GONE = (asyncio.CancelledError, concurrent.futures.CancelledError)
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,  # a group whose worker died comes back at once, to be split
     "distributed.worker.profile.enabled": False,
@@ -71,7 +74,7 @@ class DaskPool:
 
     def __init__(self, client: Any, job: Job) -> None:
         self.workers = 0
-        self.dashboard: str = client.dashboard_link
+        self.dashboard = str(client.dashboard_link) + ("" if find_spec("bokeh") else " (with bokeh installed)")
         self._client = client
         self._job = job
         self._resource = resource_of(job.device)
@@ -108,9 +111,10 @@ class DaskPool:
         return found
 
     def close(self) -> None:
-        """Take back the groups that are out."""
+        """Take back the groups that are out, and let workers end the processes that wait for more."""
         with contextlib.suppress(Exception):
             self._client.cancel(list(self._futures.values()), force=True)
+            self._client.run(release, self._job)
 
     def _result(self, key: int, future: Any) -> tuple[int, Answer | Lost]:
         from distributed.scheduler import KilledWorker
@@ -126,8 +130,10 @@ class DaskPool:
             raise ClusterError(
                 f"a worker cannot import {error.name}; start it in a checkout of this commit, with its environment"
             ) from error
-        except (asyncio.CancelledError, OSError) as error:
-            raise ClusterError(f"the scheduler is gone ({error})") from error
+        except (*_GONE, OSError) as error:
+            raise ClusterError("the scheduler is gone") from error
+        except Exception as error:
+            raise ClusterError(f"a worker failed ({type(error).__name__}: {error})") from error
         return key, answer
 
     def _look(self) -> None:

@@ -18,7 +18,7 @@ from gen.checks.results import CellResult, line_of
 from gen.checks.tables import Cell
 from gen.cluster.job import Answer, Group, Job, WrongVersion
 
-__all__ = ["died", "run_group"]
+__all__ = ["died", "release", "run_group"]
 
 _TRIES = 2  # how often a cell may end the process that runs cells
 _idle: list[Process] = []
@@ -112,13 +112,24 @@ def run_group(job: Job, group: Group) -> Answer:
 
 def _taken(job: Job) -> Process:
     """A process that is idle, or a new one. Those of other jobs end."""
+    _end([process for process in _idle if process.job != job])
     with _lock:
-        others = [process for process in _idle if process.job != job]
-        _idle[:] = [process for process in _idle if process.job == job]
         found = _idle.pop() if _idle else None
-    for process in others:
-        process.close()
     return found or Process(job)
+
+
+def release(job: Job) -> None:
+    """End the idle processes of a job that is over."""
+    _end([process for process in _idle if process.job == job])
+
+
+def _end(processes: list[Process]) -> None:
+    for process in processes:
+        with _lock:
+            if process not in _idle:
+                continue  # another thread has it
+            _idle.remove(process)
+        process.close()
 
 
 def died(module: str, function: str, cell: Cell, why: str) -> str:
