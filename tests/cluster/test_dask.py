@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -46,7 +48,8 @@ def test_vjp(case):
     time.sleep(0.01)
     match case.op:
         case "op002":
-            Path("pid").write_text(str(worker()))
+            Path("pid.new").write_text(str(worker()))
+            Path("pid.new").rename("pid")
             time.sleep(0.5)
         case "op020" | "op050":
             ctypes.string_at(0)
@@ -107,8 +110,9 @@ def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -
         while run.poll() is None:
             time.sleep(0.05)
             pid = tmp_path / "pid"
-            if not memory and pid.exists() and pid.read_text():
-                os.kill(int(pid.read_text()), signal.SIGKILL)  # a worker that dies of something outside
+            if not memory and pid.exists():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid.read_text()), signal.SIGKILL)  # a worker that dies of something outside
                 pid.rename(tmp_path / "killed")
             if (tmp_path / "killed").exists():
                 memory.append(resident(run.pid))
@@ -145,7 +149,7 @@ def test_a_run_that_is_stopped_goes_on_with_what_is_left(tmp_path: Path) -> None
         while run.poll() is None and not (results.exists() and results.read_text().count("\n") > 10):
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=300)
     before = len(cells_of(tmp_path))
     assert run.returncode == 130 and 10 <= before < 60
     assert f"stopped; {before} cells have an outcome, and --resume runs the others" in said
@@ -180,8 +184,6 @@ def test_a_worker_of_another_version_stops_the_run_and_is_named(tmp_path: Path) 
 
 
 def address_in(file: Path) -> str:
-    import json
-
     for _ in range(600):
         if file.exists() and file.read_text():
             return str(json.loads(file.read_text())["address"])
