@@ -185,7 +185,7 @@ def _read(folder: str, cells: int, flag: str) -> None:
     _report()
 
 
-def cluster(folder: Path, workers: int, cells: int) -> None:
+def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
     """Run `cells` empty cells on a cluster of this machine, and print the processor time of all its processes for each of them."""
     ctypes.CDLL(None).prctl(_ADOPT, 1)  # what workers leave behind comes here, so that its time is counted
     folder.mkdir(parents=True, exist_ok=True)
@@ -199,8 +199,21 @@ def cluster(folder: Path, workers: int, cells: int) -> None:
     )
     results = folder / "results.jsonl"
     command = [sys.executable, "-m", "gen", "run", "test_empty.py", "--cluster", f"local:{workers}", "--tier", "full", "--target", "torch"]
+    command += ["--group-seconds", str(seconds), "--results", str(results)]
+    print(
+        "| cells done | coordinator and scheduler | a Dask worker | its process that starts cells | the process of a cell |\n"
+        + "|---" * 5
+        + "|"
+    )
     begin = time.perf_counter()
-    subprocess.run([*command, "--results", str(results)], cwd=folder, env=_environment(folder), check=True)
+    with subprocess.Popen(command, cwd=folder, env=_environment(folder)) as run:
+        shown = 0
+        while run.poll() is None:
+            time.sleep(0.2)
+            done = sum(1 for _ in results.open()) - 1 if results.exists() else 0
+            if done * 5 >= cells * (shown + 1):
+                shown = done * 5 // cells
+                print(f"| {done:,} | " + " | ".join(f"{size:.0f} MB" for size in _resident(run.pid)) + " |", flush=True)
     wall = time.perf_counter() - begin
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -208,6 +221,32 @@ def cluster(folder: Path, workers: int, cells: int) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = used.ru_utime + used.ru_stime
     print(f"{cells:,} empty cells on {workers} workers: {wall:.0f} s, {busy:.0f} s of processor time, {1000 * busy / cells:.2f} ms a cell")
+
+
+def _resident(coordinator: int) -> list[float]:
+    """Megabytes of the coordinator, and the largest of each kind of process below it: Dask's workers, what they start, what that forks."""
+    sizes: list[float] = []
+    generation = {coordinator}
+    while generation:
+        sizes.append(max(map(_megabytes, generation)))
+        generation = {process for process, parent in _parents().items() if parent in generation}
+    return sizes
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process of this machine."""
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            found[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _megabytes(process: int) -> float:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return 0.0
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -224,6 +263,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=1_000_000)
     parser.add_argument("--shard", default="7/50")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--group-seconds", type=float, default=3.0)
     given = parser.parse_args()
     folder = given.folder.resolve()
     match given.what:
@@ -234,7 +274,7 @@ def main() -> None:
         case "simulate":
             simulate(folder)
         case "cluster":
-            cluster(folder, given.workers, given.cells)
+            cluster(folder, given.workers, given.cells, given.group_seconds)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 from functools import cache
 from importlib.metadata import entry_points
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from gen.targets.protocol import Target
+if TYPE_CHECKING:  # which imports torch
+    from gen.targets.protocol import Target
 
 GROUP = "matrix.targets"
 _BUILT_IN = {
@@ -20,7 +21,7 @@ _BUILT_IN = {
     "inductor": ("gen.targets.compiled_target", "CompiledTarget", ("inductor",)),
 }
 
-__all__ = ["GROUP", "Target", "built_in", "load", "names"]
+__all__ = ["GROUP", "built_in", "load", "names"]
 
 
 def built_in(name: str) -> bool:
@@ -38,7 +39,7 @@ def load(name: str) -> Target:
     """The target called `name`. The LookupError for an unknown name lists the known ones and says how to add one."""
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]
-        return cast(Target, getattr(importlib.import_module(module), attribute)(*arguments))
+        return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known = ", ".join(names())
@@ -53,4 +54,4 @@ def load(name: str) -> Target:
     if lacking := [attribute for attribute in ("name", "lacks", "forward") if not hasattr(made, attribute)]:
         kind = type(made).__name__
         raise LookupError(f"target {name!r}: its entry point {point} gives a {kind}, which is no target: it lacks {', '.join(lacking)}")
-    return cast(Target, made)
+    return cast("Target", made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gen.cli import main
 from gen.cluster.job import Group, resource_of, versions
 from gen.cluster.serving import _parsed
 
+ROOT = Path(__file__).parents[2]
 MODULE = 'from gen.checks import cases, op\n@cases(op("a", smoke="float64"))\ndef test_vjp(case): ...\n'
 
 
@@ -78,3 +80,10 @@ def test_a_group_is_split_into_about_equal_parts() -> None:
     parts = group.split(8)
     assert [len(part.cells) for part in parts] == [3, 3, 3, 3, 3, 3, 2]
     assert sum((part.cells for part in parts), ()) == group.cells
+
+
+def test_the_coordinator_and_the_workers_of_dask_need_no_torch() -> None:
+    """Which takes seconds and some 200 MB; the processes that run cells load it."""
+    program = "import sys, gen.cluster.command, gen.cluster.work, gen.cluster.serving; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
