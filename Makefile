@@ -10,7 +10,7 @@ DEVICE  ?= cpu
 WORKERS ?= 2
 ARGS    ?=
 MODULES := $(if $(filter all,$(TIER)),.cache/all,generated_tests)
-RESULTS := .cache/matrix/results-$(TARGET)-$(DEVICE).jsonl
+LAST    := .cache/matrix/last
 
 export OMP_NUM_THREADS ?= 1
 
@@ -33,8 +33,8 @@ generate: $(READY)  ## matrix.yaml -> generated_tests/
 	@$(BIN)/python -m gen generate $(if $(filter all,$(TIER)),--every --out $(MODULES))
 
 matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
-	@status=0; $(BIN)/python -m pytest $(MODULES) -n $(WORKERS) -q --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
-	test ! -e $(RESULTS) || $(BIN)/python -m gen report --results $(RESULTS) --out report/index.html; exit $$status
+	@rm -f $(LAST); status=0; $(BIN)/python -m pytest $(MODULES) -n $(WORKERS) -q --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
+	test ! -e $(LAST) || $(BIN)/python -m gen report --last --out report/index.html; exit $$status
 
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
 	@$(BIN)/python -m gen check

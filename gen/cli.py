@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gen.errors import MatrixError, OverwriteError
-from gen.plan import add_matrix_arguments, cache_of, load_plan, write_coverage
+from gen.plan import PLACES, add_matrix_arguments, cache_of, load_plan, write_coverage, write_places
 
 # Sub-commands with their own module, imported when used. Each module has add_arguments(parser) and run(args).
 ELSEWHERE = {
@@ -101,6 +101,7 @@ def generate(args: argparse.Namespace) -> int:
     if changes:
         writer.write(folder, files, changes)
     write_coverage(plan, cache_of(args.matrix) / "coverage.json")
+    write_places(plan, cache_of(args.matrix) / PLACES)
     if changes.edited:
         print(f"edited by hand, and written anew: {', '.join(changes.edited)}", file=sys.stderr)
     counts = {name: tier.cells for name, tier in plan.tiers.items()}

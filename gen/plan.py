@@ -64,6 +64,21 @@ def write_coverage(plan: Plan, path: Path) -> None:
     replace(path, json.dumps(coverage(plan), indent=1))
 
 
+PLACES = "places.json"
+
+
+def write_places(plan: Plan, path: Path) -> None:
+    """Write the line of the matrix where each op and check stands, for the report."""
+    ops = {op.name: _line(plan, op.path) for op in plan.ops}
+    checks = {name: _line(plan, ("checks", name)) for name in plan.loaded.matrix.checks}
+    replace(path, json.dumps({"ops": ops, "checks": checks}, separators=(",", ":")))
+
+
+def _line(plan: Plan, path: tuple[str | int, ...]) -> str:
+    mark = plan.loaded.source.where(path, key=True)
+    return f"{plan.loaded.source.relative(mark.file)}:{mark.line}"
+
+
 def node_id(plan: Plan, op: int, column: Column) -> str:
     """The pytest id of the case."""
     name = plan.ops[op]

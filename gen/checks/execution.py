@@ -37,13 +37,15 @@ Begin = Callable[[int, str], None]
 class Ran:
     """What a cell came to: its verdict, how many samples it compared, and how often the target's vmap ran each op in a loop.
 
-    `program` is a stand-alone program that shows the first failure, if there is one.
+    `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere` has the entries of other cells that expect
+    an error like it.
     """
 
     verdict: Verdict
     compared: int
     loops: Mapping[str, int]
     program: str = ""
+    elsewhere: tuple[str, ...] = ()
 
 
 class Told(Exception):
@@ -53,7 +55,8 @@ class Told(Exception):
 def told(error: BaseException) -> str:
     """The report of an error: the message of a comparison, where a process died, or a traceback.
 
-    The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of 20,000 lines.
+    The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of 20,000 lines. It begins behind the last
+    frame of the harness, so it is the same for every sample that fails alike.
     """
     if isinstance(error, Crashed):
         lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
@@ -63,8 +66,8 @@ def told(error: BaseException) -> str:
         return str(error)
     shown = traceback.TracebackException.from_exception(error)
     for one in _chained(shown):
-        theirs = [frame for frame in one.stack if not frame.filename.startswith(_HARNESS)]
-        one.stack[:] = theirs or list(one.stack)[-1:]
+        ours = [place for place, frame in enumerate(one.stack) if frame.filename.startswith(_HARNESS)]
+        one.stack[:] = one.stack[max(ours, default=-1) + 1 :] or one.stack[-1:]
     if isinstance(error, SamplesError):
         shown.stack.clear()
     return "".join(shown.format()).rstrip().removeprefix("Traceback (most recent call last):\n" if isinstance(error, SamplesError) else "")

@@ -10,18 +10,19 @@ import datetime
 import re
 import shlex
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from gen.checks.declared import Declared, declared
 from gen.checks.entries import Known, Settings
 from gen.checks.execution import Begin, Ran, Runner, told
 from gen.checks.isolation import POSSIBLE, Worker
 from gen.checks.recorder import FACTS, Recorder
-from gen.checks.results import default_path
+from gen.checks.results import LAST, default_path
 from gen.checks.running import active_entries, facts, limit_of, lost, outcome_facts, run_cell
 from gen.checks.shard import Shard, parse_shard
 from gen.checks.sharding import NO_LARGEST_TIER, Sharding
@@ -49,6 +50,8 @@ class Run:
     timeout: float | None
     sharding: Sharding | None = None
     runner: Runner | None = None
+    absent: str = ""
+    """Why the device is not available: every cell is then skipped."""
     _target: Target | None = None
 
     def target(self) -> Target:
@@ -88,8 +91,8 @@ _active = pytest.StashKey[Mapping[str, Known]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matrix", "the matrix of generated tests")
-    group.addoption("--target", default="runtime", help="what is tested: runtime (default), torch, or an entry point of matrix.targets")
-    group.addoption("--device", default="cpu", help="device of the samples (default cpu); a device that is absent stops the run")
+    group.addoption("--target", help="what is tested: runtime, torch, or an entry point (default: the matrix's targets.default)")
+    group.addoption("--device", default="cpu", help="device of the samples (default cpu)")
     group.addoption("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full < all")
     group.addoption("--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)")
     group.addoption("--all-samples", action="store_true", help="run every sample of a case, including those beyond its usual limit")
@@ -111,10 +114,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--sample takes one number from 0 up, and not together with --all-samples")
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
-    settings = Settings(option.target, option.device, version("torch"), datetime.date.today())
+    root = config.rootpath
+    project = declared(root)
+    settings = Settings(option.target or project.target, option.device, version("torch"), datetime.date.today())
     narrowed = _narrowed(config)
     part = "{}of{}".format(*shard) if shard[1] > 1 else "part" if narrowed else ""
-    root = config.rootpath
     run = Run(
         settings=settings,
         tier=option.tier,
@@ -131,11 +135,13 @@ def pytest_configure(config: pytest.Config) -> None:
         run.sharding = Sharding(shard, option.tier, _selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
     if settings.device != "cpu":
-        _require_device(settings.device, here=_in_process(config))
+        run.absent = _why_absent(project, settings.device, here=_in_process(config))
+        if not run.absent:
+            _require_device(settings.device, here=_in_process(config))
     if not hasattr(config, "workerinput"):
         if settings.target != "runtime":
             _require_target(run, here=_in_process(config))  # it stops the run here, whether or not workers are to run it
-        recorder = Recorder(run.results, run.header(), run.sharding, whole=not narrowed and shard[1] == 1)
+        recorder = Recorder(run.results, run.header(), run.sharding, last=root / LAST, whole=not narrowed and shard[1] == 1)
         config.pluginmanager.register(recorder, "matrix-recorder")
 
 
@@ -154,7 +160,9 @@ def _narrowed(config: pytest.Config) -> str:
         "--sample": option.sample is not None,
         "--lf": getattr(option, "lf", False),
         "-x": option.maxfail,
+        "--ignore": option.ignore or option.ignore_glob,
         "ids": any("::" in str(arg) for arg in config.args),
+        "files": any(str(arg).endswith(".py") for arg in config.args),
     }
     return " ".join(name for name, given in asked.items() if given)
 
@@ -181,6 +189,23 @@ def _require_place(path: Path, given: Path | None) -> None:
     above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         raise pytest.UsageError(f"{shown}: {above.name} is not a folder")
+
+
+def _why_absent(project: Declared, device: str, *, here: bool) -> str:
+    """Why the matrix says that a device is not available. It is asked in a process of its own, which may load a driver."""
+
+    def ask(name: str) -> str:
+        from gen.checks.samples import resolve
+
+        return project.why_absent(name, resolve)
+
+    if device.partition(":")[0] not in project.devices:
+        return ""
+    worker = Worker(ask)
+    try:
+        return ask(device) if here or not POSSIBLE else str(worker.ask(device, None))
+    finally:
+        worker.close()
 
 
 def _require_device(device: str, *, here: bool) -> None:
@@ -343,7 +368,7 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
     """Run one cell in this process."""
     run, cell = item.config.stash[_run], _cell(item)
     assert cell is not None
-    return run_cell(
+    ran = run_cell(
         item.obj,
         cell,
         item.originalname.removeprefix("test_"),
@@ -355,6 +380,19 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
         all_samples=run.all_samples,
         begin=begin,
     )
+    return replace(ran, elsewhere=_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
+
+
+def _elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
+    """Entries of other cells of this session that expect the first error: perhaps the same cause, perhaps an entry that is too narrow."""
+    errors = [failure.error for failure in verdict.failures[:1]]
+    modules = {id(module): module for other in item.session.items if (module := getattr(other, "module", None)) is not None}
+    found: dict[Known, str] = {}
+    for family in map(family_of, modules.values()):
+        for name, entry in family.known.items():
+            if entry.kind == "xfail" and any(entry.expects(error) for error in errors):
+                found.setdefault(entry, name)
+    return tuple(dict.fromkeys(found.values()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -365,6 +403,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if cell is None:
         return None
     run = pyfuncitem.config.stash[_run]
+    if run.absent:
+        pytest.skip(run.absent)
     assert run.runner is not None
     ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell))
     if not isinstance(ran, Ran):
@@ -396,21 +436,22 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
     if not alike:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
     groups = list(alike.values())
-    parts = [_told(item, group, verdict, "" if place else ran.program) for place, group in enumerate(groups[:_SHOWN])]
+    parts = [_told(item, group, verdict, None if place else ran) for place, group in enumerate(groups[:_SHOWN])]
     if len(groups) > _SHOWN:
         parts.append(f"and {len(groups) - _SHOWN} more errors of other kinds")
     raise CellFailed("\n\n".join(parts)) from groups[0][0].error
 
 
 _SHOWN = 4  # distinct errors of a cell
+_LISTED = 3  # entries of other cells
 
 
 def _without_numbers(text: str) -> str:
     return re.sub(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b", "#", text)
 
 
-def _told(item: pytest.Function, alike: Sequence[SampleFailure], verdict: Verdict, program: str = "") -> str:
-    """The report of samples that fail alike. `program` is the stand-alone program that shows the failure, if there is one."""
+def _told(item: pytest.Function, alike: Sequence[SampleFailure], verdict: Verdict, first: Ran | None = None) -> str:
+    """The report of samples that fail alike. `first`: what the cell came to, of whose first error more is known."""
     failure, others = alike[0], [str(other.sample) for other in alike[1:]]
     sample = "" if failure.sample is None else f", sample {failure.sample}" + (f" {failure.description}" if failure.description else "")
     lines = [_title(item) + sample]
@@ -419,8 +460,12 @@ def _told(item: pytest.Function, alike: Sequence[SampleFailure], verdict: Verdic
     lines.append(told(failure.error))
     if others:
         lines.append(f"fails alike: sample{'s' * (len(others) > 1)} {', '.join(others)}")
+    if first is not None and first.elsewhere:
+        names = ", ".join(first.elsewhere[:_LISTED]) + (", …" if len(first.elsewhere) > _LISTED else "")
+        several = len(first.elsewhere) > 1
+        lines.append(f"known elsewhere: {len(first.elsewhere)} entr{'ies match' if several else 'y matches'} this message ({names})")
     lines.append(f"reproduce: {_command(item, failure.sample)}")
-    return "\n".join([*lines, *(["as a program:", program] if program else [])])
+    return "\n".join([*lines, *(["as a program:", first.program] if first is not None and first.program else [])])
 
 
 def _title(item: pytest.Function) -> str:

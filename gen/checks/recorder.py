@@ -5,6 +5,8 @@ Cells may have run in worker processes. Their facts arrive in the controlling pr
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ import pytest
 from gen.checks.results import OUTCOMES, CellResult, Writer
 from gen.checks.sharding import Sharding
 from gen.checks.tables import DTYPES
+from gen.files import replace
 
 __all__ = ["FACTS", "Recorder"]
 
@@ -26,9 +29,10 @@ _LISTED = 40
 class Recorder:
     """Collects cells from test reports; inactive until the first one comes."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], sharding: Sharding | None, *, whole: bool) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Any], sharding: Sharding | None, *, last: Path, whole: bool) -> None:
         self.path = path
-        self.header = header
+        self.last = last
+        self.header = {**header, "began": datetime.datetime.now().isoformat(timespec="seconds")}
         self.sharding = sharding
         self.whole = whole  # whether the run takes every cell of its tier
         self.cells: list[CellResult] = []
@@ -92,6 +96,8 @@ class Recorder:
         active = {"active": self.entries} if self.sharding is not None else {}  # for `gen merge`, which knows what happened in all shards
         end = {"complete": self._complete, "wall_seconds": wall, "never_happened": self.never(), **active}
         self._write(lambda writer: writer.close(end))
+        with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
+            replace(self.last, str(self.path))
         if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any
 
-__all__ = ["OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
+__all__ = ["LAST", "OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
 
+LAST = Path(".cache/matrix/last")
+"""A file with the path of the results of the last run, whole or narrowed."""
 # Best first, so the worst of several cells has the last of these.
 OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 
@@ -24,7 +26,7 @@ class ResultsError(ValueError):
 class CellResult:
     """The result of one cell. `node` is its pytest id, `entries` are the known entries that happened.
 
-    `loops` counts the runs of each op that the target's vmap ran one element at a time.
+    `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing` is the first sample that failed.
     """
 
     id: str
@@ -40,6 +42,7 @@ class CellResult:
     node: str
     entries: tuple[str, ...] = ()
     loops: Mapping[str, int] = field(default_factory=dict)
+    failing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
         "samples": ran.compared,
         "entries": [f"{family}:{name}" for name in verdict.happened],
         "loops": dict(ran.loops),
+        "failing": next((failure.sample for failure in verdict.failures if failure.sample is not None), None),
     }
 
 

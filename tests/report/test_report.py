@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,10 @@ from typing import Any
 import pytest
 
 from gen import report
-from gen.checks.results import OUTCOMES, CellResult, Results, Writer
-
-HEADER = {"target": "runtime", "device": "cpu", "tier": "full", "torch": "2.13.0", "seed": "s", "shard": "1/1"}
-SIN = CellResult("torch.sin-float64", "unary", "torch.sin", "float64", "vjp", {}, "passed", "", 0.01, 3, "t/test_unary.py::test_vjp[x]")
-
-
-def cell(outcome: str = "passed", why: str = "", **other: Any) -> CellResult:
-    changed = replace(SIN, outcome=outcome, why=why, **other)
-    case = f"{changed.op}-{changed.dtype}"
-    return replace(changed, id=case, node=f"t/test_{changed.family}.py::test_{changed.check}[{case}]")
-
-
-def results(*cells: CellResult, complete: bool = True, **header: Any) -> Results:
-    return Results({**HEADER, **header}, cells, {"complete": complete, "wall_seconds": 65.0, "never_happened": []} if complete else {})
+from gen.checks.results import OUTCOMES, CellResult, Writer
+from gen.report.compare import side_by_side
+from gen.report.view import _loops, _view, page
+from tests.report.made import HEADER, cell, results
 
 
 class Page(HTMLParser):
@@ -49,34 +38,34 @@ def data(text: str) -> dict[str, Any]:
 
 
 def test_a_square_shows_its_worst_outcome() -> None:
-    text = report.page([results(cell(), cell("failed", "wrong", dtype="float32"), cell("xfailed", "known", dtype="complex64"))], {})
+    text = page([results(cell(), cell("failed", "wrong", dtype="float32"), cell("xfailed", "known", dtype="complex64"))], {})
     assert [outcome for outcome, place in Page(text).squares() if place] == ["failed"]
     assert "✗1" in text
 
 
 def test_a_family_shows_failures_but_is_not_coloured_by_one_expected_failure() -> None:
     passes = [cell(op=f"torch.op{number}") for number in range(5)]
-    expected = report.page([results(*passes, cell("xfailed", "known"))], {})
-    failing = report.page([results(*passes, cell("failed", "wrong"))], {})
+    expected = page([results(*passes, cell("xfailed", "known"))], {})
+    failing = page([results(*passes, cell("failed", "wrong"))], {})
     assert [outcome for outcome, place in Page(expected).squares() if not place] == ["passed"]
     assert [outcome for outcome, place in Page(failing).squares() if not place] == ["failed"]
 
 
 def test_every_cell_stands_in_the_data_of_its_square() -> None:
-    found = data(report.page([results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))], {}))
+    found = data(page([results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))], {}))
     lengths = sorted(len(cells) for cells in found["places"].values())
     assert lengths == [1, 2]
     assert {"float32", "wrong", "torch.sin"} <= set(found["texts"])
 
 
 def test_the_page_asks_nothing_of_the_network() -> None:
-    page = Page(report.page([results(cell())], {}))
-    assert not [attributes for tag, attributes in page.tags if {"src", "href"} & attributes.keys() or tag in ("link", "img", "iframe")]
+    drawn = Page(page([results(cell())], {}))
+    assert not [attributes for tag, attributes in drawn.tags if {"src", "href"} & attributes.keys() or tag in ("link", "img", "iframe")]
 
 
 def test_no_text_of_a_result_becomes_markup() -> None:
     evil = "</script><script>alert(1)</script>&<blink>"
-    text = report.page([results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")], {})
+    text = page([results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")], {})
     assert "alert(1)</script>" not in text
     assert not {"blink", "marquee", "center"} & {tag for tag, _ in Page(text).tags}
     assert evil in data(text)["texts"]
@@ -86,31 +75,31 @@ def test_reasons_failures_and_lacks_are_counted_by_cause() -> None:
     cells = [cell("xfailed", "torch's formula", op=f"torch.op{number}", entries=("unary:gauge",)) for number in range(3)]
     cells += [cell("lacking", "target runtime lacks jvp", check="jvp", dtype=dtype) for dtype in ("float32", "float64")]
     cells += [cell("vacuous", "nothing was compared", check="jacrev")]
-    view = report._view("run0", results(*cells))
+    view = _view("run0", results(*cells))
     assert list(view.reasons) == [("torch's formula", 3, 3, "vjp", "unary:gauge")]
     assert list(view.lacking) == [("jvp", "target runtime lacks jvp", 2)]
     assert [(outcome, count) for outcome, _, count, _ in view.failures] == [("vacuous", 1)]
 
 
 def test_a_run_that_did_not_end_is_said_to_be_cut_short() -> None:
-    assert "This run did not end" in report.page([results(cell(), complete=False)], {})
-    assert "This run did not end" not in report.page([results(cell())], {})
+    assert "This run did not end" in page([results(cell(), complete=False)], {})
+    assert "This run did not end" not in page([results(cell())], {})
 
 
 def test_an_empty_run_makes_a_page() -> None:
-    assert "0 ops, 0 checks" in report.page([results()], {})
+    assert "0 ops, 0 checks" in page([results()], {})
 
 
 def test_two_runs_are_compared_cell_by_cell() -> None:
     first = results(cell(), cell(check="jvp"), cell(check="vmap"))
     second = results(cell("failed", "wrong"), cell(check="jvp"), cell(check="hessian"), target="torch")
-    found = report._compare(first, second)
-    assert (found.names, found.table, found.only, found.common) == (("runtime", "torch"), [("passed", "failed", 1)], (1, 1), 2)
-    assert "runtime beside torch" in report.page([first, second], {})
+    found = side_by_side([first, second])
+    assert (found.names, found.table, found.only, found.common) == (("runtime", "torch"), [(("passed", "failed"), 1)], (1, 1), 2)
+    assert "runtime beside torch" in page([first, second], {})
 
 
 def test_the_coverage_proof_is_drawn() -> None:
-    text = report.page([results(cell())], {"default": {"tuples": 200, "covered": 150, "cells": 40}})
+    text = page([results(cell())], {"default": {"tuples": 200, "covered": 150, "cells": 40}})
     assert "150 (75.0 %)" in text and ">40<" in text
 
 
@@ -165,19 +154,19 @@ def test_the_whole_matrix_fits_a_page_of_a_few_megabytes() -> None:
         for check in range(50)
         for dtype in ("float64", "complex128")
     ]
-    assert len(report.page([results(*cells)], {}).encode()) < 3_000_000
+    assert len(page([results(*cells)], {}).encode()) < 3_000_000
 
 
 def test_loops_are_listed_by_op_beside_those_of_another_target() -> None:
     ours = results(cell(loops={"aten.histc.default": 2}), cell(check="jvp", loops={"aten.histc.default": 3}))
     theirs = results(cell(loops={"aten::histc": 1, "aten::put_": 4}), target="torch")
-    found = report._loops([ours, theirs])
+    found = _loops([ours, theirs])
     assert found.names == ["runtime on cpu, tier full", "torch on cpu, tier full"]
     assert found.ops == [1, 2]
     assert found.lines == [("aten.histc", [(5, 2), (1, 1)]), ("aten.put_", [None, (4, 1)])]
-    text = report.page([ours], {}, [theirs])
+    text = page([ours], {}, [theirs])
     assert "5 in 2" in text and "4 in 1" in text
-    assert "torch on cpu" not in report.page([ours], {})
+    assert "torch on cpu" not in page([ours], {})
 
 
 def test_the_loops_of_the_other_target_are_read_from_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,132 @@
+"""Runs beside one another and one after another, and what other programs read of them."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from gen import cli
+from gen.checks.results import LAST, Results, Writer
+from gen.report.compare import history, side_by_side
+from gen.report.exports import as_json, as_junit
+from gen.report.view import _view, page
+from tests.report.made import cell, results
+
+
+def test_three_targets_stand_side_by_side() -> None:
+    runs = [results(cell(), cell(check="jvp")), results(cell("failed", "wrong"), target="torch"), results(cell(), target="inductor")]
+    found = side_by_side(runs)
+    assert found.names == ("runtime", "torch", "inductor")
+    assert found.table == [(("passed", "failed", "passed"), 1)]
+    assert (found.common, found.only) == (1, (1, 0, 0))
+    assert "runtime beside torch beside inductor" in page(runs, {})
+
+
+def runs_of(*outcomes: str, seconds: float = 0.1) -> list[Results]:
+    return [results(cell(outcome, seconds=seconds), began=f"2026-11-{day:02}") for day, outcome in enumerate(outcomes, 1)]
+
+
+def test_what_began_to_fail_or_to_pass_is_named() -> None:
+    *earlier, last = runs_of("passed", "failed")
+    (found,) = history([last], earlier)
+    assert [one.outcome for one in found.newly_failing] == ["failed"] and not found.newly_passing
+    *earlier, last = runs_of("failed", "passed")
+    (found,) = history([last], earlier)
+    assert [one.outcome for one in found.newly_passing] == ["passed"] and not found.newly_failing
+
+
+def test_a_cell_that_fails_now_and_then_is_flaky_and_one_that_was_mended_is_not() -> None:
+    *earlier, last = runs_of("passed", "failed", "passed")
+    (found,) = history([last], earlier)
+    assert [outcomes for _, outcomes in found.flaky] == [["passed", "failed", "passed"]]
+    *earlier, last = runs_of("failed", "failed", "passed", "passed")
+    assert history([last], earlier)[0].flaky == []
+
+
+def test_a_cell_that_takes_twice_its_usual_time_is_named() -> None:
+    earlier = runs_of("passed", "passed", "passed")
+    (found,) = history(runs_of("passed", seconds=0.3), earlier)
+    assert [(one.seconds, usual) for one, usual in found.slower] == [(0.3, 0.1)]
+    assert history(runs_of("passed", seconds=0.14), earlier)[0].slower == []
+
+
+def test_a_history_has_only_runs_of_the_same_target_device_and_tier() -> None:
+    other = results(cell("failed", "wrong"), target="torch")
+    (found,) = history([results(cell(), began="2026-11-09")], [other, *runs_of("passed")])
+    assert [step.failing for step in found.steps] == [0, 0]
+
+
+def test_the_time_of_families_and_checks_is_summed() -> None:
+    view = _view("run0", results(cell(seconds=0.5), cell(dtype="float32", seconds=1.5), cell(check="jvp", seconds=0.25)))
+    assert [(kind, [(share.name, share.cells, share.seconds) for share in shares]) for kind, shares in view.shares] == [
+        ("family", [("unary", 3, 2.25)]),
+        ("check", [("vjp", 2, 2.0), ("jvp", 1, 0.25)]),
+    ]
+
+
+def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure() -> None:
+    run = results(
+        cell(),
+        cell("failed", "wrong \x00<&", check="jvp", failing=2),
+        cell("timed out", "slow", check="vmap"),
+        cell("lacking", "no", op="a"),
+    )
+    suite = ElementTree.fromstring(as_junit([run])).find("testsuite")
+    assert suite is not None
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4", "failures": "1", "errors": "1", "skipped": "1",
+    }  # fmt: skip
+    failure = suite.find("testcase/failure")
+    assert failure is not None and failure.get("message") == "wrong \N{REPLACEMENT CHARACTER}<&"
+    assert failure.text == "pytest 't/test_unary.py::test_jvp[torch.sin-float64]' --target runtime --tier full --sample 2"
+
+
+def test_json_has_counts_failures_and_changes() -> None:
+    *earlier, last = runs_of("passed", "failed")
+    found = json.loads(as_json([last], history([last], earlier)))
+    assert found["runs"][0]["counts"] == {"failed": 1}
+    assert found["runs"][0]["failures"][0]["command"].endswith("--tier full")
+    assert found["history"][0]["newly_failing"] == ["t/test_unary.py::test_vjp[torch.sin-float64]"]
+
+
+def write(path: Path, run: Results) -> Path:
+    writer = Writer(path, run.header)
+    for one in run.cells:
+        writer.cell(one)
+    writer.close(run.end)
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_writes_all_of_it(project: Path) -> None:
+    for number, run in enumerate(runs_of("passed", "failed", "passed")):
+        write(project / f"old/{number}.jsonl", run)
+    now = write(project / "now.jsonl", results(cell("failed", "wrong"), began="2026-11-30"))
+    assert cli.main(["report", "--results", str(now), "--history", "old", "--junit", "j.xml", "--json", "r.json"]) == 0
+    text = (project / "report/index.html").read_text()
+    assert "4 runs; the last one" in text and "1 newly failing" in text and "1 flaky" in text
+    assert ElementTree.parse(project / "j.xml").getroot().tag == "testsuites"
+    assert json.loads((project / "r.json").read_text())["history"][0]["newly_failing"]
+
+
+def test_the_last_run_is_reported_even_if_it_was_narrowed(project: Path) -> None:
+    write(project / ".cache/matrix/results-torch-cpu.jsonl", results(cell(op="torch.whole")))
+    part = write(project / ".cache/matrix/results-torch-cpu-part.jsonl", results(cell(op="torch.part")))
+    (project / LAST).write_text(str(part))
+    assert cli.main(["report", "--last"]) == 0
+    assert "torch.part" in (project / "report/index.html").read_text()
+
+
+@pytest.mark.parametrize(("folder", "says"), [("gone", "it is no folder"), ("empty", "it has no results file")])
+def test_a_history_that_is_none_is_refused(project: Path, folder: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "empty").mkdir()
+    now = write(project / "now.jsonl", results(cell()))
+    assert cli.main(["report", "--results", str(now), "--history", folder]) == 2
+    assert f"--history {folder}: {says}" in capsys.readouterr().err
+    assert not (project / "report").exists()
