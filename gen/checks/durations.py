@@ -10,7 +10,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from gen.files import replace
@@ -32,12 +34,24 @@ class Durations:
     families: Mapping[str, float] = field(default_factory=dict)
 
     def cell(self, check: str, op: str) -> float:
-        """The seconds of a cell. An unknown check or op counts as a usual one."""
-        return max(self.checks.get(check, _USUAL) * self.ops.get(op, 1.0), _LEAST)
+        """The seconds of a cell. An unknown check counts as the mean of the known ones, and so does an unknown op."""
+        return max(self.checks.get(check, self._check) * self.ops.get(op, self._op), _LEAST)
 
     def family(self, name: str) -> float:
-        """The mean seconds of a family's cells."""
-        return max(self.families.get(name, _USUAL), _LEAST)
+        """The mean seconds of a family's cells. An unknown family counts as the mean of the known ones."""
+        return max(self.families.get(name, self._family), _LEAST)
+
+    @cached_property
+    def _check(self) -> float:
+        return fmean(self.checks.values()) if self.checks else _USUAL
+
+    @cached_property
+    def _op(self) -> float:
+        return fmean(self.ops.values()) if self.ops else 1.0
+
+    @cached_property
+    def _family(self) -> float:
+        return fmean(self.families.values()) if self.families else _USUAL
 
 
 def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from gen.cluster.job import Group
 __all__ = ["Selection", "groups"]
 
 LARGEST = 1000  # cells of a group
+_SHOWN = 3  # ids
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,15 @@ class Selection:
 
     def narrowed(self) -> str:
         """What narrows the run, in words; empty if it takes every cell of its tier."""
-        kinds = {"--op": self.op, "--check": self.check, "--dtype": self.dtype, "ids": sorted(self.ids)}
+        kinds = {"--op": self.op, "--check": self.check, "--dtype": self.dtype, "ids": self._few_ids()}
         return " ".join(f"{name} {' '.join(globs)}" for name, globs in kinds.items() if globs)
+
+    def _few_ids(self) -> list[str]:
+        """The ids, or their number and a digest, which tells them from others as well."""
+        ids = sorted(self.ids)
+        if len(ids) <= _SHOWN:
+            return ids
+        return [f"{len(ids)} with digest {hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:12]}"]
 
     def takes(self, node: str, check: str, cell: Cell) -> bool:
         return (

@@ -207,6 +207,11 @@ def test_globs_narrow_a_run(tmp_path: Path) -> None:
     assert Selection("full", op=("a", "b")).narrowed() == "--op a b"
 
 
+def test_many_ids_are_told_apart_in_a_few_words() -> None:
+    first, second = (Selection("full", ids=frozenset(f"test_a.py::test_vjp[{n}]" for n in range(count, 100))) for count in (0, 1))
+    assert first.narrowed().startswith("ids 100 with digest ") and first.narrowed()[-12:] != second.narrowed()[-12:]
+
+
 def test_a_worker_with_other_files_or_versions_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(MODULE)
     own = {"code": "c", "torch": "2.13.0", "python": "3.11"}

@@ -102,6 +102,11 @@ def test_fitted_durations_have_the_totals_of_each_check_and_op() -> None:
     assert found.family("g") == 0.5
 
 
+def test_what_has_no_duration_counts_as_the_mean_of_what_has() -> None:
+    durations = Durations({"vjp": 1.0, "jvp": 3.0}, {"torch.sin": 1.0, "torch.cos": 2.0}, {"unary": 4.0})
+    assert (durations.cell("vmap", "torch.sin"), durations.cell("vjp", "torch.exp"), durations.family("fft")) == (2.0, 1.5, 4.0)
+
+
 def test_durations_are_read_as_they_were_written_and_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     assert read_durations(path) == Durations()
