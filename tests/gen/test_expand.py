@@ -215,3 +215,30 @@ def test_the_order_of_families_does_not_change_the_cells(expanded: Expand) -> No
     assert turned != text
     first, second = expanded(text), expanded(turned)
     assert [cells(first, tier.chosen) for tier in first.tiers.values()] == [cells(second, tier.chosen) for tier in second.tiers.values()]
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept"),
+    [
+        ("", {"vjp", "jvp", "twice", "again"}),
+        ("forward_ad: false, ", {"vjp", "twice", "again"}),
+        ("gradgrad: false, ", {"vjp", "jvp", "again"}),
+        ("deterministic: false, ", {"vjp", "jvp", "twice"}),
+        ("differentiable: false, ", {"again"}),
+    ],
+)
+def test_an_own_op_states_its_facts_one_by_one(expanded: Expand, stated: str, kept: set[str]) -> None:
+    plan = expanded(
+        f"""\
+        version: 1
+        checks:
+          vjp: {{claim: c., pipeline: vjp, against: upstream, requires: [autograd]}}
+          jvp: {{claim: c., pipeline: jvp, against: upstream, requires: [autograd, forward_ad]}}
+          twice: {{claim: c., pipeline: vjp . vjp, against: upstream, requires: [autograd, gradgrad]}}
+          again: {{claim: c., against: again, requires: [deterministic]}}
+        families:
+          own: {{dtypes: [float64], ops: [{{op: own.f, call: 'torch:sin', {stated}samples: [{{args: [1.0]}}]}}]}}
+        """
+    )
+    assert {plan.columns[position].check for position in bits(plan.valid[0])} == kept
+    assert not {"forward_ad", "gradgrad", "deterministic"} & plan.ops[0].row.keys()

@@ -89,3 +89,13 @@ def test_an_unknown_op_is_told_with_the_nearest(matrix: Path, capsys: pytest.Cap
 )
 def test_a_pattern_holds_what_stays_the_same_from_sample_to_sample(error: Exception, pattern: str) -> None:
     assert probe.pattern(error) == pattern
+
+
+def test_several_checks_can_be_chosen(matrix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proposed = run(matrix, "torch.sin", capsys, "--checks", "vm*", "--checks", "vjp")[2]
+    assert proposed["families"]["mine"]["ops"][0]["checks"] == ["vjp", "vmap"]
+
+
+def test_a_check_that_does_not_exist_is_told_with_the_nearest(matrix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(matrix, "torch.sin", capsys, "--checks", "vpj")
+    assert code == 2 and 'no check matches "vpj"; expected one of vjp, vmap; did you mean "vjp"?' in text
