@@ -157,8 +157,10 @@ def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
     """The facts that an op must have, because the check requires them or its form or reference implies them."""
     form = axes.get("form", check.form)
     needed = set(check.requires)
-    if form in ("out", "out_view", "out_overlapping", "inplace", "view_inplace", "argument_inplace"):
-        needed.add("out" if form.startswith("out") else "inplace")
+    if form.startswith("out"):
+        needed.add("out")
+    if form.endswith("inplace"):
+        needed.add("inplace")
     if check.against == ["reference"]:
         needed.add("reference")
     if check.against == ["raises"] and form == "functional":
@@ -366,6 +368,7 @@ class _Maker:
 
     def _choice(self, part: Part, path: ops_.Path) -> Choice:
         columns = self._select(self._checks, part.checks, (*path, "checks"))
+        columns &= ~self._select(self._checks, part.not_checks, (*path, "not_checks"))
         if part.dtypes is not None:
             columns &= self._dtypes.match_any(self._all_dtypes.resolve(part.dtypes, (*path, "dtypes")))
         for axis, globs in part.axes.items():

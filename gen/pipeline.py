@@ -8,17 +8,20 @@ from dataclasses import dataclass
 NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
 EAGER = "backward"  # runs in the eager session, so only itself may be outside it
 COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is outside differentiates or maps the compiled function
-WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample")
+FUNCTIONAL = tuple(f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp"))  # of torch.autograd.functional
+CHECKPOINT = "checkpoint"  # outputs and gradients of a program that is computed again in the backward pass
+EAGERLY = (*FUNCTIONAL, CHECKPOINT)  # whole programs of the eager session
+WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", *EAGERLY)
 FORWARD = "forward"
 STAGES = (*NESTING, EAGER, COMPILED, *WHOLE, FORWARD)
 
-CAPTURES = frozenset((COMPILED, *WHOLE)) - {"per_sample"}
+CAPTURES = frozenset((COMPILED, *WHOLE)) - {"per_sample", *EAGERLY}
 """Stages that make a graph of a program."""
 WRITABLE = CAPTURES - {"aot.joint"}
 """Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
-DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample"))
+DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample", *EAGERLY))
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 
@@ -84,12 +87,12 @@ def parse(text: str) -> Pipeline:
 
 
 def _words(word: str, start: int) -> list[tuple[str, int]]:
-    """Split `vmap.vjp`, but not `aot.joint`."""
+    """Split `vmap.vjp`, but not `aot.joint` and `functional.hvp`."""
     found = []
     parts = word.split(".")
     while parts:
         two = ".".join(parts[:2])
-        take = 2 if two in WHOLE or parts[0] == "aot" else 1
+        take = 2 if two in WHOLE or parts[0] in ("aot", "functional") else 1
         piece = ".".join(parts[:take])
         found.append((piece, start))
         start += len(piece) + 1

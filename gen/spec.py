@@ -58,8 +58,11 @@ DEGENERATE = (
     "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index", "repeated_index", "empty_index",
 )  # fmt: skip
 AXES: dict[str, tuple[str, ...]] = {
-    "form": ("functional", "out", "out_view", "out_overlapping", "inplace", "view_inplace", "argument_inplace", "data_write"),
-    "layout": ("contiguous", "transposed", "noncontiguous", "expanded", "conjugated", "negated"),
+    "form": (
+        "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace", "view_inplace", "argument_inplace",
+        "data_write", "reloaded", "autocast", "autocast_half",
+    ),
+    "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded", "conjugated", "negated"),
     "values": ("ordinary", "extreme", "ill_formed", *DEGENERATE),
     "shapes": ("static", "dynamic"),
     "partition": ("default", "min_cut"),
@@ -68,9 +71,12 @@ AXES: dict[str, tuple[str, ...]] = {
     "of": ("norms", "clipped_sum", "dot", "gram", "project"),
     "cotangents": ("contiguous", "transposed", "noncontiguous", "expanded"),
     "run_on": ("batch", "sample"),
+    "reentrant": ("reentrant", "not_reentrant"),
+    "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
+    "under": ("dispatch_mode", "function_mode", "inference_mode"),
     RUN: (PLAIN, "jitted"),
-}
-REFERENCES = ("loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "again", "threads", "strides", "raises")
+}  # fmt: skip
+REFERENCES = ("loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "again", "threads", "strides", "fake", "raises")
 FACTS = (
     "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic", "opinfo", "own",
     "unary", "binary", "reduction", "spectral", "shape", "other",
@@ -384,6 +390,7 @@ class Part(Strict):
 
     reduce: Annotated[Reduce, BeforeValidator(_reduce, json_schema_input_type=Literal["smoke", "pairwise", "full"] | Reduce)] = Reduce()
     checks: Globs = ["*"]
+    not_checks: Globs = []
     ops: Globs = ["*"]
     families: Globs = ["*"]
     dtypes: Words | None = None

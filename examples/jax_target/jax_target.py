@@ -54,7 +54,11 @@ class JaxTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "jax"
-    lacks = frozenset(("backward", "grad", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample"))
+    lacks = frozenset(("backward", "grad", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample")) | {
+        "checkpoint",
+        "functional",
+        "fake",
+    }
 
     def op(self, name: str) -> Callable[..., Any] | None:
         """The implementation of an op of the matrix; None if there is none."""
@@ -83,8 +87,8 @@ class JaxTarget:
         outputs, pushed = jax.jvp(f, primals, tangents)
         return outputs, pushed
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
-        mapped: Flat = jax.vmap(f, in_dims)
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+        mapped: Flat = jax.vmap(f, in_dims, out_dims)
         return mapped
 
     def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from gen.audit.kinds import KINDS, differs
-from gen.targets.protocol import Answering, Flat, Joint, Pullback, Target, Values
+from gen.targets.protocol import Answering, Flat, Joint, Placing, Pullback, Target, Values
 
 __all__ = ["ANSWERS", "WHERE", "Planted"]
 
@@ -34,7 +34,10 @@ class Planted:
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
-        self.name, self.lacks = inner.name, inner.lacks | {"jit"}  # a jitted cell has the stages of its plain form
+        self.name, self.lacks = (
+            inner.name,
+            inner.lacks | {"jit", "checkpoint", "functional"},
+        )  # a jitted cell has the stages of its plain form
         self.differed = False
         self.broken: Exception | None = None  # an error of the corruption itself, which is no fault of the target
         self._depth = 0
@@ -115,8 +118,8 @@ class Planted:
 
         return self._outermost(run)
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
-        return self._function("batch", self.inner.vmap(f, in_dims))
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+        return self._function("batch", cast(Placing, self.inner).vmap(f, in_dims, out_dims))
 
     def grad(self, f: Callable[..., Tensor]) -> Flat:
         return self._function("", self.inner.grad(f))

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import forms, illformed, opinfo, points
+from gen.checks import batches, forms, illformed, opinfo, points
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
-from gen.checks.evaluate import Comparison, run_target
+from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
 from gen.checks.instances import instances
 from gen.checks.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
 from gen.checks.pipelines import Program
 from gen.checks.samples import STORE, Op, Sample, candidates, choose, from_call, make_op, resolve
 from gen.checks.seeds import stable_seed
 from gen.checks.tables import Cell, Family
-from gen.pipeline import CAPTURES, Pipeline, parse
+from gen.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.targets.protocol import Jitting, Target, Values
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _METHOD = {
     "aot.export": "export",
     "aot.saved": "saved",
     "aot.function": "compiled",
+    **dict.fromkeys(FUNCTIONAL, "functional"),
 }  # stages whose name differs from the target's method
 
 
@@ -123,7 +124,7 @@ class Case:
         """
         self.asserted = {"pipeline": pipeline, "against": against, "form": form, "layout": layout, "values": values}
         parsed = parse(pipeline)
-        self._require(parsed)
+        self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
         self._require_own_op(axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words)
@@ -144,11 +145,13 @@ class Case:
             return True
         return self.axes.get("run") == "jitted" and not any(entry.kind == "xfail" for entry in self.entries.values())
 
-    def _require(self, pipeline: Pipeline) -> None:
+    def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
         stages = (
             *pipeline.stages,
             *(("jit",) if self.axes.get("run") == "jitted" else ()),
             *(("per_sample_answer",) if "of" in self.axes else ()),
+            *(("fake",) if "fake" in words else ()),
+            *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),
         )
         lacking = [stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
         if lacking:
@@ -187,10 +190,14 @@ class Case:
             self.compared += tally.entries > before
         self._require_sample(len(chosen) + len(reserve))
         if not failures and self.only is None:
+            why = "all results are zero on both sides" if tally.entries else "; ".join(list(reasons)[:3])
             if axes["values"] in points.WORDS and not tally.nonzero:
-                why = "all results are zero on both sides" if tally.entries else "; ".join(list(reasons)[:3])
                 raise Lacking(f"no {axes['values'].replace('_', ' ')} to compare at: {why}")
-            self._refuse_vacuity(tally, reasons)
+            of_itself = OF_ITSELF.issuperset(words)
+            if not tally.entries and (of_itself or axes["form"] in forms.MAY_REFUSE):
+                raise Lacking(f"nothing to compare: {why}")
+            if not (tally.entries and _asks_beside_values(axes, words)):
+                self._refuse_vacuity(tally, reasons)
 
     def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> tuple[list[Sample], list[Sample]]:
         """The samples to run, and a few more for the case that these compare nothing, or only zeros with zeros."""
@@ -201,6 +208,8 @@ class Case:
             return points.chosen(pool), []
         count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
         reserve = count + _RESERVE
+        if _asks_beside_values(axes, words):
+            count, largest = min(count, _BESIDE[0]), min(largest, _BESIDE[1])
         if self._few:
             count, largest = min(count, _JITTED[0]), min(largest, _JITTED[1])
         chosen = choose(pool, None if self.all_samples else count, largest=largest)
@@ -225,6 +234,9 @@ class Case:
         if axes["values"] == "ill_formed":
             illformed.assert_refused(self.target, sample, axes["form"], tally)
             return
+        if axes.get("batch") == "mistaken":
+            batches.assert_mistakes(self.target, sample, tally)
+            return
         for comparison in self._comparisons(sample, turn, stages, axes, reasons):
             if axes["form"] in forms.REFUSED:
                 inputs = forms.laid_out(comparison.program.inputs, "contiguous")
@@ -238,6 +250,11 @@ class Case:
                     comparison.against(word, tally)
                 except Unsuitable as reason:
                     reasons[f"against {word}: {reason}"] = None
+                except RuntimeError as error:
+                    if not forms.is_refusal(axes["form"], error):
+                        raise
+                    tally.entries += 1
+                    tally.nonzero += 1
 
     def _comparisons(
         self, sample: Sample, turn: int, stages: Sequence[str], axes: Mapping[str, str], reasons: dict[str, None]
@@ -386,7 +403,13 @@ def _place(program: str, label: str) -> str:
 
 _RESERVE = 12  # samples for a case whose first ones compare nothing, or only zeros
 _JITTED = 2, 1_000
+_BESIDE = 4, 1_000  # for what another check compares with more samples
 _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
+
+
+def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
+    """Whether a case is about something other than the values of an op, such as its memory, a mode around it or the batch."""
+    return OF_ITSELF.issuperset(words) or axes["form"] in forms.BESIDE or not {"under", "batch"}.isdisjoint(axes)
 
 
 def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
@@ -396,7 +419,7 @@ def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
         return 3, 48
     if not stages:
         return 12, 20_000
-    if {"jacrev", "jacfwd", "hessian"} & set(stages):
+    if {"jacrev", "jacfwd", "hessian", "functional.jacobian", "functional.hessian"} & set(stages):
         return 3, 32
     if any(stage.startswith("aot.") for stage in stages):
         return 2, 1_000

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensorMode
 
 from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
@@ -18,21 +20,26 @@ from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, nudged, widened
 from gen.checks.samples import Sample, flat_tensors
 from gen.checks.seeds import seeded
+from gen.checks.surroundings import entered
 from gen.reference import Numeric
 from gen.targets.protocol import Target, Values
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
 _PLAIN = frozenset({"loop", "upstream", "eager"})
+OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
+"""References that compare results of the target with one another. They may be zero."""
 _OF_KERNELS = (
     r"(.*is deprecated in favor of|This overload of \w+ is deprecated|.*this will lower the performance|"
-    r"An output with one or more elements was resized)"
+    r"An output with one or more elements was resized|The number of elements in the out tensor)"
 )
 _LINEAR = frozenset({"vjp", "backward", "grad"})  # stages whose results are gradients: a large gradient is compared in random directions
 
 
-def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample) -> Outputs:
-    """The program's results over `target`.
+def run_target(
+    target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample, under: str = ""
+) -> Outputs:
+    """The program's results over `target`, run inside of the mode that `under` names.
 
     Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace warns of symbolic sizes. So are
     warnings of kernels about speed, deprecation and buffers, which depend on layout and form. Any other warning is an error under pytest.
@@ -47,7 +54,8 @@ def run_target(target: Target, program: Program, inputs: Sequence[Tensor], stage
             f = target.forward(f)
         elif whole is not None:
             f = whole(f, stages)
-        return _plain(target, f(*inputs))
+        with entered(under):
+            return _plain(target, f(*inputs))
 
 
 def _plain(target: Target, found: Any) -> Outputs:
@@ -99,17 +107,17 @@ class Comparison:
             self._against_own_reference(tally)
         elif word == "exact":
             compare_with_exact(self.program, self.sample, self.actual, tally, self.label)
-        elif word in ("again", "threads", "strides"):
+        elif word in OF_ITSELF:
             self._against_itself(word, tally)
         else:
-            known = "loop, upstream, eager, numeric, float64, reference, exact, again, threads, strides, raises"
+            known = "loop, upstream, eager, numeric, float64, reference, exact, again, threads, strides, fake, raises"
             raise ValueError(f"no reference {word!r}; known: {known}")
 
     @property
     def actual(self) -> Outputs:
         if self._actual is None:
             inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
-            self._actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
+            self._actual = run_target(self.target, self.program, inputs, self.stages, self.sample, self.axes.get("under", ""))
         return self._actual
 
     def _against_kinds(self, tally: Tally) -> None:
@@ -175,8 +183,12 @@ class Comparison:
                     repeating.compare_threads(lambda: tuple(f(*map(torch.Tensor.clone, inputs))), tally)
             elif "device" in self.sample.rebuild(self.sample.inputs)[1]:
                 raise Unsuitable("the sample names the device of its result")
+            elif word == "strides":
+                repeating.compare_strides(self.actual, lambda: run(_on_meta), "on the meta device", tally)
             else:
-                repeating.compare_strides(self.actual, lambda: run(_on_meta), tally)
+                with FakeTensorMode() as mode:
+                    fake = mode.from_tensor
+                repeating.compare_strides(self.actual, lambda: _inside(mode, partial(run, fake)), "as a fake tensor", tally)
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
@@ -193,6 +205,9 @@ class Comparison:
         if second is None and (wide or not self.sample.facts.random):
             second = partial(self.program.on_reference, nudged if wide else widened)
         self.expected = expected
+        if self.axes.get("batch") == "empty":  # results are compared by shape and dtype, and gradients of what is not batched are zeros
+            tally.entries += len(expected)
+            tally.nonzero += len(expected)
         try:
             compare(self.actual if actual is None else actual, expected, rule, tally, second, conditioned)
         except Mismatch as mismatch:
@@ -274,6 +289,11 @@ class Comparison:
 
 def _on_meta(x: Tensor) -> Tensor:
     return x.to("meta")
+
+
+def _inside(mode: AbstractContextManager[Any], run: Callable[[], Outputs]) -> Outputs:
+    with mode:
+        return run()
 
 
 _DERIVATIVE = frozenset({"vjp", "backward", "jvp", "grad", "jacrev", "jacfwd", "hessian"})

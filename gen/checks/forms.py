@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from gen.checks import points
+from gen.checks import autocasting, points
 from gen.checks.declarative import arrange
-from gen.checks.outcomes import Unsuitable
+from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program
 from gen.checks.samples import Sample
 from gen.reference.exact import Exact
@@ -18,12 +21,23 @@ from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor
 OVERLAP = r"single memory location|internal overlap|resize|as_strided|expanded"
-"""What ops say of a buffer that overlaps with itself."""
+"""What ops say of a buffer that overlaps with itself or with an input, or that is too small."""
 DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not allowed"
 """What torch documents for an assignment to ``.data`` under a transform; a target words its own error likewise."""
 
-REFUSED = {"data_write": DATA_WRITE, "out_overlapping": OVERLAP}
+REFUSED = {"data_write": DATA_WRITE}
 """Forms that an op must refuse, with the error."""
+MAY_REFUSE = frozenset(("out_overlapping", "out_of_input", "out_small"))
+"""Forms that an op may refuse with an error about memory. Otherwise its answer must be right."""
+
+
+BESIDE = MAY_REFUSE | {"out_view", "reloaded"}
+"""Forms that are about memory rather than values."""
+
+
+def is_refusal(form: str, error: Exception) -> bool:
+    """Whether an op may say this of its buffer, instead of an answer."""
+    return form in MAY_REFUSE and isinstance(error, RuntimeError) and re.search(OVERLAP, str(error)) is not None
 
 
 def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -108,7 +122,7 @@ def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer all of whose elements are one, which no op can write to."""
+    """A buffer all of whose elements are one, which holds a right answer only if that is one number."""
     variant, raw, _ = _for_out(sample, inputs)
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
@@ -119,6 +133,45 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
         return (buffer.clone(),)
 
     return [_program(sample, inputs, f"{sample.op.name}(out=overlapping)", call, sample)]
+
+
+def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """A buffer that begins one element after the first input that has its dtype, in the same memory."""
+    variant, raw, _ = _for_out(sample, inputs)
+    place = next((k for k, x in enumerate(inputs) if isinstance(raw, Tensor) and x.dtype is raw.dtype and x.numel() > 1), None)
+    if place is None or raw.numel() < 2:
+        raise Unsuitable(f"{sample.description}: no input that a result could overlap with")
+
+    def call(*values: Any) -> Values:
+        x = values[place]
+        memory = torch.cat([x.reshape(-1), x.new_zeros(raw.numel() + 1)])
+        given = [*values[:place], memory[: x.numel()].view(x.shape), *values[place + 1 :]]
+        buffer = memory[1 : raw.numel() + 1].view(raw.shape)
+        sample.raw(variant, given, out=buffer)
+        return (buffer.clone(),)
+
+    def plain(*values: Any) -> Values:
+        return (sample.raw(sample.op.call, values),)
+
+    return [_program(sample, inputs, f"{sample.op.name}(out=memory of an input)", call, plain)]
+
+
+def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """A buffer that has half of the elements, as a view of the first elements of a longer tensor."""
+    variant, raw, _ = _for_out(sample, inputs)
+    if not isinstance(raw, Tensor) or raw.numel() < 2:
+        raise Unsuitable(f"{sample.description}: nothing is smaller than one element")
+
+    def call(*values: Any) -> Values:
+        buffer = values[-1].clone()[: raw.numel() // 2]
+        sample.raw(variant, values[:-1], out=buffer)
+        return (buffer.clone(),)
+
+    def plain(*values: Any) -> Values:
+        return (sample.raw(sample.op.call, values[:-1]),)
+
+    memory = torch.full((raw.numel(),), 1, dtype=raw.dtype, device=raw.device)
+    return [_program(sample, (*inputs, memory), f"{sample.op.name}(out=a view that is too small)", call, plain)]
 
 
 def _for_out(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Callable[..., Any], Any, list[Tensor]]:
@@ -203,11 +256,46 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     return [_program(sample, inputs, f"{sample.op.name} after a write to .data", call, sample)]
 
 
+def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """The results after a round trip through a file, and their strides, which must be those of the results."""
+
+    def call(*values: Any) -> Values:
+        results = sample(*values)
+        file = io.BytesIO()
+        torch.save(results, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=True)
+        for place, (before, after) in enumerate(zip(results, loaded, strict=True)):
+            if before.stride() != after.stride() or before.is_conj() != after.is_conj() or before.is_neg() != after.is_neg():
+                raise Mismatch(
+                    f"output {place} has strides {after.stride()} or lazy bits other than before it was saved: {before.stride()}"
+                )
+        return tuple(loaded)
+
+    return [_program(sample, inputs, f"{sample.op.name}, saved and loaded", call, sample)]
+
+
+def _autocast(low: torch.dtype, sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """The op under autocast. The reference casts inputs and results as :mod:`gen.checks.autocasting` says."""
+
+    def call(*values: Any) -> Values:
+        with torch.autocast("cpu", dtype=low):
+            return sample(*values)
+
+    plain = partial(autocasting.cast_by_hand, low, sample)
+    return [_program(sample, inputs, f"{sample.op.name} under autocast to {str(low).removeprefix('torch.')}", call, plain)]
+
+
 _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "functional": _functional,
     "out": _out,
     "out_view": _out_view,
     "out_overlapping": _out_overlapping,
+    "out_of_input": _out_of_input,
+    "out_small": _out_small,
+    "reloaded": _reloaded,
+    "autocast": partial(_autocast, torch.bfloat16),
+    "autocast_half": partial(_autocast, torch.float16),
     "inplace": _inplace,
     "view_inplace": _view_inplace,
     "argument_inplace": _argument_inplace,
@@ -279,8 +367,15 @@ def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
         return tuple(x.clone() for x in inputs)
     if layout in ("conjugated", "negated"):
         return tuple(_with_bit(x, layout) for x in inputs)
+    if layout == "channels_last":
+        return tuple(_channels_last(x) for x in inputs)
     laid = map(_expanded, inputs) if layout == "expanded" else (arrange(x, layout) for x in inputs)
     return tuple(y.clone() if y is x else y for x, y in zip(inputs, laid, strict=True))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """`x` with its second dimension innermost in memory, if it has three dimensions or more."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if x.ndim > 2 else x.clone()
 
 
 def _with_bit(x: Tensor, layout: str) -> Tensor:

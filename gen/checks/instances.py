@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gen.checks import batching, forms, programs
+from gen.checks import batches, batching, forms, programs
 from gen.checks.jitting import jitted
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, extend
@@ -70,7 +70,7 @@ def _grown(
         return
     written = [0] if axes["form"] in ("inplace", "view_inplace") else [place for place, flag in enumerate(sample.facts.mutated) if flag]
     for choice in batching.choices(nesting, first, turn, written, fewest):
-        for program in _branches(sample, root, nesting, choice, reasons):
+        for program in _branches(sample, root, nesting, choice, reasons, axes.get("batch", "ordinary")):
             yield programs.whole(outer[0], program, axes) if outer else program
 
 
@@ -94,7 +94,7 @@ def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
 
 
 def _branches(
-    sample: Sample, program: Program, stages: Sequence[str], choice: batching.Choice, reasons: dict[str, None]
+    sample: Sample, program: Program, stages: Sequence[str], choice: batching.Choice, reasons: dict[str, None], batch: str
 ) -> Iterator[Program]:
     if "vmap" not in stages:
         for stage in stages:
@@ -109,8 +109,9 @@ def _branches(
     size = 3 if outermost and "vmap" not in program.label else 2
     for in_dims in choice(program.inputs):
         try:
-            mapped = batching.grow(program, in_dims, size, _reference_outputs if outermost else _observed_outputs)
-            yield from _branches(sample, mapped, stages[cut + 1 :], choice, reasons)
+            inner, dims = batches.around(program, in_dims, batch)
+            mapped = batching.grow(inner, dims, size, _reference_outputs if outermost else _observed_outputs)
+            yield from _branches(sample, batches.changed(inner, mapped, dims, batch), stages[cut + 1 :], choice, reasons, batch)
         except Unsuitable as reason:
             reasons[str(reason)] = None
 

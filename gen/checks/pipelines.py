@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,7 +19,7 @@ from gen.checks.outcomes import Unsuitable
 from gen.checks.seeds import generator, seeded
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
-from gen.targets.protocol import Flat, Target, Values
+from gen.targets.protocol import Flat, Placing, Target, Values
 
 Tensor = torch.Tensor
 JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; a larger one is restricted to a corner
@@ -143,11 +143,23 @@ def extend(program: Program, stage: str) -> Program:
     return _STAGES[stage](program)
 
 
-def batched(program: Program, inputs: tuple[Tensor, ...], in_dims: tuple[int | None, ...]) -> Program:
-    """vmap of `program`; `inputs` are batched at `in_dims`."""
+Dims = tuple[int | None, ...]
+
+
+def batched(program: Program, inputs: tuple[Tensor, ...], in_dims: Dims, out_dims: Dims | None = None) -> Program:
+    """vmap of `program`; `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0."""
     over = program.over
-    label = f"vmap[{','.join('-' if dim is None else str(dim) for dim in in_dims)}]({program.label})"
-    return Program(lambda target: target.vmap(over(target), in_dims), inputs, program.differentiable, program.seed, label)
+    label = f"vmap[{_shown(in_dims)}{'' if out_dims is None else f' to {_shown(out_dims)}'}]({program.label})"
+
+    def mapped(target: Target) -> Flat:
+        f = over(target)
+        return target.vmap(f, in_dims) if out_dims is None else cast(Placing, target).vmap(f, in_dims, out_dims)
+
+    return Program(mapped, inputs, program.differentiable, program.seed, label)
+
+
+def _shown(dims: Dims) -> str:
+    return ",".join("-" if dim is None else str(dim) for dim in dims)
 
 
 def _reverse(name: str, program: Program) -> Program:
@@ -206,8 +218,7 @@ def _grad(program: Program) -> Program:
 
 def _jacobian(name: str) -> Callable[[Program], Program]:
     def stage(program: Program) -> Program:
-        if _jacobian_size(program, name) > JACOBIAN_LIMIT:
-            program = _cornered(program)
+        program = cornered(program, name)
         active, kept = program.active_inputs, program.active_outputs
 
         def over(target: Target) -> Flat:
@@ -223,6 +234,11 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
         return Program(over, program.inputs, program.differentiable, program.seed, f"{name}({program.label})")
 
     return stage
+
+
+def cornered(program: Program, name: str) -> Program:
+    """`program`, or a corner of it if its Jacobian or Hessian (`name`) has more than :data:`JACOBIAN_LIMIT` entries."""
+    return program if _jacobian_size(program, name) <= JACOBIAN_LIMIT else _cornered(program)
 
 
 def _jacobian_size(program: Program, name: str) -> int:

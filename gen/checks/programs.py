@@ -14,12 +14,13 @@ from typing import Any, cast
 
 import torch
 
-from gen.checks import per_sample
+from gen.checks import eagerly, per_sample
 from gen.checks.batching import VARIATIONS, vary
 from gen.checks.forms import laid_out
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, extend, on_copies, restricted
 from gen.checks.seeds import seeded
+from gen.pipeline import CHECKPOINT, FUNCTIONAL
 from gen.reference import Loop
 from gen.targets.protocol import Flat, Jitting, Target, Values
 
@@ -32,6 +33,10 @@ def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
     if stage == "per_sample":
         return per_sample.answers(program, axes) if "of" in axes else per_sample.gradients(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
+    if stage == CHECKPOINT:
+        return eagerly.checkpointed(program, axes.get("reentrant") == "reentrant")
+    if stage in FUNCTIONAL:
+        return eagerly.functional(stage.removeprefix("functional."), program)
     if stage == "aot.joint":
         return _joint(program, axes, dynamic)
     return _captured(stage, program, dynamic, axes.get("layout", "contiguous"), axes.get("run") == "jitted")

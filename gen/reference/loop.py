@@ -99,13 +99,18 @@ class Loop:
 
     # --- other transforms -------------------------------------------------------------------------------------------------------
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
-        """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the batch in its layout."""
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+        """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the batch in its layout.
+
+        An output whose dimension is None is the same for every entry.
+        """
 
         def g(*args: Tensor) -> tuple[Tensor, ...]:
             size = next(arg.shape[dim] for arg, dim in zip(args, in_dims, strict=True) if dim is not None)
             rows = [f(*[arg if dim is None else _entry(arg, dim, b) for arg, dim in zip(args, in_dims, strict=True)]) for b in range(size)]
-            return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+            columns = list(zip(*rows, strict=True))
+            dims = (out_dims,) * len(columns) if isinstance(out_dims, int) else out_dims
+            return tuple(c[0] if dim is None else torch.stack(c, dim) for c, dim in zip(columns, dims, strict=True))
 
         return g
 
@@ -114,6 +119,24 @@ class Loop:
 
     def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         return f
+
+    def checkpoint(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
+        return self.joint(f, args, partition="", dynamic=False)(args, cotangents)
+
+    def functional(self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        everywhere = tuple(range(len(args)))
+        if name == "vjp":
+            outputs, pullback = self.vjp(f, *args)
+            return (*outputs, *pullback(tuple(along)))
+        if name == "jvp":
+            return tuple(x for part in self.jvp(f, args, along) for x in part)
+        if name == "jacobian":
+            return tuple(block for row in self.jacrev(f, everywhere)(*args) for block in row)
+        if name == "hessian":
+            return tuple(block for row in self.hessian(f, everywhere)(*args)[0] for block in row)
+        gradient = self.grad(lambda *xs: f(*xs)[0])
+        product = self.vjp(gradient, *args)[1](tuple(along)) if name == "vhp" else self.jvp(gradient, args, along)[1]
+        return (*f(*args), *product)
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
         def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -26,7 +26,7 @@ class CompiledTarget:
     """See :class:`gen.targets.protocol.Target`. `backend` is a name that ``torch.compile`` takes."""
 
     # Every pipeline is compiled, so `jit` would be a second time. The others are not what torch.compile offers.
-    lacks = frozenset(("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample"))
+    lacks = frozenset(("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "checkpoint", "functional", "fake"))
     slow = True
 
     def __init__(self, backend: str) -> None:
@@ -82,8 +82,8 @@ class CompiledTarget:
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
-        return torch.func.vmap(f, in_dims=in_dims, randomness="different")
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
+        return torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
     def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)

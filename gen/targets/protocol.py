@@ -151,3 +151,30 @@ class Answering(Target, Protocol):
         `each`: the target calls `f` for one sample, as a batch of one. Otherwise it calls `f` for the whole batch.
         """
         ...
+
+
+class Placing(Target, Protocol):
+    """A target whose vmap takes ``out_dims``, which axis ``batch`` gives. Any other target lists ``out_dims`` in ``lacks``."""
+
+    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+        """As :meth:`Target.vmap`, with outputs batched at `out_dims`: one for all, or one for each.
+
+        None: the output is the same for every entry of the batch, and has no such dimension.
+        """
+        ...
+
+
+class Eager(Target, Protocol):
+    """A target with an eager session. Any other target lists the stages ``checkpoint`` and ``functional`` in ``lacks``."""
+
+    def checkpoint(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> tuple[Values, Values]:
+        """Outputs of ``f(*args)``, and gradients of the `args` that require grad. The backward pass runs `f` again."""
+        ...
+
+    def functional(self, name: str, f: Flat, args: Values, along: Values) -> Values:
+        """``torch.autograd.functional``'s ``vjp``, ``jvp``, ``jacobian``, ``hessian``, ``vhp`` or ``hvp`` of `f` at `args`, flattened.
+
+        `along` is its ``v``. `f` returns one number for the last three. Results are the outputs, if the function gives them, and then the
+        product, or the blocks by output and input.
+        """
+        ...

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 import runtime
+import runtime.checkpoint
 from gen.targets import runtime_rules, runtime_watch
 from gen.targets.exported import reloaded
 from gen.targets.faults import Rule, Watch
@@ -25,7 +27,7 @@ class RuntimeTarget:
     """See :class:`gen.targets.protocol.Target`, and :class:`gen.targets.faults.Auditable` for the last methods."""
 
     name = "runtime"
-    lacks: frozenset[str] = frozenset()
+    lacks = frozenset(("fake",))  # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,8 +56,10 @@ class RuntimeTarget:
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return func.jvp(f, primals, tangents)
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
-        mapped = func.vmap(f, in_dims=in_dims, randomness="different")
+    def vmap(
+        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
+    ) -> Callable[..., Any]:
+        mapped = func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
         def g(*args: Any) -> Any:
             with warnings.catch_warnings():  # a loop is slow, not wrong, and `loops` counts it
@@ -88,6 +92,19 @@ class RuntimeTarget:
             f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cuts[partition], dynamic=dynamic
         )
         return made
+
+    def checkpoint(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
+        xs = [_leaf(x, x.requires_grad) for x in args]
+        outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
+        runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
+        gradients = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in xs if x.requires_grad)
+        return _plain(outputs, args), _plain(gradients, args)
+
+    def functional(self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]) -> tuple[Any, ...]:
+        function = getattr(runtime.autograd.functional, name)
+        scalar = name in ("hessian", "vhp", "hvp")
+        found = function((lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ()))
+        return _plain(pytree.tree_leaves(found), args)
 
     def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)

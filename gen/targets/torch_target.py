@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from gen.targets.exported import reloaded
 from gen.targets.parametric import Parametric, batch_loss, of_samples
@@ -81,8 +83,8 @@ class TorchTarget:
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
-        mapped = torch.func.vmap(f, in_dims=in_dims, randomness="different")
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
+        mapped = torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
         def g(*args: Any) -> Any:
             with _fallback_is_expected():
@@ -128,6 +130,17 @@ class TorchTarget:
                 return made(*args)
 
         return g
+
+    def checkpoint(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
+        outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)
+        torch.autograd.backward(outputs, tuple(cotangents))
+        return outputs, tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in args if x.requires_grad)
+
+    def functional(self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]) -> tuple[Any, ...]:
+        function = getattr(torch.autograd.functional, name)
+        scalar = name in ("hessian", "vhp", "hvp")
+        found = function((lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ()))
+        return tuple(pytree.tree_leaves(found))
 
     def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)

@@ -63,7 +63,7 @@ class Corrupted(TorchTarget):
         outputs, pushed = super().jvp(f, primals, tangents)
         return outputs, tuple(t * self.factor for t in pushed) if self.method == "jvp" else pushed
 
-    def vmap(self, f: Any, in_dims: Any) -> Any:
+    def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
         mapped = super().vmap(f, in_dims)
         return lambda *args: tuple(y[:1].expand(y.shape) for y in mapped(*args)) if self.method == "vmap" else mapped(*args)
 

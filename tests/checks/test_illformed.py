@@ -16,14 +16,14 @@ from gen.reference import Loop
 class Sloppy(Loop):
     """Hands the whole batch to the op, which is right for many calls."""
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
         return f
 
 
 class Strict(Loop):
     """Refuses whatever is not a batch of matrices."""
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
         def g(*args: torch.Tensor) -> Any:
             if any(x.ndim != 3 for x in args):
                 raise RuntimeError("matrices only")

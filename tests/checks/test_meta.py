@@ -16,7 +16,7 @@ def run(op: str, pipeline: str, target: Any) -> None:
 
 
 class WrongShape(TorchTarget):
-    def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None]) -> Callable[..., Any]:
+    def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0) -> Callable[..., Any]:
         right = super().vmap(f, tuple(in_dims))
         return lambda *args: tuple(out.unsqueeze(-1) for out in right(*args))
 
@@ -38,7 +38,7 @@ def test_an_op_that_needs_values_has_nothing_to_compare() -> None:
 
 def test_a_transform_that_needs_values_where_the_reference_does_not_fails_with_its_own_error() -> None:
     class Reading(TorchTarget):
-        def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None]) -> Callable[..., Any]:
+        def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0) -> Callable[..., Any]:
             return lambda *args: (args[0].sum().item(),)
 
     with pytest.raises(RuntimeError, match="meta tensors"):

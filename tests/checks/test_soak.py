@@ -52,7 +52,7 @@ class NestsWrongly(TorchTarget):
         super().__init__()
         self.inside = 0
 
-    def vmap(self, f: Any, in_dims: Any) -> Any:
+    def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
         def g(*args: Any) -> Any:
             self.inside += 1
             try:

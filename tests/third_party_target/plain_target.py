@@ -20,6 +20,8 @@ class PlainTarget:
         "jit",
         "per_sample",
         "per_sample_answer",
+        "checkpoint",
+        "functional",
     }
 
     def forward(self, f: Flat) -> Flat:
