@@ -27,7 +27,7 @@ class Confused(TorchTarget):
 
     def forward(self, f: Any) -> Any:
         def g(*args: Any) -> Any:
-            inside = _get_current_dispatch_mode_stack() or _get_current_function_mode_stack() or torch.is_inference_mode_enabled()  # type: ignore[no-untyped-call]
+            inside = _get_current_dispatch_mode_stack() or _get_current_function_mode_stack() or torch.is_inference_mode_enabled()
             return tuple(y + 1 if inside else y for y in f(*args))
 
         return g
