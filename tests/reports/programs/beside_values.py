@@ -41,7 +41,7 @@ def pixel_shuffle_of_a_batch_without_entries():
     return vmap(lambda x: F.pixel_shuffle(x, 2))(torch.rand(0, 4, 2, 2)).shape, torch.Size([0, 1, 4, 4])
 
 
-@report("F48.6")
+@report("F48.6", runtime="fake tensors are torch's")
 def strides_of_a_fake_copysign():
     """copysign of a fake tensor and a number has other strides than of a tensor.
 
@@ -53,7 +53,7 @@ def strides_of_a_fake_copysign():
     return fake, torch.copysign(x, torch.ones(3, 2)).stride()
 
 
-@report("F48.7")
+@report("F48.7", kernel=True)
 def strides_of_conv_transpose_on_the_meta_device():
     """conv_transpose2d on the meta device has other strides than on the CPU.
 
@@ -63,7 +63,7 @@ def strides_of_conv_transpose_on_the_meta_device():
     return F.conv_transpose2d(x.to("meta"), w.to("meta")).stride(), F.conv_transpose2d(x, w).stride()
 
 
-@report("F55.3", rtol=1e-2)
+@report("F55.3", rtol=1e-2, runtime="its formula divides in the same order")
 def gradient_of_a_division_of_half_precision():
     """The gradient of x/y by y overflows in float16 where it is a number of float16.
 
