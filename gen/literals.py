@@ -67,7 +67,7 @@ def _short(value: object) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
     if value is None or isinstance(value, bool | int | float):
-        return repr(value)
+        return repr(value).replace("e+", "e")
     raise TypeError(f"{value!r} is not plain data")
 
 

@@ -54,7 +54,8 @@ DTYPES = (
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
 DEGENERATE = (
-    "tails", "huge", "tiny", "subnormal", "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
+    "tails", "huge", "tiny", "subnormal", "mixed", "edges", "verge", "offset", "dominant", "largest", "impossible",
+    "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
     "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index", "repeated_index", "empty_index",
 )  # fmt: skip
 AXES: dict[str, tuple[str, ...]] = {
@@ -63,7 +64,7 @@ AXES: dict[str, tuple[str, ...]] = {
         "data_write", "reloaded", "autocast", "autocast_half",
     ),
     "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded", "conjugated", "negated"),
-    "values": ("ordinary", "extreme", "ill_formed", *DEGENERATE),
+    "values": ("ordinary", "extreme", "ill_formed", "out_of_range", "no_index", *DEGENERATE),
     "shapes": ("static", "dynamic"),
     "partition": ("default", "min_cut"),
     "loss_reduction": ("sum", "mean"),
@@ -76,7 +77,9 @@ AXES: dict[str, tuple[str, ...]] = {
     "under": ("dispatch_mode", "function_mode", "inference_mode"),
     RUN: (PLAIN, "jitted"),
 }  # fmt: skip
-REFERENCES = ("loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "again", "threads", "strides", "fake", "raises")
+REFERENCES = (
+    "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition", "again", "threads", "strides", "fake", "raises",
+)  # fmt: skip
 FACTS = (
     "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic", "opinfo", "own",
     "unary", "binary", "reduction", "spectral", "shape", "other",
@@ -216,6 +219,7 @@ class OpRow(Strict):
     call: Callable_ | None = None
     dtypes: Words | None = None
     samples: SamplesOf | None = None
+    settings: Annotated[list[Sample], Field(description="further calls, for checks against exact values alone")] = []
     reference: Callable_ | None = None
     errors: list[ErrorSample] = []
     differentiable: bool | None = None

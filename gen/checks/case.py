@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import batches, forms, illformed, opinfo, points
+from gen.checks import batches, forms, illformed, opinfo, points, ranges
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
@@ -185,6 +185,8 @@ class Case:
                 self._assert_sample(sample, turn, stages, axes, words, tally, reasons)
             except Unsuitable as reason:
                 reasons[str(reason)] = None
+            except Lacking:
+                raise
             except Exception as error:
                 failures.append(SampleFailure(turn, sample.description, error))
             self.compared += tally.entries > before
@@ -204,18 +206,26 @@ class Case:
         dtype = getattr(torch, self.dtype)
         device = "cpu" if self.device == "meta" else self.device  # samples of meta are made on the CPU
         pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
+        settled = "definition" in words or axes["values"] in (*points.NUMBERS, *_REFUSED)
+        more = self._settings(dtype, device) if settled else []
         if axes["values"] in points.NUMBERS and pool and points.is_scalar(pool[0]):
-            return points.chosen(pool), []
-        count, largest = _ILL_FORMED if axes["values"] == "ill_formed" else _budget(pipeline, words)
+            return points.chosen([*pool, *more]), []
+        count, largest = _ILL_FORMED if axes["values"] in _REFUSED else _budget(pipeline, words)
         reserve = count + _RESERVE
         if _asks_beside_values(axes, words):
             count, largest = min(count, _BESIDE[0]), min(largest, _BESIDE[1])
         if self._few:
             count, largest = min(count, _JITTED[0]), min(largest, _JITTED[1])
-        chosen = choose(pool, None if self.all_samples else count, largest=largest)
+        chosen = [*choose(pool, None if self.all_samples else count, largest=largest), *more]
         held = set(map(id, chosen))
-        more = [] if self.all_samples else choose(pool, reserve, largest=largest)
-        return chosen, [sample for sample in more if id(sample) not in held]
+        others = [] if self.all_samples else choose(pool, reserve, largest=largest)
+        return chosen, [sample for sample in others if id(sample) not in held]
+
+    def _settings(self, dtype: torch.dtype, device: str) -> list[Sample]:
+        """The further calls that the row names for checks at degenerate points."""
+        if not self.row.get("settings"):
+            return []
+        return candidates(make_op(self.op, self.row), {"samples": self.row["settings"]}, dtype, device, wrapped=False)
 
     def _assert_sample(
         self,
@@ -236,6 +246,9 @@ class Case:
             return
         if axes.get("batch") == "mistaken":
             batches.assert_mistakes(self.target, sample, tally)
+            return
+        if axes["values"] in ("out_of_range", "no_index"):
+            ranges.assert_in_range(self.target, sample, axes["values"] == "no_index", "vmap" in stages, tally)
             return
         for comparison in self._comparisons(sample, turn, stages, axes, reasons):
             if axes["form"] in forms.REFUSED:
@@ -403,6 +416,7 @@ def _place(program: str, label: str) -> str:
 
 _RESERVE = 12  # samples for a case whose first ones compare nothing, or only zeros
 _JITTED = 2, 1_000
+_REFUSED = ("ill_formed", "out_of_range", "no_index")
 _BESIDE = 4, 1_000  # for what another check compares with more samples
 _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
 
@@ -417,6 +431,8 @@ def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
     stages = pipeline.stages
     if "numeric" in words:
         return 3, 48
+    if "definition" in words:
+        return 4, 30
     if not stages:
         return 12, 20_000
     if {"jacrev", "jacfwd", "hessian", "functional.jacobian", "functional.hessian"} & set(stages):

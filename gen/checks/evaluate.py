@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
+from gen.checks.definitely import compare_with_definition
 from gen.checks.exactly import compare_with_exact
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, nudged, widened
@@ -106,11 +107,13 @@ class Comparison:
         elif word == "reference":
             self._against_own_reference(tally)
         elif word == "exact":
-            compare_with_exact(self.program, self.sample, self.actual, tally, self.label)
+            compare_with_exact(self.program, self.sample, self.actual, tally, self.label, self.axes["values"])
+        elif word == "definition":
+            compare_with_definition(self.program, self.sample, self.actual, tally, self.label)
         elif word in OF_ITSELF:
             self._against_itself(word, tally)
         else:
-            known = "loop, upstream, eager, numeric, float64, reference, exact, again, threads, strides, fake, raises"
+            known = "loop, upstream, eager, numeric, float64, reference, exact, definition, again, threads, strides, fake, raises"
             raise ValueError(f"no reference {word!r}; known: {known}")
 
     @property

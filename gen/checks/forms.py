@@ -16,6 +16,7 @@ from gen.checks.declarative import arrange
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program
 from gen.checks.samples import Sample
+from gen.reference.arrays import Definite
 from gen.reference.exact import Exact
 from gen.targets.protocol import Flat, Target, Values
 
@@ -50,7 +51,13 @@ def _program(
 ) -> Program:
     """A program that runs `call` on a target and `plain` on a reference. Inputs after the sample's own are buffers, not differentiable."""
     flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
-    return Program(lambda target: call if plain is None or not _is_reference(target) else plain, inputs, flags, sample.seed, label)
+
+    def over(target: Target) -> Any:
+        if isinstance(target, (Exact, Definite)):
+            return target.root
+        return call if plain is None or not _is_reference(target) else plain
+
+    return Program(over, inputs, flags, sample.seed, label)
 
 
 def _is_reference(target: Target) -> bool:
@@ -61,8 +68,8 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     program = _program(sample, inputs, sample.op.name, sample)
 
     def over(target: Target) -> Flat:
-        """The op in torch, or the target's own implementation of it."""
-        if isinstance(target, Exact):
+        """The op in torch, its definition, or the target's own implementation of it."""
+        if isinstance(target, (Exact, Definite)):
             return target.root
         implementation = getattr(target, "op", None)
         if implementation is None:

@@ -6,6 +6,7 @@ elementwise op with an exact definition gets a vector of chosen numbers instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
@@ -22,6 +23,12 @@ Tensor = torch.Tensor
 Inputs = tuple[Tensor, ...]
 
 _USUAL = (0.3, 1.0, 1.5, 2.0, 3.3, 5.5, 10.0, 20.0)
+_VERGE: dict[int, tuple[float, ...]] = {
+    64: (700.0, 705.0, 708.5, 709.5, 711.0, 713.0, 716.0, 720.0, 740.0, 745.0, 1020.0, 1022.5, 1024.0, 1030.0, 1070.0),
+    32: (85.0, 87.5, 88.5, 89.5, 91.0, 92.0, 95.0, 100.0, 103.0, 125.0, 126.5, 128.0, 130.0, 148.0),
+    16: (8.0, 10.0, 11.0, 12.0, 14.0, 15.5, 16.0, 17.0, 24.0),
+}
+"""Where exponentials leave the range of a dtype, by its bits."""
 NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
     "tails": lambda info: (
         [
@@ -35,8 +42,25 @@ NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
     "huge": lambda info: [s * info.max**power for power in (0.51, 0.7, 0.9, 0.99) for s in (1, -1)],
     "tiny": lambda info: [s * info.tiny**power for power in (0.51, 0.7, 0.9, 1.0) for s in (1, -1)],
     "subnormal": lambda info: [s * info.smallest_normal * part for part in (0.5, 2**-10, 2**-20) for s in (1, -1)],
+    "mixed": lambda info: [
+        0.0,
+        1.0,
+        0.5,
+        -3.0,
+        info.max**0.51,
+        0.9 * info.max,
+        -0.9 * info.max,
+        info.tiny**0.25,
+        info.tiny**0.9,
+    ],
+    "edges": lambda info: [math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, -2.0, 0.5, -0.5],
+    "verge": lambda info: (
+        [s * x for x in _VERGE[info.bits] for s in (1, -1)] + [s * info.smallest_normal * part for part in (0.5, 2**-10) for s in (1, -1)]
+    ),
 }
 """The numbers of a word for functions of one number."""
+UNARY = frozenset(("verge",))
+"""Words for functions of one number alone."""
 PAIRED = 9  # numbers of which functions of two get every pair
 TRIPLED = 4
 
@@ -60,7 +84,12 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
 def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
     """``(label, inputs)``: the points of `word` for this sample. Empty if the word has none for it."""
     if is_scalar(sample) and word in NUMBERS:
-        return [(word, _defined(sample, _vectors(sample.inputs, word)))]
+        if word in UNARY and len(sample.inputs) > 1:
+            return []
+        vectors = _vectors(sample.inputs, word)
+        vectors = vectors if word == "edges" else _defined(sample, vectors)
+        alone = [("one number", tuple(x[-1:] for x in vectors))] if word == "verge" else []  # code for it may be other than for vectors
+        return [(word, vectors), *alone]
     return [(label, inputs) for label, inputs in WORDS[word](sample) if not _same(inputs, sample.inputs)]
 
 
@@ -175,6 +204,47 @@ def _scaled(label: str, power: Callable[[torch.finfo], float]) -> Callable[[Samp
     return words
 
 
+def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Whole numbers close to one another and far from 0. Their average is a number of the dtype."""
+    for far, step in ((1e4, 1), (1e8, 16)):
+
+        def near(x: Tensor, far: float = far, step: int = step) -> Tensor:
+            order = torch.randperm(x.numel(), generator=generator(sample.seed, "offset"))
+            return (far + step * order).to(x.dtype).reshape(x.shape)
+
+        yield _each(sample, f"near {far:g}", near)
+
+
+def _dominant(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """One entry of each row so much larger that exponentials of the others round away beside it."""
+    for place, x in enumerate(sample.inputs):
+        if x.is_floating_point() and x.ndim and x.numel():
+            ahead = x.clone()
+            ahead[..., -1] += 40 if x.dtype is torch.float64 else 20
+            yield f"one large entry in each row of input {place}", (*sample.inputs[:place], ahead, *sample.inputs[place + 1 :])
+
+
+def _largest(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Numbers of which two have no sum in the dtype, or no difference."""
+    yield _each(sample, "all near the end of the range", lambda x: torch.full_like(x, 0.9 * torch.finfo(x.dtype).max))
+    floating = iter(range(len(sample.inputs)))
+
+    def ends(x: Tensor) -> Tensor:
+        signs = torch.tensor(-1.0, dtype=torch.float64) ** (torch.arange(x.numel()) + next(floating))
+        return (signs * 0.9 * torch.finfo(x.dtype).max).to(x.dtype).reshape(x.shape)
+
+    yield _each(sample, "at both ends of the range", ends)
+
+
+def _impossible(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Logarithms of probabilities with minus infinity where the target has the probability 0."""
+    if len(sample.inputs) > 1 and all(x.is_floating_point() and x.numel() > 1 for x in sample.inputs[:2]):
+        x, target = (y.clone() for y in sample.inputs[:2])
+        if x.shape == target.shape:
+            x.view(-1)[0], target.view(-1)[0] = float("-inf"), 0.0
+            yield "an impossible outcome", (x, target, *sample.inputs[2:])
+
+
 # --- matrices -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +325,13 @@ WORDS: dict[str, Callable[[Sample], Iterator[tuple[str, Inputs]]]] = {
     "huge": _scaled("squares overflow", lambda info: info.max**0.51),
     "tiny": _scaled("squares underflow", lambda info: info.smallest_normal**0.7),
     "subnormal": _scaled("subnormal", lambda info: info.smallest_normal * 2**-6),
+    "offset": _offset,
+    "dominant": _dominant,
+    "largest": _largest,
+    "impossible": _impossible,
+    "mixed": lambda sample: iter(()),
+    "edges": lambda sample: iter(()),
+    "verge": lambda sample: iter(()),
     "equal_singular_values": _equal_singular_values,
     "unit_triangular": _unit_triangular,
     "far_from_identity": _far_from_identity,

@@ -98,6 +98,11 @@ class Sample:
     def numel(self) -> int:
         return sum(t.numel() for t in self.inputs)
 
+    @property
+    def numbers(self) -> list[Any]:
+        """The arguments that are no tensors."""
+        return [leaf for leaf in pytree.tree_leaves(self.rebuild(self.inputs)) if not isinstance(leaf, Tensor)]
+
 
 @dataclass(frozen=True)
 class Facts:

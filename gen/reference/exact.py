@@ -161,8 +161,22 @@ class Function:
                 inner = inner * inputs[place].to(torch.float64)
             term = term * inner
             value, scale, reach = value + term, scale + term.abs(), torch.maximum(reach, term.abs())
-            noise += torch.where(vanishes, inner.abs(), 0.0) * nearest ** -sum(orders)
+            noise += torch.where(vanishes, inner.abs() * nearest ** -sum(orders), 0.0)
         return Evaluated(value, scale, reach, noise, unknown)
+
+    def at_edges(self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]) -> tuple[Tensor, Tensor]:
+        """The polynomial at every element of `inputs` with the partial derivatives of `at`, and a mask of entries where one is None."""
+        points = list(zip(*(inputs[place].to(torch.float64).tolist() for place in polynomial.arguments), strict=True))
+        terms, unknown = [], torch.zeros(len(points), dtype=torch.bool)
+        for (factors, orders), times in polynomial.terms.items():
+            found = [at(self, orders, point) for point in points]
+            unknown |= torch.tensor([number is None for number in found])
+            numbers = [0.0 if number is None or 0 < abs(number) < ZERO else number for number in found]
+            term = torch.tensor(numbers, dtype=torch.float64) * times
+            for place in factors:
+                term = term * inputs[place].to(torch.float64)
+            terms.append(term)
+        return (terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)), unknown
 
     def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
         """The partial derivative at a point, from the store if it was computed before; None where there is none."""

@@ -201,9 +201,44 @@ def _clamp(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: A
 
 
 def _sinc(x: Any) -> Any:
-    if abs(x) > 2**20:
+    if 2**20 < abs(x) < 2**120:
         raise Undefined("neighbouring numbers are whole periods apart")
     return mp.sincpi(x)
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    if y == 0:
+        raise Undefined("a division by 0")
+    if abs(x / y) > 2**20:
+        raise Undefined("a quotient whose unit may not be a number of the dtype")
+    return mp.floor(x / y)
+
+
+def _zeta(s: Any, q: Any) -> Any:
+    _above(s, 1, "zeta")
+    _above(q, 0, "the shift of zeta")
+    return mp.power(q, -s) if s > 2**10 else mp.zeta(s, q)  # for such s, all terms but the first round away
+
+
+def _gamma_share(a: Any, x: Any, *ends: Any) -> Any:
+    _above(a, 0, "the incomplete gamma function")
+    if x < 0:
+        raise Undefined("the incomplete gamma function below 0")
+    if max(a, x) > 2**10 or a < mpf(2) ** -64:
+        raise Undefined("too far for the series of the incomplete gamma function")
+    return mp.gammainc(a, *ends, regularized=True)
+
+
+def _cross_entropy(p: Any, t: Any, weight: Any = None) -> Any:
+    if weight is not None or not (0 < p < 1 and 0 <= t <= 1):
+        raise Undefined("a weight, a probability outside of (0, 1), or a target outside of [0, 1]")
+    return -(t * mp.log(p) + (1 - t) * mp.log(1 - p))
+
+
+def _cross_entropy_of_logit(x: Any, t: Any, weight: Any = None, pos_weight: Any = None) -> Any:
+    if weight is not None or pos_weight is not None:
+        raise Undefined("a weight")
+    return t * _log1pexp(-x) + (1 - t) * _log1pexp(x)
 
 
 def _bessel(f: Scalar, order: int) -> Scalar:
@@ -373,7 +408,13 @@ SCALARS: dict[str, Scalar] = {
     "torch.logaddexp2": _logaddexp2,
     "torch.special.xlog1py": lambda x, y: mpf(0) if x == 0 else x * _log(1 + y),
     "torch.xlogy": lambda x, y: mpf(0) if x == 0 else x * _log(y),
+    "torch.floor_divide": _floor_divide,
+    "torch.special.zeta": _zeta,
+    "torch.igamma": lambda a, x: _gamma_share(a, x, 0, x),
+    "torch.igammac": lambda a, x: _gamma_share(a, x, x, mp.inf),
     # --- losses without a reduction
+    "torch.nn.functional.binary_cross_entropy": _unreduced(_cross_entropy),
+    "torch.nn.functional.binary_cross_entropy_with_logits": _unreduced(_cross_entropy_of_logit),
     "torch.nn.functional.mse_loss": _unreduced(lambda x, y: (x - y) ** 2),
     "torch.nn.functional.l1_loss": _unreduced(lambda x, y: abs(x - y)),
     "torch.nn.functional.huber_loss": _unreduced(_huber),

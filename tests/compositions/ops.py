@@ -102,3 +102,49 @@ def svd_of_triangle(x: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values (N,) of the lower triangle of x (N, N), and the squares of its left vectors (N, N), which have no sign to choose."""
     u, s, _ = torch.linalg.svd(x.tril())
     return s, u * u
+
+
+def written_through_detach(x: Tensor) -> Tensor:
+    """(2x + 1)², where the engine does not see the addition: its derivative is 4 (2x + 1)."""
+    b = x * 2
+    b.detach().add_(1)
+    return b * b
+
+
+def written_without_grad(x: Tensor) -> Tensor:
+    """As :func:`written_through_detach`, but the write is under ``no_grad``."""
+    b = x * 2
+    with torch.no_grad():
+        b.add_(1)
+    return b * b
+
+
+def written_overlapping(x: Tensor) -> Tensor:
+    """The sum of x (N, K) added to a view that shows each row but the first and the last one twice."""
+    y = x * 1
+    y.unfold(0, 2, 1).add_(x.sum())
+    return y.sin()
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """The square of the norm, whose second derivative is 2 at 0 too."""
+    norm: Tensor = torch.linalg.vector_norm(x)
+    return norm * norm
+
+
+def lu_solve_beside_one(a: Tensor, b: Tensor) -> Tensor:
+    """Solutions for matrices a (N, K, K) and right sides b (N, M, K), where the factors have a dimension of size 1 in place of M."""
+    factors, pivots = torch.linalg.lu_factor(a)
+    n, k = pivots.shape
+    solved: Tensor = torch.linalg.lu_solve(factors.reshape(n, 1, k, k), pivots.reshape(n, 1, k), b[..., None])
+    return solved[..., 0]
+
+
+def plus_zeros(x: Tensor) -> Tensor:
+    """1 / (⌈x⌉ + 0), where the sum of two zeros of different signs is 0."""
+    return (x.ceil() + torch.zeros_like(x)).reciprocal()
+
+
+def scattered_ones(index: Tensor) -> Tensor:
+    """Ones at `index` (N,) in a vector of three zeros, which is made inside."""
+    return torch.zeros(3, device=index.device).scatter(0, index, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,21 @@ def _file() -> dict[str, Any]:
     return read
 
 
-def noticed() -> dict[str, str]:
-    """The cell that notices a report, by the report's number."""
-    found: dict[str, str] = _file()["noticed"]
-    return found
+@dataclass(frozen=True)
+class Cell:
+    """A cell, ``test_CHECK[CASE]``, and the target on which it fails."""
+
+    name: str
+    target: str = "torch"
+
+    def __str__(self) -> str:
+        return self.name if self.target == "torch" else f"{self.name} on target {self.target}"
+
+
+def noticed() -> dict[str, Cell]:
+    """The cell that notices a report, by the report's number. A group of the file stands for each target."""
+    found: dict[str, dict[str, str]] = _file()["noticed"]
+    return {number: Cell(name, target) for target, cells in found.items() for number, name in cells.items()}
 
 
 def unnoticed() -> dict[str, str]:

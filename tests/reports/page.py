@@ -43,7 +43,8 @@ def _section(entry: Report) -> str:
     if entry.raises:
         facts.append("torch raises an error")
     if cell := noticed().get(entry.number):
-        facts.append(f"`{cell}` notices it")
+        where = "" if cell.target == "torch" else f" on target `{cell.target}`"
+        facts.append(f"`{cell.name}`{where} notices it")
     code = "\n".join(f"    {line}".rstrip() for line in statements(entry).splitlines())
     return (
         "\n\n".join([f"### {entry.number}. {entry.title.removesuffix('.')}", "; ".join(facts) + ".", *filter(None, [entry.text]), code])

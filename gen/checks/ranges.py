@@ -1,0 +1,138 @@
+"""Arguments out of range: an index beyond its dimension, a negative one, a probability above 1.
+
+A target must refuse what the plain op refuses, and give what it gives. An index below or above the whole dimension must be refused whatever
+the plain op does; checks of that name the ops that take indices.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from gen.checks.compare import Rule, Tally, compare
+from gen.checks.outcomes import Lacking, Mismatch, Unsuitable
+from gen.checks.samples import Sample
+from gen.checks.seeds import seeded
+from gen.targets.protocol import Target
+
+__all__ = ["assert_in_range"]
+
+Tensor = torch.Tensor
+Inputs = tuple[Tensor, ...]
+Answer = tuple[Tensor, ...] | Exception
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Inputs with one entry of one of them replaced. `never`: no op may take it."""
+
+    label: str
+    place: int
+    inputs: Inputs
+    never: bool = False
+
+
+def _variants(sample: Sample) -> Iterator[Variant]:
+    numbers = [leaf for leaf in sample.numbers if type(leaf) is int]
+    beyond = max([1, *(x.numel() for x in sample.inputs), *numbers])  # no dimension is as large, nor are all of an input
+    for place, x in enumerate(sample.inputs):
+        if not x.numel():
+            continue
+        if x.dtype is torch.int64:
+            yield _with(sample, place, -1)
+            yield _with(
+                sample, place, max([1, *(size for y in sample.inputs for size in y.shape), *numbers])
+            )  # in memory, the next element
+            yield _with(sample, place, beyond, never=True)
+            yield _with(sample, place, -beyond - 1, never=True)
+        elif x.is_floating_point():
+            yield _with(sample, place, 1.5)
+            yield _with(sample, place, -0.5)
+
+
+def _with(sample: Sample, place: int, number: float, never: bool = False) -> Variant:
+    changed = sample.inputs[place].clone(memory_format=torch.contiguous_format)
+    changed.view(-1)[0] = number
+    inputs = (*sample.inputs[:place], changed, *sample.inputs[place + 1 :])
+    return Variant(f"{number} in tensor {place}", place, inputs, never)
+
+
+def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: bool, tally: Tally) -> None:
+    """Raise Mismatch unless the target agrees with the plain op on every variant, under vmap with a loop if `batched`.
+
+    `absolute`: only indices that no op may take, which must be refused. Raises Unsuitable if the sample has no such arguments, and
+    Lacking if torch would be compared with itself.
+    """
+    if target.name == "torch" and not (absolute or batched):
+        raise Lacking("target torch would be compared with itself")
+    if _refused(_answer(sample, lambda: sample(*_copies(sample.inputs)))):
+        raise Unsuitable(f"{sample.description}: refused as it is")
+    variants = [variant for variant in _variants(sample) if variant.never or not absolute]
+    if not variants:
+        raise Unsuitable(f"{sample.description} takes no index and no probability")
+    if batched and _refused(_mapped(target, sample, Variant("as it is", 0, sample.inputs))):
+        raise Unsuitable(f"{sample.description}: vmap refuses it as it is")
+    run = None if batched else target.forward(sample)
+    failures: list[str] = []
+    for variant in variants:
+        expected = _looped(sample, variant) if batched else _answer(sample, lambda v=variant: sample(*_copies(v.inputs)))  # type: ignore[misc]
+        actual = _mapped(target, sample, variant) if run is None else _answer(sample, lambda v=variant: run(*_copies(v.inputs)))  # type: ignore[misc]
+        tally.entries += 1
+        tally.nonzero += 1
+        failures += _difference(variant, expected, actual, absolute, sample.facts.random)
+    if failures:
+        raise Mismatch("; ".join(failures))
+
+
+def _difference(variant: Variant, expected: Answer, actual: Answer, absolute: bool, random: bool) -> Iterator[str]:
+    if isinstance(actual, Exception):
+        if not isinstance(expected, Exception):
+            yield f"{variant.label} is refused ({_said(actual)}), and the plain op takes it"
+        return
+    if absolute or isinstance(expected, Exception):
+        why = "no dimension has it" if absolute else f"the plain op raises {_said(expected)}"
+        yield f"{variant.label} is taken, but {why}"
+    elif not random:
+        try:
+            compare(actual, expected, Rule(), Tally())
+        except Mismatch as mismatch:
+            yield f"{variant.label}: {mismatch}"
+
+
+def _looped(sample: Sample, variant: Variant) -> Answer:
+    rows = [_answer(sample, lambda i=inputs: sample(*_copies(i))) for inputs in (variant.inputs, sample.inputs)]  # type: ignore[misc]
+    for row in rows:
+        if isinstance(row, Exception):
+            return row
+    return tuple(torch.stack(pair) for pair in zip(*rows, strict=True))
+
+
+def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
+    """The variant and the sample as a batch of two, in memory one after the other."""
+    batch = tuple(torch.stack(pair) for pair in zip(variant.inputs, sample.inputs, strict=True))
+    return _answer(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
+
+
+def _copies(inputs: Inputs) -> Inputs:
+    return tuple(x.clone() for x in inputs)
+
+
+def _answer(sample: Sample, run: Callable[[], tuple[Tensor, ...]]) -> Answer:
+    """The result, or the exception of any class: kernels, compilers and Python raise different ones."""
+    with seeded(sample.seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return tuple(run())
+        except Exception as error:
+            return error
+
+
+def _refused(answer: Answer) -> bool:
+    return isinstance(answer, Exception)
+
+
+def _said(error: Answer) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
