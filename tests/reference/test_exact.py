@@ -1,6 +1,7 @@
 """Exact derivatives against closed forms, and what has none."""
 
 from collections import Counter
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -98,11 +99,13 @@ def test_an_even_function_has_a_zero_slope_at_zero() -> None:
 
 @pytest.mark.parametrize("name", sorted(ACCURATE - {name for name in ACCURATE if "gamma_" in name}))
 def test_functions_called_accurate_are_so_with_few_bits(name: str) -> None:
-    for x in (0.3, 20.0):
+    arguments = len(signature(SCALARS[name]).parameters)
+    for x in (0.3, 6.0):
+        given = (0,) * arguments, (x,) * arguments
         try:
-            near(partial(SCALARS[name], (0,), (x,), accurate=True), partial(SCALARS[name], (0,), (x,)))
+            near(partial(SCALARS[name], *given, accurate=True), partial(SCALARS[name], *given))
         except Undefined:
-            assert "erf" in name  # inverse error functions take no 20
+            assert "erf" in name  # inverse error functions take no 6
 
 
 def test_pipelines_are_sums_of_products_of_inputs_and_derivatives() -> None:
