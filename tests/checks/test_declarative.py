@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.declarative import arrange, build, tensor
+from gen.checks.declarative import arrange, build, called, tensor
 from gen.checks.seeds import seeded
 
 D = torch.float64
@@ -87,7 +87,8 @@ def test_samples_may_hold_lists_of_tensors_values_and_keywords() -> None:
 
 
 def test_samples_may_come_from_a_callable() -> None:
-    ((args, _, _, _),) = build(lambda dtype, device: [{"args": [torch.zeros(2, dtype=dtype), 3]}], D, "cpu")
+    given = called("mine.samples", lambda dtype, device: [{"args": [torch.zeros(2, dtype=dtype), 3]}], D, "cpu")
+    ((args, _, _, _),) = build(given, D, "cpu")
     assert args[0].requires_grad
     assert args[1] == 3
 
