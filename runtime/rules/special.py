@@ -49,7 +49,7 @@ def _near_part(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) -> torch.Tensor:
-    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its coefficients leave the range of half precision."""
+    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its coefficients overflow in half precision."""
     inverse = torch.where(far, x.abs(), 1.0).to(torch.promote_types(x.dtype, torch.float32)).reciprocal()
     return -inverse * inverse.sqrt() * polynomial(inverse, coefficients) / math.sqrt(2 * math.pi)
 

@@ -15,6 +15,7 @@ import pytest
 from gen.catalog import SCHEMA, Catalog, _written, torch_version
 from gen.cli import main
 
+ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
 
 
@@ -255,7 +256,8 @@ def test_a_warm_run_imports_no_torch(project: Path, small: Catalog) -> None:
     cache.mkdir(parents=True)
     (cache / f"opinfo-{torch_version()}-{SCHEMA}.json").write_text(_written(small))
     code = "import sys; from gen.cli import main; code = main(['generate']); assert 'torch' not in sys.modules; sys.exit(code)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # for the examples, which are not installed
+    done = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(state(project)) == 4
 
