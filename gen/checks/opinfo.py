@@ -6,6 +6,7 @@ The database is private to torch and takes seconds to import. So it is imported 
 from __future__ import annotations
 
 import importlib
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
-from gen.checks.seeds import seeded_with_numpy
+from gen.checks.seeds import has_accelerator, seeded_with_numpy
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
@@ -69,7 +71,7 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
 
 def samples(info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[SampleInput]:
     """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would differentiate by ``requires_grad``."""
-    with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
+    with seeded_with_numpy(*seed_parts), _without_its_test(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
         found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), READ))
     return iter([*_thinned(found), *_small(info, found)])
@@ -99,9 +101,29 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
     written: object = info.error_inputs_func
     if written is None:
         return []
-    with seeded_with_numpy("errors", info.name), warnings.catch_warnings():
+    with seeded_with_numpy("errors", info.name), _without_its_test(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(info.error_inputs(device))
+
+
+@contextmanager
+def _without_its_test() -> Iterator[None]:
+    """Inside, OpInfo does not look through the stack for the test that asks, which takes longer than a check, and seeds without a trace."""
+    from torch.testing._internal import common_utils
+
+    seeding: dict[str, Any] = {} if has_accelerator() else {"set_rng_seed": _set_seed}
+    with patch.multiple(common_utils, extract_test_fn=lambda: None, **seeding):
+        yield
+
+
+def _set_seed(seed: int | None = None) -> None:
+    """As OpInfo's own on a machine without accelerators."""
+    from torch.testing._internal import common_utils
+
+    chosen: int = common_utils.SEED if seed is None else seed
+    torch.default_generator.manual_seed(chosen)
+    random.seed(chosen)
+    np.random.seed(chosen)
 
 
 @contextmanager

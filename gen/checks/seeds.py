@@ -32,7 +32,7 @@ def seeded(*parts: object) -> Iterator[None]:
     seed = stable_seed(*parts)
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
-    if _has_accelerator():
+    if has_accelerator():
         torch.manual_seed(seed)
     try:
         yield
@@ -45,7 +45,7 @@ class Replay:
 
     def __init__(self) -> None:
         self._state = torch.get_rng_state()
-        self._module = torch.get_device_module() if _has_accelerator() else None
+        self._module = torch.get_device_module() if has_accelerator() else None
         self._other = None if self._module is None else self._module.get_rng_state()
 
     def rewind(self) -> None:
@@ -67,5 +67,5 @@ def seeded_with_numpy(*parts: object) -> Iterator[None]:
 
 
 @cache
-def _has_accelerator() -> bool:
+def has_accelerator() -> bool:
     return torch.accelerator.is_available()

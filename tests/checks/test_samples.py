@@ -153,3 +153,12 @@ def test_paths_that_name_nothing() -> None:
     assert resolve("torch.nn.functional.relu") is torch.nn.functional.relu
     with pytest.raises(ModuleNotFoundError, match="names nothing that can be imported"):
         resolve("no_such_package.function")
+
+
+def test_samples_are_those_that_opinfo_gives_to_its_own_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = opinfo.database()["torch.add"]
+    ours = [s.input for s in opinfo.samples(info, "cpu", D, ("seed",))]
+    monkeypatch.setattr(opinfo, "_without_its_test", nullcontext)
+    theirs = [s.input for s in opinfo.samples(info, "cpu", D, ("seed",))]
+    assert len(ours) > 2
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
