@@ -179,9 +179,9 @@ class per_sample(PerSampleGrads):
     @property
     def _parameters(self) -> Sequence[Parameter]:
         """The parameters with the terms of all backward passes so far."""
-        uses = self._session.uses.settled()
-        if self._known != len(uses):
-            self._known = len(uses)
+        uses, changes = self._session.uses.settled(), self._session.uses.changes
+        if self._known != changes:
+            self._known = changes
             sources = by_source(uses)
             self._found = [Parameter(name, leaf.detach(), self._terms(leaf, sources)) for name, leaf in self._given]
         self._held = self._session.uses.held()
@@ -190,7 +190,7 @@ class per_sample(PerSampleGrads):
         return self._found or []
 
     def _give_up(self) -> None:
-        self._found, self._held, self._known = [], [], -1
+        self._found, self._held = [], []
         self._session.uses.clear()
 
     def __len__(self) -> int:

@@ -50,9 +50,10 @@ class Uses:
     pass frees what the last call needs itself, so there is room for them.
     """
 
-    __slots__ = ("_found", "_versions", "_waiting")
+    __slots__ = ("_found", "_versions", "_waiting", "changes")
 
     def __init__(self) -> None:
+        self.changes = 0  # how often uses were added or dropped
         self._found: list[Use] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._waiting: list[tuple[Use, list[tuple[Tensor, int]]]] = []
@@ -60,6 +61,7 @@ class Uses:
     def add(self, uses: Iterable[Use]) -> None:
         """Note the uses of one call."""
         self.settle()
+        self.changes += 1
         self._waiting = [(use, versions(use[1].held())) for use in uses]
 
     def settle(self) -> None:
@@ -83,6 +85,7 @@ class Uses:
         return self._versions
 
     def clear(self) -> None:
+        self.changes += 1
         self._found, self._versions, self._waiting = [], [], []
 
 

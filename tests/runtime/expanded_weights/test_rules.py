@@ -246,3 +246,15 @@ def test_normalization_by_running_statistics_needs_them() -> None:
     w = ExpandedWeight(torch.ones(3, requires_grad=True), 2)
     with pytest.raises(RuntimeError, match="running_mean"):
         torch.nn.functional.instance_norm(torch.ones(2, 3, 4), weight=w, use_input_stats=False)
+
+
+def test_each_pass_through_a_retained_graph_gives_gradients_of_its_own_cotangents() -> None:
+    layer: Any = torch.nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    out = call_for_per_sample_grads(layer, loss_reduction="sum")(x)
+    found = []
+    for cotangent in (torch.ones(4, 2), torch.full((4, 2), 5.0)):
+        out.backward(cotangent, retain_graph=True)
+        found.append(layer.weight.grad_sample)
+        layer.weight.grad_sample = layer.bias.grad_sample = None
+    torch.testing.assert_close(found[1], 5 * found[0])

@@ -87,6 +87,16 @@ def test_a_sum_that_keeps_nothing_frees_the_factors() -> None:
         grads.norms()
 
 
+def test_a_pass_after_a_sum_that_keeps_nothing_counts_alone() -> None:
+    model, x = torch.nn.Linear(3, 1), torch.randn(5, 3)
+    with per_sample(model.parameters()) as grads:
+        loss = model(x).sum()
+        loss.backward(retain_graph=True)
+        once = grads.weighted_sum(torch.ones(5), keep=False)
+        (3 * loss).backward()
+    torch.testing.assert_close(grads.weighted_sum(torch.ones(5)), [3 * t for t in once])
+
+
 def test_sums_that_clip_each_parameter(both: Both) -> None:
     grads, _ = both
     dense = grads.materialize()
