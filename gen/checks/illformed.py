@@ -158,7 +158,7 @@ def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
 
 def _mapped(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
     f = target.vmap(variant.call, tuple(0 if b else None for b in mask))
-    return _attempt(sample, lambda: f(*_batch(variant, mask)))
+    return attempt(sample, lambda: f(*_batch(variant, mask)))
 
 
 def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
@@ -167,10 +167,10 @@ def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
         rows = [variant.call(*(x[k].clone() if b else x.clone() for x, b in zip(batch, mask, strict=True))) for k in range(variant.size)]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
-    return _attempt(sample, run)
+    return attempt(sample, run)
 
 
-def _attempt(sample: Sample, run: Callable[[], Any]) -> Any:
+def attempt(sample: Sample, run: Callable[[], Any]) -> tuple[Tensor, ...] | Exception:
     """The result or the exception, of any class: kernels, decompositions and Python raise different ones."""
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -193,10 +193,10 @@ def _differences(target: Target, sample: Sample, variant: Variant, mask: Sequenc
     tally.entries += 1
     tally.nonzero += 1
     if not isinstance(actual, Exception):
-        yield f"{where}: the loop raises {_said(expected)}, and vmap gives {[list(x.shape) for x in actual]}"
+        yield f"{where}: the loop raises {said(expected)}, and vmap gives {[list(x.shape) for x in actual]}"
     if not isinstance(expected, Exception):
-        yield f"{where}: vmap raises {_said(actual)}, and the loop gives {[list(x.shape) for x in expected]}"
+        yield f"{where}: vmap raises {said(actual)}, and the loop gives {[list(x.shape) for x in expected]}"
 
 
-def _said(error: Any) -> str:
+def said(error: Any) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"

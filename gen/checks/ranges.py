@@ -6,16 +6,15 @@ the plain op does; checks of that name the ops that take indices.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from gen.checks.compare import Rule, Tally, compare
+from gen.checks.illformed import attempt, said
 from gen.checks.outcomes import Lacking, Mismatch, Unsuitable
 from gen.checks.samples import Sample
-from gen.checks.seeds import seeded
 from gen.targets.protocol import Target
 
 __all__ = ["assert_in_range"]
@@ -68,7 +67,7 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
     """
     if target.name == "torch" and not (absolute or batched):
         raise Lacking("target torch would be compared with itself")
-    if _refused(_answer(sample, lambda: sample(*_copies(sample.inputs)))):
+    if _refused(attempt(sample, lambda: sample(*_copies(sample.inputs)))):
         raise Unsuitable(f"{sample.description}: refused as it is")
     variants = [variant for variant in _variants(sample) if variant.never or not absolute]
     if not variants:
@@ -78,8 +77,8 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
     run = None if batched else target.forward(sample)
     failures: list[str] = []
     for variant in variants:
-        expected = _looped(sample, variant) if batched else _answer(sample, lambda v=variant: sample(*_copies(v.inputs)))  # type: ignore[misc]
-        actual = _mapped(target, sample, variant) if run is None else _answer(sample, lambda v=variant: run(*_copies(v.inputs)))  # type: ignore[misc]
+        expected = _looped(sample, variant) if batched else attempt(sample, lambda v=variant: sample(*_copies(v.inputs)))  # type: ignore[misc]
+        actual = _mapped(target, sample, variant) if run is None else attempt(sample, lambda v=variant: run(*_copies(v.inputs)))  # type: ignore[misc]
         tally.entries += 1
         tally.nonzero += 1
         failures += _difference(variant, expected, actual, absolute, sample.facts.random)
@@ -90,10 +89,10 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
 def _difference(variant: Variant, expected: Answer, actual: Answer, absolute: bool, random: bool) -> Iterator[str]:
     if isinstance(actual, Exception):
         if not isinstance(expected, Exception):
-            yield f"{variant.label} is refused ({_said(actual)}), and the plain op takes it"
+            yield f"{variant.label} is refused ({said(actual)}), and the plain op takes it"
         return
     if absolute or isinstance(expected, Exception):
-        why = "no dimension has it" if absolute else f"the plain op raises {_said(expected)}"
+        why = "no dimension has it" if absolute else f"the plain op raises {said(expected)}"
         yield f"{variant.label} is taken, but {why}"
     elif not random:
         try:
@@ -103,7 +102,7 @@ def _difference(variant: Variant, expected: Answer, actual: Answer, absolute: bo
 
 
 def _looped(sample: Sample, variant: Variant) -> Answer:
-    rows = [_answer(sample, lambda i=inputs: sample(*_copies(i))) for inputs in (variant.inputs, sample.inputs)]  # type: ignore[misc]
+    rows = [attempt(sample, lambda i=inputs: sample(*_copies(i))) for inputs in (variant.inputs, sample.inputs)]  # type: ignore[misc]
     for row in rows:
         if isinstance(row, Exception):
             return row
@@ -113,26 +112,12 @@ def _looped(sample: Sample, variant: Variant) -> Answer:
 def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
     """The variant and the sample as a batch of two, in memory one after the other."""
     batch = tuple(torch.stack(pair) for pair in zip(variant.inputs, sample.inputs, strict=True))
-    return _answer(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
+    return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
 
 
 def _copies(inputs: Inputs) -> Inputs:
     return tuple(x.clone() for x in inputs)
 
 
-def _answer(sample: Sample, run: Callable[[], tuple[Tensor, ...]]) -> Answer:
-    """The result, or the exception of any class: kernels, compilers and Python raise different ones."""
-    with seeded(sample.seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return tuple(run())
-        except Exception as error:
-            return error
-
-
 def _refused(answer: Answer) -> bool:
     return isinstance(answer, Exception)
-
-
-def _said(error: Answer) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
