@@ -12,6 +12,7 @@ from typing import Any
 
 from gen.checks.results import LAST, Results, ResultsError, read
 from gen.files import replace
+from gen.merge import SAME
 from gen.plan import PLACES
 from gen.report.compare import history
 from gen.report.exports import as_json, as_junit
@@ -100,16 +101,19 @@ def _earlier(folder: Path) -> list[Results]:
 
 
 def _join(results: Sequence[Results]) -> list[Results]:
-    """Join shards of one run (same target, device and tier). Every other file is a run."""
+    """Join shards of one run: those whose headers agree in what :data:`SAME` names. Every other file is a run."""
     joined: dict[tuple[Any, ...], Results] = {}
     for number, result in enumerate(results):
         header = result.header
         sharded = header.get("shard", "1/1") != "1/1"
-        key = ("shards", header["target"], header["device"], header["tier"]) if sharded else ("file", number)
+        key = ("shards", *map(header.get, SAME)) if sharded else ("file", number)
         before = joined.get(key)
         if before is None:
             joined[key] = result
             continue
+        if header["shard"] in before.header["shard"].split(", "):
+            which = f"shard {header['shard']} of {header['target']} on {header['device']}"
+            raise ResultsError(f"{which} stands in two files; give each shard once")
         end = {
             "complete": bool(before.end.get("complete") and result.end.get("complete")),
             "wall_seconds": before.end.get("wall_seconds", 0) + result.end.get("wall_seconds", 0),

@@ -125,6 +125,20 @@ def test_shards_of_one_run_are_joined(tmp_path: Path) -> None:
     assert "1 ops, 2 checks" in text and "1/2, 2/2" in text and "beside" not in text
 
 
+def test_shards_of_different_matrices_are_different_runs(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.jsonl", cell(), shard="1/2", matrix="a")
+    two = write(tmp_path / "2.jsonl", cell(check="jvp"), shard="2/2", matrix="b")
+    assert run("--results", one, two, "--out", tmp_path / "out/index.html") == 0
+    assert "1/2, 2/2" not in (tmp_path / "out/index.html").read_text()
+
+
+def test_a_shard_that_stands_in_two_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, again = (write(tmp_path / f"{name}.jsonl", cell(), shard="1/2") for name in ("1", "again"))
+    assert run("--results", one, again, "--out", tmp_path / "out/index.html") == 2
+    assert "shard 1/2 of runtime on cpu stands in two files; give each shard once" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_newest_whole_run_is_taken_when_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(op="torch.whole"))
