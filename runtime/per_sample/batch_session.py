@@ -307,14 +307,14 @@ class BatchSession(StandIn):
         return place is ALONE
 
     def of_samples(self, g: Tensor, place: Place) -> Tensor:
-        """A cotangent as those of the losses of the samples, with the batch in front."""
+        """A cotangent with the batch in front. :meth:`factor` makes it that of the losses of the samples."""
         assert self.size is not None
-        g, factor = place.split_gradient(g, self.size), self.factor()
-        return g if not isinstance(factor, torch.Tensor) and factor == 1 else g * _shaped(factor, g)
+        found: Tensor = place.split_gradient(g, self.size)
+        return found
 
     def found(self, uses: Iterable[Use]) -> None:
-        """Note the gradients of the uses of parameters by one call."""
-        self.uses.add(uses)
+        """Note the gradients of the uses of parameters by one call, by cotangents as :meth:`of_samples` gives them."""
+        self.uses.add(uses, self.factor())
         if self.arrived is not None:
             self.arrived()
 
@@ -344,14 +344,13 @@ class BatchSession(StandIn):
             gs: list[Any] = [None] * count  # the tap must not hold the results
             if pooled:
                 self._passed(where[0].factor)
-            factor = self.factor() / where[0].factor if pooled else 1
             for i, k in number.items():
                 g = grads[k]
                 if g is None:
                     continue
                 if where[i] is None:
                     raise RuntimeError(f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient")
-                gs[i] = g.expand(size) * factor if pooled else self.of_samples(g, where[i])
+                gs[i] = g.expand(size) / where[0].factor if pooled else self.of_samples(g, where[i])
             uses = zip(used, of_parameters.uses(gs), strict=False)
             self.found([(edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term) for i, (edge, term) in uses])
 
@@ -478,7 +477,3 @@ def _writes(v: Any) -> list[int]:
 def leaves_of(outs: Any) -> list[Any]:
     """The results of an ATen call in a list."""
     return list(outs) if isinstance(outs, (list, tuple)) else [outs]
-
-
-def _shaped(factor: Any, g: Tensor) -> Any:
-    return factor.reshape(-1, *[1] * (g.dim() - 1)).to(g.dtype) if isinstance(factor, torch.Tensor) else factor

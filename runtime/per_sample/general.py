@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..func import jvp, vjp, vmap
-from ..rules.per_sample import Tensor, Term, flat, real, scaled_by
+from ..rules.per_sample import Scale, Tensor, Term, flat, real, scaled_by
 
 
 class General(Term):
@@ -55,6 +55,9 @@ class General(Term):
         args = [a if d is None else a[start:stop] for a, d in zip(self.args, self.dims, strict=True)]
         return General(self.op, args, self.dims, self.position, [None if g is None else g[start:stop] for g in self.gs])
 
+    def scaled(self, scale: Scale) -> General:
+        return General(self.op, self.args, self.dims, self.position, [None if g is None else scale(g) for g in self.gs])
+
     def _batched(self, parameter: Tensor) -> tuple[Tensor, ...]:
         return vmap(self._one, in_dims=tuple(self.dims), randomness="same")(*self._with(self.args, parameter))  # type: ignore[no-any-return]
 
@@ -88,6 +91,9 @@ class Pulled(Term):
 
     def part(self, start: int, stop: int) -> Pulled:
         return Pulled(self.term.part(start, stop), self.pull, self.parameter)
+
+    def scaled(self, scale: Scale) -> Pulled:
+        return Pulled(self.term.scaled(scale), self.pull, self.parameter)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return self.pull(self.term.weighted_sum(weights))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..rules.per_sample import Tensor, Term
+from ..rules.per_sample import Scale, Tensor, Term
 from ..rules.places import Place
 
 
@@ -32,8 +32,14 @@ class OwnRows(Term):
         return self.term.held()
 
     def part(self, start: int, stop: int) -> OwnRows:
-        found = OwnRows(self.term.part(start, stop), self.place, self.shape)
-        found.first, found.whole = self.first + start, self.whole
+        return self._of(self.term.part(start, stop), self.first + start)
+
+    def scaled(self, scale: Scale) -> OwnRows:
+        return self._of(self.term.scaled(scale), self.first)
+
+    def _of(self, term: Term, first: int) -> OwnRows:
+        found = OwnRows(term, self.place, self.shape)
+        found.first, found.whole = first, self.whole
         return found
 
     def weighted_sum(self, weights: Tensor) -> Tensor:

@@ -46,29 +46,32 @@ def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
 class Uses:
     """The gradients of all uses of parameters, in the order of a backward pass.
 
-    Those of the last call wait until the next one comes. Only then are they exchanged for dense ones that take less memory: meanwhile the
-    pass frees what the last call needs itself, so there is room for them.
+    Those of the last call wait until the next one comes. Only then are they scaled, and exchanged for dense ones that take less memory:
+    meanwhile the pass frees what the last call needs itself, so there is room for them.
     """
 
-    __slots__ = ("_found", "_versions", "_waiting", "changes")
+    __slots__ = ("_factor", "_found", "_versions", "_waiting", "changes")
 
     def __init__(self) -> None:
         self.changes = 0  # how often uses were added or dropped
         self._found: list[Use] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._waiting: list[tuple[Use, list[tuple[Tensor, int]]]] = []
+        self._factor: Any = 1  # of those that wait
 
-    def add(self, uses: Iterable[Use]) -> None:
-        """Note the uses of one call."""
+    def add(self, uses: Iterable[Use], factor: Any = 1) -> None:
+        """Note the uses of one call. Their gradients are to be multiplied by ``factor``: a number, or one for each sample, (B,)."""
         self.settle()
         self.changes += 1
         self._waiting = [(use, versions(use[1].held())) for use in uses]
+        self._factor = factor
 
     def settle(self) -> None:
         """No more uses come for now."""
         waiting, self._waiting = self._waiting, []
+        scale = None if type(self._factor) is int and self._factor == 1 else _Scale(self._factor)
         for (edge, term), known in waiting:
-            less = term.smaller()
+            less = (term if scale is None else term.scaled(scale)).smaller()
             if less is not term:
                 refuse_written(known, "a tensor that the gradients are computed of")
             self._found.append((edge, less))
@@ -87,6 +90,28 @@ class Uses:
     def clear(self) -> None:
         self.changes += 1
         self._found, self._versions, self._waiting = [], [], []
+
+
+class _Scale:
+    """Multiplies tensors that have the batch in front by ``factor``. One copy serves all views of the same elements: the gradients of a
+    bias may be the cotangent itself."""
+
+    def __init__(self, factor: Any) -> None:
+        self.factor = factor
+        self._copies: dict[tuple[int, int, torch.dtype], Tensor] = {}
+
+    def __call__(self, t: Tensor) -> Tensor:
+        if type(t) is not torch.Tensor or not t.is_contiguous() or not t.numel() or t.is_conj() or t.is_neg():
+            return self._scaled(t)
+        key = t.data_ptr(), t.numel(), t.dtype
+        if key not in self._copies:
+            self._copies[key] = self._scaled(t)
+        return self._copies[key].view(t.shape)
+
+    def _scaled(self, t: Tensor) -> Tensor:
+        if not isinstance(self.factor, torch.Tensor):
+            return t * self.factor
+        return t * self.factor.reshape(-1, *[1] * (t.dim() - 1)).to(t.dtype)
 
 
 class Layout(NamedTuple):

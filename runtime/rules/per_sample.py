@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 Tensor = torch.Tensor
+Scale = Callable[[Tensor], Tensor]
 _CACHED = 1 << 21
 """Bytes of operands that stay in a cache, with their copies."""
 
@@ -26,7 +27,7 @@ _CACHED = 1 << 21
 class Term:
     """The gradients of one parameter for B samples. ``shape``: of the parameter.
 
-    A subclass has ``dense``, ``part`` and ``weighted_sum``. The other methods work on the dense gradients, so a caller takes parts of the
+    A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on the dense gradients, so a caller takes parts of the
     samples that fit into memory; :meth:`needs_dense` tells.
     """
 
@@ -46,6 +47,10 @@ class Term:
 
     def part(self, start: int, stop: int) -> Term:
         """The gradients of these samples."""
+        raise NotImplementedError
+
+    def scaled(self, scale: Scale) -> Term:
+        """The gradients times a number for each sample. ``scale`` multiplies a tensor that has the batch in front by it."""
         raise NotImplementedError
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -123,6 +128,9 @@ class Outer(Term):
     def part(self, start: int, stop: int) -> Outer:
         return Outer(self.left[start:stop], self.right[start:stop])
 
+    def scaled(self, scale: Scale) -> Outer:
+        return Outer(*_with_one_scaled(scale, self.left, self.right))
+
     def weighted_sum(self, weights: Tensor) -> Tensor:
         left, right = self.left, self.right
         if self.shape[0] <= self.shape[1]:
@@ -179,6 +187,9 @@ class Dense(Term):
     def part(self, start: int, stop: int) -> Dense:
         return Dense(self.values[start:stop])
 
+    def scaled(self, scale: Scale) -> Dense:
+        return Dense(scale(self.values))
+
     @property
     def transposed(self) -> Dense:
         return Dense(self.values.mT)
@@ -208,7 +219,14 @@ class Windows(Term):
         return self.g, self.x
 
     def part(self, start: int, stop: int) -> Windows:
-        return Windows(self.g[start:stop], self.x[start:stop], self.shape, self.stride, self.padding, self.dilation, self.groups)
+        return self._of(self.g[start:stop], self.x[start:stop])
+
+    def scaled(self, scale: Scale) -> Windows:
+        return self._of(*_with_one_scaled(scale, self.g, self.x))
+
+    def _of(self, g: Tensor, x: Tensor) -> Windows:
+        """The gradients by another cotangent and input, in the same geometry."""
+        return Windows(g, x, self.shape, self.stride, self.padding, self.dilation, self.groups)
 
     def _factors(self) -> tuple[Tensor, Tensor]:
         """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups, places, C / groups * kernel)."""
@@ -286,6 +304,9 @@ class Rows(Term):
     def part(self, start: int, stop: int) -> Rows:
         return Rows(self.indices[start:stop], self.g[start:stop], self.shape[0])
 
+    def scaled(self, scale: Scale) -> Rows:
+        return Rows(self.indices, scale(self.g), self.shape[0])
+
     def weighted_sum(self, weights: Tensor) -> Tensor:
         scaled = scaled_by(weights, self.g)
         return scaled.new_zeros(self.shape).index_add(0, self.indices.flatten(), scaled.flatten(0, 1))
@@ -334,6 +355,11 @@ def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
     """``t`` with row b times ``weights[b]``."""
     t = wide(t)
     return t * weights.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
+
+
+def _with_one_scaled(scale: Scale, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Two factors of a product, the smaller one scaled."""
+    return (scale(a), b) if a.numel() <= b.numel() else (a, scale(b))
 
 
 def real(t: Tensor) -> Tensor:
