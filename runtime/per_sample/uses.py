@@ -109,9 +109,10 @@ class _Scale:
         return self._copies[key].view(t.shape)
 
     def _scaled(self, t: Tensor) -> Tensor:
-        if not isinstance(self.factor, torch.Tensor):
-            return t * self.factor
-        return t * self.factor.reshape(-1, *[1] * (t.dim() - 1)).to(t.dtype)
+        factor = self.factor
+        if isinstance(factor, torch.Tensor):
+            factor = factor.reshape(-1, *[1] * (t.dim() - 1)).to(t.dtype)
+        return torch.mul(t, factor)
 
 
 class Layout(NamedTuple):

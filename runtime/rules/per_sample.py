@@ -27,8 +27,8 @@ _CACHED = 1 << 21
 class Term:
     """The gradients of one parameter for B samples. ``shape``: of the parameter.
 
-    A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on the dense gradients, so a caller takes parts of the
-    samples that fit into memory; :meth:`needs_dense` tells.
+    A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on the dense gradients, so a caller takes
+    parts of the samples that fit into memory; :meth:`needs_dense` tells.
     """
 
     size: int
