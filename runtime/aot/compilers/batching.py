@@ -11,8 +11,6 @@ rewrites have chosen where results lie.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import operator
 from collections.abc import Hashable, Sequence
 from functools import cache
@@ -21,15 +19,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import add_call, has_effect
-from ..capture.aliasing import LINEAR, may_alias
+from ...func.graph_edits import add_call
+from ..capture.aliasing import may_alias
+from .ordering import NUMBERS_OF_PYTHON, bring_together, movable, successors
 from .overloads import SETS, aten, in_place, on_cpu, static, with_out
 
 _DTYPES = (torch.float32, torch.float64)
 _ELEMENTS = 1 << 14  # of a tensor, beyond which the kernel takes much longer than the way to it
 _BYTES = 1 << 20  # of the results of one batch, which live at the same time
-
-_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 LIST, ONE, NUMBER, NUMBERS = "List[{}]", "{}", "number", "List[number]"
 """How a ``_foreach`` op takes an argument: one for each call, one for all calls, one number, a number for each call."""
@@ -43,8 +40,8 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
 
     Calls at the same distance from the output cannot depend on one another. The batch stands where its last call stood.
     """
-    nodes = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
-    after = _successors(nodes)
+    nodes = movable(graph)
+    after = successors(nodes)
     groups: dict[Hashable, list[fx.Node]] = {}
     height: dict[fx.Node, int] = {}
     for n in reversed(nodes):
@@ -54,27 +51,8 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
             groups.setdefault((height[n], key), []).append(n)
     batches = [found for group in groups.values() if len(found := _within(group[::-1])) > 1]
     if batches:
-        _reorder(graph, nodes, after, batches)
+        bring_together(graph, nodes, after, batches)
     return batches
-
-
-def _successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """The calls that must come after each: its users, and for a draw or an effect the next one."""
-    known = set(nodes)
-    after = {n: [u for u in n.users if u in known] for n in nodes}
-    ordered = [n for n in nodes if n.op == "call_function" and _ordered(n)]
-    for first, second in itertools.pairwise(ordered):
-        after[first].append(second)
-    return after
-
-
-def _ordered(n: fx.Node) -> bool:
-    func: Any = n.target
-    if isinstance(n.meta.get("val"), _NUMBERS):  # read from a tensor, or computed from what is
-        return False
-    if type(func) is not torch._ops.OpOverload:
-        return func is not operator.getitem and func is not LINEAR
-    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or has_effect(n))
 
 
 def _key(n: fx.Node) -> Hashable | None:
@@ -85,7 +63,7 @@ def _key(n: fx.Node) -> Hashable | None:
     value = n.meta["val"]
     if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
         return None
-    numbers = [a for a in n.all_input_nodes if isinstance(a.meta.get("val"), _NUMBERS)]
+    numbers = [a for a in n.all_input_nodes if isinstance(a.meta.get("val"), NUMBERS_OF_PYTHON)]
     if not all(a in numbers or (static(a) and a.meta["val"].dtype is value.dtype) for a in n.all_input_nodes):
         return None
     if form(n.target, _ways(n)) is None:
@@ -101,7 +79,7 @@ def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
     ways = []
     for i, kind in enumerate(_kinds(func)):
         given: Any = _argument(n, i)
-        if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), _NUMBERS):
+        if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), NUMBERS_OF_PYTHON):
             ways.append(NUMBERS)
         elif kind == "Tensor" and type(given) in (int, float):
             ways.append(NUMBER)
@@ -122,7 +100,7 @@ def _argument(n: fx.Node, i: int) -> Any:
 
 def _constant(a: Any) -> Hashable:
     if isinstance(a, fx.Node):
-        return isinstance(a.meta.get("val"), _NUMBERS)
+        return isinstance(a.meta.get("val"), NUMBERS_OF_PYTHON)
     return id(a) if isinstance(a, torch.Tensor) else (type(a), repr(a))
 
 
@@ -135,33 +113,6 @@ def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
             found.append(n)
     chosen = set(found)
     return [n for n in group if n in chosen]
-
-
-def _reorder(graph: fx.Graph, nodes: Sequence[fx.Node], after: dict[fx.Node, list[fx.Node]], batches: Sequence[list[fx.Node]]) -> None:
-    """Move the calls of each batch to the place of its last one, and what needs them behind them. Other calls keep their order."""
-    order = {n: i for i, n in enumerate(nodes)}
-    units: dict[fx.Node, list[fx.Node]] = {n: [n] for n in nodes}
-    for group in batches:
-        for n in group:
-            units[n] = group
-    missing: dict[int, int] = {id(unit): 0 for unit in units.values()}
-    for n in nodes:
-        for u in after[n]:
-            missing[id(units[u])] += 1
-    ready: list[tuple[int, list[fx.Node]]] = []
-    for unit in {id(unit): unit for unit in units.values()}.values():
-        if not missing[id(unit)]:
-            heapq.heappush(ready, (max(order[n] for n in unit), unit))
-    end = graph.output_node()
-    while ready:
-        _, unit = heapq.heappop(ready)
-        for n in unit:
-            end.prepend(n)
-        for n in unit:
-            for u in after[n]:
-                missing[id(units[u])] -= 1
-                if not missing[id(units[u])]:
-                    heapq.heappush(ready, (max(order[m] for m in units[u]), units[u]))
 
 
 def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:

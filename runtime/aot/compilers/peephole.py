@@ -22,6 +22,7 @@ from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
 from .pooling import poolings
 from .replacing import without_copies, without_repetitions
+from .sums import sums
 from .views import shorter_views
 from .witness import Witness, example
 
@@ -49,6 +50,7 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
         rewrite(copied)
     for rewrite in (layers, means, squares, broadcasts, numbers, without_repetitions, without_unused):
         rewrite(copied)
+    sums(copied)
     batches = gather(copied)
     placed = place(copied, destinations)
     overwrites(copied)

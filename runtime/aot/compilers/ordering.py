@@ -1,0 +1,71 @@
+"""Calls of a graph in another order: some of them side by side, and none before what it needs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...func.graph_edits import has_effect
+from ..capture.aliasing import LINEAR
+
+NUMBERS_OF_PYTHON = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def movable(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes between the placeholders and the output."""
+    return [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+
+
+def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """The calls that must come after each: its users, and for a draw or an effect the next one."""
+    known = set(nodes)
+    after = {n: [u for u in n.users if u in known] for n in nodes}
+    ordered = [n for n in nodes if n.op == "call_function" and _ordered(n)]
+    for first, second in itertools.pairwise(ordered):
+        after[first].append(second)
+    return after
+
+
+def _ordered(n: fx.Node) -> bool:
+    func: Any = n.target
+    if isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON):  # read from a tensor, or computed from what is
+        return False
+    if type(func) is not torch._ops.OpOverload:
+        return func is not operator.getitem and func is not LINEAR
+    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or has_effect(n))
+
+
+def bring_together(graph: fx.Graph, nodes: Sequence[fx.Node], after: dict[fx.Node, list[fx.Node]], groups: Sequence[list[fx.Node]]) -> None:
+    """Move the calls of each group to the place of its last one, and what needs them behind them. Other calls keep their order.
+
+    ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it, nor may two groups need one another.
+    """
+    order = {n: i for i, n in enumerate(nodes)}
+    units: dict[fx.Node, list[fx.Node]] = {n: [n] for n in nodes}
+    for group in groups:
+        for n in group:
+            units[n] = group
+    missing: dict[int, int] = {id(unit): 0 for unit in units.values()}
+    for n in nodes:
+        for u in after[n]:
+            missing[id(units[u])] += 1
+    ready: list[tuple[int, list[fx.Node]]] = []
+    for unit in {id(unit): unit for unit in units.values()}.values():
+        if not missing[id(unit)]:
+            heapq.heappush(ready, (max(order[n] for n in unit), unit))
+    end = graph.output_node()
+    while ready:
+        _, unit = heapq.heappop(ready)
+        for n in unit:
+            end.prepend(n)
+        for n in unit:
+            for u in after[n]:
+                missing[id(units[u])] -= 1
+                if not missing[id(units[u])]:
+                    heapq.heappush(ready, (max(order[m] for m in units[u]), units[u]))

@@ -1,0 +1,77 @@
+"""Sums of small matrices over their rows are one sum of their stack, of the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime.func import grad
+
+from .random_graphs import bits
+from .rewritten_graphs import calls
+
+_BYTES = 1 << 16  # of a stack
+_SIZES = [(m, n) for m in (1, 2, 4, 5, 15, 16, 17, 64, 65, 200) for n in (1, 3, 8, 16, 31, 64, 100, 513) if m * n * 8 * 4 <= _BYTES]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "columns"), _SIZES)
+def test_the_sum_of_a_stack_has_the_bits_of_the_single_sums(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """On this torch, for as many matrices as a stack may have."""
+    generator = torch.Generator().manual_seed(rows * columns)
+    number = min(50, _BYTES // (rows * columns * dtype.itemsize))
+    each = [torch.randn(rows, columns, dtype=dtype, generator=generator) for _ in range(number)]
+    each[0][0, 0], each[1][-1, -1], each[2][0, -1] = float("inf"), float("nan"), -0.0
+    assert torch.equal(bits(torch.stack(each).sum(1)), bits(torch.stack([t.sum(0) for t in each])))
+
+
+def _chain(length: int) -> object:
+    def f(x: Tensor, scale: Tensor) -> Tensor:
+        for _ in range(length):
+            x = (x * scale).sin()
+        return x.sum()
+
+    return grad(f, argnums=1)
+
+
+def test_a_vector_that_is_used_many_times_has_one_sum() -> None:
+    names = calls(_chain(12), torch.randn(5, 7), torch.rand(7))  # type: ignore[arg-type]
+    assert names.count("stack") == names.count("unbind") == 1
+    assert names.count("sum") == 1
+
+
+def test_a_stack_has_few_bytes() -> None:
+    names = calls(_chain(40), torch.randn(16, 64), torch.rand(64))  # type: ignore[arg-type]
+    assert names.count("stack") == 3
+
+
+def test_few_sums_and_sums_of_large_matrices_stay() -> None:
+    assert "stack" not in calls(_chain(3), torch.randn(5, 7), torch.rand(7))  # type: ignore[arg-type]
+    assert "stack" not in calls(_chain(12), torch.randn(100, 100), torch.rand(100))  # type: ignore[arg-type]
+
+
+def test_sums_that_are_returned_or_viewed_stay() -> None:
+    given = [torch.randn(5, 7) for _ in range(6)]
+    assert "stack" not in calls(lambda *each: tuple((t * 2).sum(0) for t in each), *given)
+    assert "stack" not in calls(lambda *each: tuple((t * 2).sum(0)[1:] for t in each), *given)
+    assert "stack" in calls(lambda *each: tuple((t * 2).sum(0) * 2 for t in each), *given)
+
+
+def test_sums_that_need_one_another_are_not_taken_together() -> None:
+    def f(x: Tensor) -> Tensor:
+        for _ in range(10):
+            x = x * x.sin().sum(0).cos()
+        return x
+
+    assert "stack" not in calls(f, torch.randn(5, 7))
+
+
+def test_sums_of_two_kinds_that_need_one_another_are_two_stacks() -> None:
+    def f(*each: Tensor) -> tuple[Tensor, ...]:
+        wide = [t.sin().sum(0).cos() for t in each]
+        tall = [(t.mT * 2).contiguous().sin() for t in each]
+        narrow = [(t * s.sum()).sum(0) + 1 for t, s in zip(tall, wide, strict=True)]
+        return tuple(w * n.sum() for w, n in zip(wide, narrow, strict=True))
+
+    assert calls(f, *[torch.randn(5, 7) for _ in range(6)]).count("stack") == 2
