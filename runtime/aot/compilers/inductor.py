@@ -140,9 +140,6 @@ def _with_numbers(run: Callable[[list[Any]], Any], numbers: Sequence[int]) -> Ca
 def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its arguments."""
     table: Any = importlib.import_module("torch._inductor.decomposition").select_decomp_table()
-
-    if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
-        raise RuntimeError("aten.mkldnn_rnn_layer.default, a layer of an LSTM, has a workspace that Inductor takes for one element")
     program = NumberTensors(transformable(module))
 
     def run(_: Any, *given: Any) -> Sequence[Any]:

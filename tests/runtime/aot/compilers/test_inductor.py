@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from runtime import jit
 from runtime.aot import aot_function, aot_module, inductor, make_fx
 from runtime.aot.compilers.boxed import examples
 from runtime.aot.compilers.inductor import decomposed
@@ -73,9 +74,22 @@ def test_an_op_whose_abstract_kernel_is_wrong_is_refused_by_name() -> None:
             aot_function(lambda x: torch.ops.inductor_tests.transposed(x), here)(torch.ones(2, 3))
 
 
-def test_a_layer_of_an_lstm_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"mkldnn_rnn_layer\.default, a layer of an LSTM, has a workspace"):
-        aot_module(nn.LSTM(4, 3), here)(torch.ones(2, 1, 4))
+def test_an_lstm_is_compiled_with_its_backward_pass() -> None:
+    model, x = nn.LSTM(4, 3, num_layers=2, bidirectional=True), torch.randn(5, 2, 4)
+
+    def gradients(f: Any) -> list[Any]:
+        model.zero_grad()
+        out, (_, cell) = f(x)
+        (out.sum() + cell.square().sum()).backward()
+        return [out, cell, *(p.grad for p in model.parameters())]
+
+    torch.testing.assert_close(gradients(aot_module(model, here)), gradients(model))
+
+
+def test_an_lstm_of_any_size_is_refused() -> None:
+    step = jit(nn.LSTM(4, 3), compiler=here, dynamic=True)
+    with pytest.raises(RuntimeError, match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False"):
+        step(torch.ones(2, 1, 4))
 
 
 def test_arguments_that_are_no_tensors_are_not_given_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
