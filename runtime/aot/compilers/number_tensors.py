@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from ...func.traced_numbers import number_of
-from .recurrent_layers import with_workspace
+from .recurrent_layers import for_inductor
 
 aten = torch.ops.aten
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -69,7 +69,7 @@ class NumberTensors(fx.Interpreter):
         if _is_number(node) and target is aten._local_scalar_dense.default:
             return args[0].double()
         if not any(map(_is_number, node.all_input_nodes)):
-            target, args = with_workspace(node, target, args)
+            target, args = for_inductor(node, target, args)
             return super().call_function(target, args, kwargs)
         if not isinstance(target, torch._ops.OpOverload):
             tensors = [a if isinstance(a, torch.Tensor) else torch.scalar_tensor(a, dtype=torch.float64) for a in args]

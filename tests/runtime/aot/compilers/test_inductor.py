@@ -86,6 +86,14 @@ def test_an_lstm_is_compiled_with_its_backward_pass() -> None:
     torch.testing.assert_close(gradients(aot_module(model, here)), gradients(model))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_lstm_whose_batch_comes_first_gets_its_steps_side_by_side(grad: bool) -> None:
+    """Inductor may leave out the copy that lays them out so."""
+    model, x = nn.LSTM(4, 3, batch_first=True), torch.randn(5, 2, 4)
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(jit(model, compiler=here)(x)[0], model(x)[0])
+
+
 def test_an_lstm_of_any_size_is_refused() -> None:
     step = jit(nn.LSTM(4, 3), compiler=here, dynamic=True)
     with pytest.raises(RuntimeError, match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False"):
