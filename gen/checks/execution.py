@@ -38,7 +38,7 @@ class Ran:
     """What a cell came to: its verdict, how many samples it compared, and how often the target's vmap ran each op in a loop.
 
     `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere` has the entries of other cells that expect
-    an error like it.
+    an error like it. `rules` are those of the target that ran, if they were noted.
     """
 
     verdict: Verdict
@@ -46,6 +46,7 @@ class Ran:
     loops: Mapping[str, int]
     program: str = ""
     elsewhere: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
 
 class Told(Exception):

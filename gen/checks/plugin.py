@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from gen.checks.declared import Declared, declared
+from gen.checks.declared import declared
 from gen.checks.entries import Known, Settings
 from gen.checks.execution import Begin, Ran, Runner, told
-from gen.checks.isolation import POSSIBLE, Worker
 from gen.checks.recorder import FACTS, Recorder
+from gen.checks.requirements import require_device, require_place, require_target, why_absent
 from gen.checks.results import LAST, default_path
+from gen.checks.rules_run import RulesRun
 from gen.checks.running import active_entries, facts, limit_of, lost, outcome_facts, run_cell
 from gen.checks.shard import Shard, parse_shard
 from gen.checks.sharding import NO_LARGEST_TIER, Sharding
@@ -52,6 +53,8 @@ class Run:
     runner: Runner | None = None
     absent: str = ""
     """Why the device is not available: every cell is then skipped."""
+    rules: RulesRun | None = None
+    """What notes the rules that cells run, if the run is asked to."""
     _target: Target | None = None
 
     def target(self) -> Target:
@@ -62,6 +65,8 @@ class Run:
                 self._target = load(self.settings.target)
             except LookupError as error:
                 raise pytest.UsageError(f"--target: {error.args[0]}") from error
+            if self.rules is not None:
+                self.rules.watch(self.settings.target, self._target)
         return self._target
 
     def limit(self, item: pytest.Function, cell: Cell) -> float | None:
@@ -100,6 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--in-process", action="store_true", help="run cells in pytest's own process: for debuggers; no limit, no crash survived"
     )
+    group.addoption("--rules", action="store_true", help="note the target's rules that each cell runs, for the report; cells take longer")
     group.addoption("--shard", default="1/1", metavar="I/N", help="run part I of N, balanced by matrix/durations.json")
     group.addoption("--results", type=Path, metavar="PATH", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
 
@@ -128,20 +134,23 @@ def pytest_configure(config: pytest.Config) -> None:
         results=root / (option.results or default_path(settings.target, settings.device, part)),
         narrowed=narrowed,
         timeout=option.cell_timeout,
+        rules=RulesRun() if option.rules else None,
     )
     config.stash[_run] = run
-    _require_place(run.results, option.results)
+    require_place(run.results, option.results)
     if shard[1] > 1:
         run.sharding = Sharding(shard, option.tier, _selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
     if settings.device != "cpu":
-        run.absent = _why_absent(project, settings.device, here=_in_process(config))
+        run.absent = why_absent(project, settings.device, here=_in_process(config))
         if not run.absent:
-            _require_device(settings.device, here=_in_process(config))
+            require_device(settings.device, here=_in_process(config))
     if not hasattr(config, "workerinput"):
-        if settings.target != "runtime":
-            _require_target(run, here=_in_process(config))  # it stops the run here, whether or not workers are to run it
-        recorder = Recorder(run.results, run.header(), run.sharding, last=root / LAST, whole=not narrowed and shard[1] == 1)
+        if settings.target != "runtime" or run.rules is not None:
+            # it stops the run here, whether or not workers are to run it
+            require_target(run.target, settings.target, here=_in_process(config))
+        header = run.header() | ({} if run.rules is None else {"rules": RulesRun.of(run.target())})
+        recorder = Recorder(run.results, header, run.sharding, last=root / LAST, whole=not narrowed and shard[1] == 1)
         config.pluginmanager.register(recorder, "matrix-recorder")
 
 
@@ -179,61 +188,6 @@ def _selection(config: pytest.Config) -> str:
         [a for a in config.args if "::" in str(a)],
     )
     return repr(given)
-
-
-def _require_place(path: Path, given: Path | None) -> None:
-    """The results file can be written: it is a file or absent, in a folder or where one can be made."""
-    shown = f"--results {given}" if given else str(path)
-    if path.exists() and not path.is_file():
-        raise pytest.UsageError(f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}")
-    above = next(folder for folder in path.parents if folder.exists())
-    if not above.is_dir():
-        raise pytest.UsageError(f"{shown}: {above.name} is not a folder")
-
-
-def _why_absent(project: Declared, device: str, *, here: bool) -> str:
-    """Why the matrix says that a device is not available. It is asked in a process of its own, which may load a driver."""
-
-    def ask(name: str) -> str:
-        from gen.checks.samples import resolve
-
-        return project.why_absent(name, resolve)
-
-    if device.partition(":")[0] not in project.devices:
-        return ""
-    worker = Worker(ask)
-    try:
-        return ask(device) if here or not POSSIBLE else str(worker.ask(device, None))
-    finally:
-        worker.close()
-
-
-def _require_device(device: str, *, here: bool) -> None:
-    worker = Worker(_allocate)
-    try:
-        _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise pytest.UsageError(f"--device {device}: not present here, nothing was run ({str(error).strip().splitlines()[0]})") from error
-    finally:
-        worker.close()
-
-
-def _require_target(run: Run, *, here: bool) -> None:
-    """A target of another package is tried in a process of its own: its library may not bear a fork once it is loaded, as jax does not."""
-    from gen.targets import built_in
-
-    name = run.settings.target
-    worker = Worker(lambda _: run.target() and None)
-    try:
-        run.target() if here or not POSSIBLE or built_in(name) else worker.ask(name, None)
-    finally:
-        worker.close()
-
-
-def _allocate(device: str) -> None:
-    import torch
-
-    torch.zeros((), device=device)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -379,6 +333,7 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
         sample=run.sample,
         all_samples=run.all_samples,
         begin=begin,
+        rules=run.rules,
     )
     return replace(ran, elsewhere=_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
 

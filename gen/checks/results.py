@@ -27,6 +27,7 @@ class CellResult:
     """The result of one cell. `node` is its pytest id, `entries` are the known entries that happened.
 
     `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing` is the first sample that failed.
+    `rules` are the rules of the target that ran, if they were noted (``--rules``).
     """
 
     id: str
@@ -43,6 +44,7 @@ class CellResult:
     entries: tuple[str, ...] = ()
     loops: Mapping[str, int] = field(default_factory=dict)
     failing: int | None = None
+    rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ def _record(line: bytes) -> dict[str, Any] | CellResult | None:
             return dict(data)
         case "cell":
             known = {key: value for key, value in data.items() if key in _NAMES}
-            cell = CellResult(**known | {"entries": tuple(known.get("entries", ()))})
+            cell = CellResult(**known | {key: tuple(known.get(key, ())) for key in ("entries", "rules")})
             if cell.outcome not in OUTCOMES:
                 raise ValueError(f"{cell.outcome!r} is not an outcome")
             if wrong := next((key for key, kind in _KINDS.items() if not isinstance(getattr(cell, key), kind)), None):

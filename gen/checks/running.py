@@ -12,6 +12,7 @@ from gen.checks.outcomes import Crashed
 from gen.checks.tables import Cell, Cells, Family
 
 if TYPE_CHECKING:
+    from gen.checks.rules_run import RulesRun
     from gen.targets.protocol import Target
 
 __all__ = ["active_entries", "facts", "limit_of", "lost", "outcome_facts", "run_cell"]
@@ -55,6 +56,7 @@ def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
         "samples": ran.compared,
         "entries": [f"{family}:{name}" for name in verdict.happened],
         "loops": dict(ran.loops),
+        "rules": ran.rules,
         "failing": next((failure.sample for failure in verdict.failures if failure.sample is not None), None),
     }
 
@@ -72,8 +74,9 @@ def run_cell(
     all_samples: bool = False,
     begin: Begin | None = None,
     explain: bool = True,
+    rules: RulesRun | None = None,
 ) -> Ran:
-    """Run one cell in this process. `explain`: write the stand-alone program of a failure."""
+    """Run one cell in this process. `explain`: write the stand-alone program of a failure. `rules`: what notes the rules that run."""
     import torch
 
     from gen.checks.case import Case
@@ -95,10 +98,13 @@ def run_cell(
         case.begin = begin  # type: ignore[method-assign]  # the hook that Case offers for this
     loops: Any = getattr(case.target, "loops", {})
     before = Counter(loops)
+    if rules is not None:
+        rules.taken()  # what ran between cells
     verdict = attempt(test, case, entries, settings.today)
+    ran = () if rules is None else rules.taken()
     failing = next((failure.sample for failure in verdict.failures if failure.sample is not None), None)
     program = of_failure(case, failing) if explain and verdict.failed and failing is not None else None
-    return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "")
+    return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "", rules=ran)
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:

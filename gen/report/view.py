@@ -16,6 +16,7 @@ import jinja2
 
 from gen.checks.results import OUTCOMES, CellResult, Results
 from gen.report.compare import FAILURES, LISTED, History, side_by_side, title
+from gen.report.rules import rules_run
 
 __all__ = ["GLYPHS", "MEANINGS", "View", "page"]
 
@@ -120,6 +121,7 @@ def page(
         views=views,
         coverage=coverage,
         loops=_loops([*runs, *others]),
+        rules=[found for run in runs if (found := rules_run(run)) is not None],
         differences=side_by_side(runs) if len(runs) > 1 else None,
         past=past,
         glyphs=GLYPHS,
@@ -138,7 +140,7 @@ def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | N
     return View(
         key=key,
         title=title(result),
-        settings={name: value for name, value in header.items() if name != "event"},
+        settings={name: value for name, value in header.items() if name not in ("event", "rules")},
         counts=[(outcome, counts[outcome]) for outcome in reversed(OUTCOMES) if counts[outcome]],
         complete=bool(result.end.get("complete")),
         wall=result.end.get("wall_seconds"),

@@ -75,8 +75,8 @@ class Auditable(Target, Protocol):
         """Every rule that can be given a fault."""
         ...
 
-    def watched(self) -> AbstractContextManager[Watch]:
-        """Note which rules run, and which kinds of fault would change their results."""
+    def watched(self, kinds: bool = True) -> AbstractContextManager[Watch]:
+        """Note which rules run. `kinds`: and which kinds of fault would change their results."""
         ...
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:

@@ -166,8 +166,8 @@ class RuntimeTarget:
     def rules(self) -> list[Rule]:
         return runtime_rules.rules()
 
-    def watched(self) -> AbstractContextManager[Watch]:
-        return runtime_watch.watched()
+    def watched(self, kinds: bool = True) -> AbstractContextManager[Watch]:
+        return runtime_watch.watched(kinds)
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
         return runtime_rules.planted(rule, kind)

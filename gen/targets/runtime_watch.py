@@ -27,7 +27,8 @@ SURVEYED = 3  # executions of a rule that a watch inspects between two calls of 
 class Watched:
     """See :class:`gen.targets.faults.Watch`. Kinds are tried on the plain tensors behind the values of an execution."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: bool = True) -> None:
+        self._surveyed = SURVEYED if kinds else 0
         self._parts = {rule.name: rule.part for rule in rules()}
         self._ran: dict[str, set[str]] = {}
         self._looked: Counter[str] = Counter()
@@ -51,7 +52,7 @@ class Watched:
             kinds.add(REFUSED)
             raise
         self._looked[name] += 1
-        if self._looked[name] <= SURVEYED:
+        if self._looked[name] <= self._surveyed:
             self._busy = True
             try:
                 with _disable_current_modes(), torch.random.fork_rng(devices=()):
@@ -163,8 +164,8 @@ def _is_batched(value: object) -> bool:
 
 
 @contextmanager
-def watched() -> Iterator[Watched]:
+def watched(kinds: bool = True) -> Iterator[Watched]:
     """See :meth:`gen.targets.faults.Auditable.watched`."""
-    watch = Watched()
+    watch = Watched(kinds)
     with hooked(watch.hook):
         yield watch

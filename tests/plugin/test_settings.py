@@ -110,3 +110,30 @@ def test_vjp(case):
     frames = [line for line in text.splitlines() if line.strip().startswith("File ")]
     assert [frame.rpartition(", in ")[2] for frame in frames] == ["slope", "inner"]
     assert text.splitlines().count("ValueError: from the op") == 1 and "fails alike: sample 1" in text
+
+
+DERIVATIVE = """
+from gen.checks import cases, family, op
+
+FAMILY = family("demo")
+
+@cases(op("torch.sin", smoke="float64"))
+def test_vjp(case):
+    case.assert_same("vjp", against="upstream")
+"""
+
+
+def test_the_rules_that_cells_run_are_noted_when_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_demo=DERIVATIVE)
+    out = pytester.runpytest_subprocess("-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "runtime", "--rules")
+    out.assert_outcomes(passed=1)
+    found = read(pytester.path / ".cache/matrix/results-runtime-cpu.jsonl")
+    assert "sin vjp self" in found.cells[0].rules and "cos vjp self" not in found.cells[0].rules
+    assert {"sin vjp self", "cos vjp self"} <= set(found.header["rules"])
+
+
+def test_a_target_without_rules_is_refused_when_they_are_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_demo=DERIVATIVE)
+    out = run(pytester, "--target", "torch", "--rules")
+    assert out.ret == pytest.ExitCode.USAGE_ERROR
+    out.stderr.fnmatch_lines(["*--rules: target torch offers no rules*"])

@@ -139,6 +139,15 @@ def test_a_shard_that_stands_in_two_files_is_refused(tmp_path: Path, capsys: pyt
     assert not (tmp_path / "out").exists()
 
 
+def test_rules_that_no_cell_ran_are_named() -> None:
+    rules = ["cos vjp self", "sin batch", "sin jvp", "sin vjp self"]
+    ran = results(cell(rules=("sin batch", "sin vjp self")), cell(check="vmap", rules=("sin batch",)), rules=rules)
+    text = page([ran], {})
+    assert "jvp: 1 that no cell ran" in text and "vjp: 1 that no cell ran" in text and "batch: 1 that" not in text
+    assert '<td class="mono">sin batch</td><td class="n">2</td>' in text and "cos vjp self" in text
+    assert 'class="rules"' not in page([results(cell())], {})
+
+
 def test_the_newest_whole_run_is_taken_when_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(op="torch.whole"))

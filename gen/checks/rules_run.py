@@ -1,0 +1,41 @@
+"""Which of the target's rules a cell runs, for the report: a rule that no cell runs is one that the matrix does not test."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gen.targets.faults import Watch
+    from gen.targets.protocol import Target
+
+__all__ = ["RulesRun"]
+
+
+class RulesRun:
+    """Notes the rules that run in this process, from when the target is loaded until the process ends."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._stack = ExitStack()
+
+    def watch(self, name: str, target: Target) -> None:
+        """Begin to note the rules of `target`. Raises UsageError if it offers none."""
+        from gen.targets.faults import Auditable
+
+        if not isinstance(target, Auditable):
+            raise pytest.UsageError(f"--rules: target {name} offers no rules; see Auditable in gen/targets/faults.py")
+        self._watch = self._stack.enter_context(target.watched(kinds=False))
+
+    def taken(self) -> tuple[str, ...]:
+        """The rules that ran since the last call, by name."""
+        return tuple(sorted(self._watch.taken())) if self._watch is not None else ()
+
+    @staticmethod
+    def of(target: Target) -> list[str]:
+        """All rules of a target, by name."""
+        from gen.targets.faults import Auditable
+
+        return [rule.name for rule in target.rules()] if isinstance(target, Auditable) else []
