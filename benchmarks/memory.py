@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from benchmarks.programs import Training, leaves, programs, trainings
+from gen.checks.opinfo import drawn
 from runtime.seam.levels import Value
 from runtime.tape.nodes import AccumulateGrad, Node
 
@@ -201,7 +202,7 @@ def of_ops(only: str = "", samples: int = 2) -> Iterator[Swept]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            given = list(op.sample_inputs("cpu", torch.float64, requires_grad=True))
+            given = drawn(op, "cpu", torch.float64, requires_grad=True)
             for sample in given[:: max(1, len(given) // samples)][:samples]:
                 yield name, *_of_sample(op, sample)
 

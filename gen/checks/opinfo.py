@@ -71,10 +71,16 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
 
 def samples(info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[SampleInput]:
     """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would differentiate by ``requires_grad``."""
-    with seeded_with_numpy(*seed_parts), _without_its_test(), warnings.catch_warnings():
+    with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
-        found = list(islice(info.sample_inputs(device, dtype, requires_grad=differentiates(info, dtype, device)), READ))
+        found = drawn(info, device, dtype, READ, requires_grad=differentiates(info, dtype, device))
     return iter([*_thinned(found), *_small(info, found)])
+
+
+def drawn(info: OpInfo, device: str, dtype: torch.dtype, count: int | None = None, *, requires_grad: bool = False) -> list[SampleInput]:
+    """The first `count` samples that OpInfo itself draws, or all of them."""
+    with _without_its_test():
+        return list(islice(info.sample_inputs(device, dtype, requires_grad=requires_grad), count))
 
 
 def _thinned(found: list[SampleInput]) -> list[SampleInput]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
+from gen.checks.opinfo import drawn
 from runtime.func.batch import fallback_policy
 from runtime.per_sample import per_sample_grads
 
@@ -63,7 +63,7 @@ def _loss(op: Any, sample: Any, parameter: Place, batch: Place) -> Callable[[Ten
 
 def _uses(op: Any) -> Iterator[Use]:
     """Of the first samples with two such tensors, both ways."""
-    for sample in itertools.islice(op.sample_inputs("cpu", torch.float64), 4):
+    for sample in drawn(op, "cpu", torch.float64, 4):
         places = _places(sample) if isinstance(sample.input, Tensor) else {}
         if len(places) > 1:
             first, second = list(places)[:2]

@@ -17,6 +17,7 @@ import torch.autograd.forward_ad
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from gen.checks.opinfo import drawn
 from runtime import func
 from runtime.func.batch import fallback_policy
 
@@ -56,7 +57,7 @@ def problems(name: str, dtype: torch.dtype, variant: str = "", limit: int = 4) -
     """At most ``limit`` samples, spread over all of them (their interesting ones are rarely the first)."""
     op = opinfo(name, variant)
     torch.manual_seed(0)
-    samples = list(op.sample_inputs("cpu", dtype, requires_grad=True))
+    samples = drawn(op, "cpu", dtype, requires_grad=True)
     step = max(1, len(samples) // limit)
     return [_problem(op, sample, i) for i, sample in enumerate(samples) if i % step == 0][:limit]
 

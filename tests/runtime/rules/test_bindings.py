@@ -10,6 +10,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gen.checks.opinfo import drawn
 from runtime.rules.ops import op_of
 from runtime.rules.record import RECORDS
 
@@ -46,7 +47,7 @@ def calls_of(info: Any) -> list[Call]:
     dtype = torch.float32 if torch.float32 in info.dtypes else next(iter(info.dtypes))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for sample, _ in zip(info.sample_inputs("cpu", dtype), range(6), strict=False):
+        for sample in drawn(info, "cpu", dtype, 6):
             with heard, torch.no_grad():
                 info.op(sample.input, *sample.args, **sample.kwargs)
     return [call for call in heard.calls if call[0] in BOUND]

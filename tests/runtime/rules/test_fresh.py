@@ -9,6 +9,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gen.checks.opinfo import drawn
 from runtime.rules.ops import op_of
 from runtime.rules.record import RECORDS
 
@@ -45,7 +46,7 @@ def _memory(t: torch.Tensor) -> int:
 
 def _calls(info: Any) -> Iterator[Any]:
     for requires_grad in (True, False):
-        for sample, _ in zip(info.sample_inputs("cpu", torch.float32, requires_grad=requires_grad), range(12), strict=False):
+        for sample in drawn(info, "cpu", torch.float32, 12, requires_grad=requires_grad):
             yield functools.partial(info, sample.input, *sample.args, **sample.kwargs)
     if info.name == "nn.functional.batch_norm":
         vector = torch.ones(3)

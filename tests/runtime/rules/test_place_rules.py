@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from gen.checks.opinfo import drawn
 from runtime.per_sample import per_sample
 from runtime.per_sample.batch_session import BatchSession
 from runtime.rules.places import Place, listed, reshaped
@@ -31,7 +31,7 @@ _ARRANGED = ("sort", "msort", "argsort", "nonzero", "argwhere")
 def _samples(op: Any) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield from list(itertools.islice(op.sample_inputs("cpu", torch.float64), _SAMPLES))
+        yield from drawn(op, "cpu", torch.float64, _SAMPLES)
 
 
 def _marked(sample: Any, dim: int, size: int, every: bool) -> list[int]:
