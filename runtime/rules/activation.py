@@ -168,12 +168,16 @@ diagonal("elu", elementwise=False, self=_elu)
 diagonal("celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha))
 kernel("elu_backward", _elu_decomposed, aligned)
 
+
+def _softplus_backward_decomposed(grad_output: torch.Tensor, self: torch.Tensor, beta: Any, threshold: Any) -> torch.Tensor:
+    """Of a positive number the logistic function is formed from its distance to one, so that its derivatives do not round to zero there."""
+    z = self * beta
+    logistic = torch.where(z > 0, 1 - torch.sigmoid(-z), torch.sigmoid(z))
+    return grad_output * torch.where(z > threshold, 1, logistic)
+
+
 diagonal("softplus", elementwise=False, self=lambda g, self, beta, threshold: kernels.softplus_backward(g, self, beta, threshold))
-kernel(
-    "softplus_backward",
-    lambda grad_output, self, beta, threshold: grad_output * torch.where(self * beta > threshold, 1, torch.sigmoid(self * beta)),
-    aligned,
-)
+kernel("softplus_backward", _softplus_backward_decomposed, aligned)
 diagonal(
     "_prelu_kernel",
     self=lambda g, self, weight: torch.where(self > 0, g, g * weight),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -140,6 +140,15 @@ multilinear(
 multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch, **_CONTRACTION)
 
 
+def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The operands of ``addr``, which alone takes several dtypes, in that of the result. The kernel gives numbers no less weight."""
+    x, left, right = args
+    if x.dtype is left.dtype is right.dtype:
+        return args
+    dtype = torch.promote_types(torch.promote_types(x.dtype, left.dtype), right.dtype)
+    return [a.to(dtype) for a in args]
+
+
 def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, **facts: Any) -> None:
     """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches if flags say so.
 
@@ -149,6 +158,7 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+        args = _in_one_dtype(args)
         if not (args[1].is_floating_point() or args[1].is_complex()):
             whole = bool if args[1].dtype is torch.bool else int
             beta, alpha = whole(beta), whole(alpha)  # as in the kernels; a float factor would promote integers
@@ -223,7 +233,7 @@ _plus(
         "mat": lambda g, vec, alpha: per_sample.by_left(g.unsqueeze(2), vec.unsqueeze(2), alpha),
     },
 )
-_plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r)), lambda g, x, _: g.t().mv(conj(x)))
+_plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r).to(g.dtype)), lambda g, x, _: g.t().mv(conj(x).to(g.dtype)))
 _plus(
     "addbmm",
     "batch1",

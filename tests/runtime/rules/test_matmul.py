@@ -1,5 +1,6 @@
 """Matrix and vector products."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -57,3 +58,16 @@ def test_a_batch_of_integers_keeps_its_dtype(f: Any, args: Any) -> None:
     """Neither a factor given as a float (which the kernels truncate) nor a sum promotes them."""
     expected = torch.stack([f(*row) for row in zip(*args, strict=True)])
     torch.testing.assert_close(vmap(f)(*args), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtypes", list(itertools.permutations([torch.float32, torch.float64, torch.int64])), ids=str)
+def test_a_batch_of_addr_is_computed_in_the_dtype_of_the_result(dtypes: tuple[torch.dtype, ...]) -> None:
+    """It alone takes several dtypes. A float factor counts if any operand is floating."""
+    torch.manual_seed(0)
+    x, left, right = ((torch.randn(shape) * 3).to(dtype) for shape, dtype in zip(((4, 3, 2), (4, 3), (4, 2)), dtypes, strict=True))
+
+    def f(*each: torch.Tensor) -> torch.Tensor:
+        return torch.addr(*each, beta=0.5, alpha=1.5)
+
+    single = torch.stack([f(*each) for each in zip(x, left, right, strict=True)])
+    torch.testing.assert_close(vmap(f)(x, left, right), single, rtol=1e-12, atol=0)
