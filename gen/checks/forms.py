@@ -23,7 +23,7 @@ from gen.targets.protocol import Flat, Target, Values
 Tensor = torch.Tensor
 OVERLAP = r"single memory location|internal overlap|resize|as_strided|expanded"
 """What ops say of a buffer that overlaps with itself or with an input, or that is too small."""
-DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not allowed"
+DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not|the program assigns to \.data of a tensor"
 """What torch documents for an assignment to ``.data`` under a transform; a target words its own error likewise."""
 
 REFUSED = {"data_write": DATA_WRITE}

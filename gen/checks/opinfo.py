@@ -116,10 +116,15 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
 def _without_its_test() -> Iterator[None]:
     """Inside, OpInfo does not look through the stack for the test that asks, which takes longer than a check, and seeds without a trace."""
     from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
 
     seeding: dict[str, Any] = {} if has_accelerator() else {"set_rng_seed": _set_seed}
-    with patch.multiple(common_utils, extract_test_fn=lambda: None, **seeding):
+    with patch.multiple(common_utils, extract_test_fn=_no_test, **seeding), patch.object(core, "extract_test_fn", _no_test):
         yield
+
+
+def _no_test() -> None:
+    """What asks for samples is no test of OpInfo's own."""
 
 
 def _set_seed(seed: int | None = None) -> None:
