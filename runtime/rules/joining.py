@@ -118,8 +118,11 @@ def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
             "vmap: repeat_interleave with a batch of repeats returns results whose shapes differ between the elements of the batch; "
             "pass output_size if they do not"
         )
-    places = torch.arange(total, device=args[0].device).repeat(size, 1)
-    return torch.searchsorted(args[0].cumsum(1), places, right=True)
+    (repeats,) = args
+    torch._assert_async((repeats >= 0).all(), "repeats can not be negative")
+    torch._assert_async((repeats.sum(1) == total).all(), "allocated size does not match required size")
+    places = torch.arange(total, device=repeats.device).repeat(size, 1)
+    return torch.searchsorted(repeats.cumsum(1), places, right=True)
 
 
 register("repeat_interleave.Tensor", nondiff=True, batch=_interleave_batch, family="joining")

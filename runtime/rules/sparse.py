@@ -11,15 +11,22 @@ from typing import Any
 
 import torch
 
+from ..seam.keys import uncounted
 from .core import spread
 from .derive import conj, linear, nondifferentiable
 from .record import Meta, register
 
 
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    """``t`` in the strided layout. Below autograd the kernel for compressed layouts counts versions of its argument, though it writes
+    nothing there."""
+    return t if t.layout is torch.strided else uncounted(t.to_dense)
+
+
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
     """A dense mask of the specified elements of a sparse tensor."""
     pattern = pattern.detach()
-    return pattern.to_dense().new_ones(pattern.shape).sparse_mask(pattern).to_dense() != 0
+    return _dense(_dense(pattern).new_ones(pattern.shape).sparse_mask(pattern)) != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
@@ -39,10 +46,6 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     if bool(torch.where(_specified(pattern), 0, g.detach()).any()):
         return g.to_sparse(layout=leaf.layout) if leaf.layout is torch.sparse_csr else g.to_sparse(leaf.sparse_dim())
     return g.sparse_mask(pattern)
-
-
-def _dense(t: torch.Tensor) -> torch.Tensor:
-    return t if t.layout is torch.strided else t.to_dense()
 
 
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
@@ -105,8 +108,8 @@ register(
     "_sparse_sparse_matmul",
     cost="high",
     vjp={
-        "self": lambda g, self, other: _at_pattern(_dense(g) @ other.to_dense().mH, self),
-        "other": lambda g, self, other: _at_pattern(self.to_dense().mH @ _dense(g), other),
+        "self": lambda g, self, other: _at_pattern(_dense(g) @ _dense(other).mH, self),
+        "other": lambda g, self, other: _at_pattern(_dense(self).mH @ _dense(g), other),
     },
 )
 linear("_sparse_sum.dim", {"self": lambda g, self, dim: _at_pattern(spread(_dense(g), self.shape, dim, False), self)})
@@ -134,7 +137,7 @@ def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[to
     ATen's backward kernel is not used. It reads the positions of the extrema, which the forward kernel stores only if torch's autograd
     records.
     """
-    dense, specified = self.to_dense(), _specified(self)
+    dense, specified = _dense(self), _specified(self)
     count = specified.sum(1, keepdim=True)
     if reduce in ("sum", "mean"):
         out = dense @ other

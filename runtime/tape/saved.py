@@ -115,6 +115,8 @@ class Packed:
 
 
 def _type_name(t: torch.Tensor) -> str:
+    if t.layout not in (torch.strided, torch.sparse_coo):  # `type()` knows no other
+        return f"{t.layout} {t.dtype}"
     if t.dtype.is_complex:  # `type()` has no legacy name for these
         return f"{t.device.type.upper()}{t.type().rpartition('.')[2].removesuffix('Tensor')}Type"
     return t.type()

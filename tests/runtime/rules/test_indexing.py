@@ -143,6 +143,9 @@ def test_a_batch_of_repeats_with_a_known_total() -> None:
     torch.testing.assert_close(func.vmap(f)(x, repeats), torch.stack([f(a, n) for a, n in zip(x, repeats, strict=True)]))
     with pytest.raises(BatchingError, match="output_size"):
         func.vmap(lambda x, n: x.repeat_interleave(n))(x, repeats)
+    for wrong, message in ((repeats + 1, "allocated size does not match"), (repeats - torch.tensor([2, -2, 0]), "can not be negative")):
+        with pytest.raises(RuntimeError, match=message):
+            func.vmap(f)(x, wrong)
 
 
 def test_batches_of_masks_are_refused_with_advice() -> None:

@@ -195,3 +195,10 @@ def test_how_many_elements_a_sparse_tensor_stores_is_no_constant_of_a_graph(read
         with pytest.raises(RuntimeError, match=r"the size of what aten.* returns depends on values"):
             make_fx(read, tracing_mode=mode)(s)
     torch.testing.assert_close(make_fx(read)(s)(s), read(s))  # as sizes do, it stays what it is for the examples
+
+
+def test_a_backward_pass_counts_no_write_to_the_pattern_that_it_reads() -> None:
+    pattern, x, y = MASK.to_sparse_csr(), torch.randn(2, 4, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    _, pullback = vjp(lambda *given: torch.sparse.sampled_addmm(*given).to_dense(), pattern, x, y)
+    assert torch.equal(pullback(torch.ones_like(MASK))[1], pullback(torch.ones_like(MASK))[1])
+    assert pattern._version == 0
