@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,12 +44,14 @@ def compare_threads(run: Run, tally: Tally) -> None:
     barrier, interval = threading.Barrier(THREADS), sys.getswitchinterval()
 
     def together(_: int) -> Outputs:
+        torch.set_num_threads(1)  # as the single call: some kernels give other bits with more
         barrier.wait()
         return run()
 
     sys.setswitchinterval(1e-6)  # seconds: threads take turns within a call
     try:
-        with ThreadPoolExecutor(THREADS) as pool:
+        with warnings.catch_warnings(), ThreadPoolExecutor(THREADS) as pool:
+            warnings.simplefilter("ignore")  # threads share the filters, so what one of them silences another may hear
             every = list(pool.map(together, range(THREADS)))
     finally:
         sys.setswitchinterval(interval)
