@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gen.checks.inventory import find, imported, matrix_fingerprint, tables
-from gen.checks.results import CellResult, ResultsError, Writer, records
+from gen.checks.results import OF_A_RUN, CellResult, ResultsError, Writer, records
 from gen.checks.shard import parse_shard
 
-__all__ = ["SAME", "add_arguments", "merge", "run"]
+__all__ = ["add_arguments", "merge", "run"]
 
-SAME = ("matrix", "partition", "target", "device", "tier", "torch", "sample", "narrowed")
-"""What the headers of the shards of one run have in common."""
 _NAMED = 5
 
 
@@ -102,7 +100,7 @@ def _header(path: Path) -> dict[str, Any]:
 def _refuse_mixture(headers: Mapping[Path, Mapping[str, Any]]) -> None:
     (first, expected), *others = headers.items()
     for path, header in others:
-        different = [key for key in SAME if header.get(key) != expected.get(key)]
+        different = [key for key in OF_A_RUN if header.get(key) != expected.get(key)]
         if different:
             what = "; ".join(f"{key} {expected.get(key)} and {header.get(key)}" for key in different)
             raise ResultsError(f"{first} and {path} are of different runs: {what}")

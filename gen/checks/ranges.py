@@ -6,7 +6,7 @@ the plain op does; checks of that name the ops that take indices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -67,7 +67,7 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
     """
     if target.name == "torch" and not (absolute or batched):
         raise Lacking("target torch would be compared with itself")
-    if _refused(attempt(sample, lambda: sample(*_copies(sample.inputs)))):
+    if _refused(_tried(sample, sample, sample.inputs)):
         raise Unsuitable(f"{sample.description}: refused as it is")
     variants = [variant for variant in _variants(sample) if variant.never or not absolute]
     if not variants:
@@ -77,8 +77,8 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
     run = None if batched else target.forward(sample)
     failures: list[str] = []
     for variant in variants:
-        expected = _looped(sample, variant) if batched else attempt(sample, lambda v=variant: sample(*_copies(v.inputs)))  # type: ignore[misc]
-        actual = _mapped(target, sample, variant) if run is None else attempt(sample, lambda v=variant: run(*_copies(v.inputs)))  # type: ignore[misc]
+        expected = _looped(sample, variant) if batched else _tried(sample, sample, variant.inputs)
+        actual = _mapped(target, sample, variant) if run is None else _tried(sample, run, variant.inputs)
         tally.entries += 1
         tally.nonzero += 1
         failures += _difference(variant, expected, actual, absolute, sample.facts.random)
@@ -102,7 +102,7 @@ def _difference(variant: Variant, expected: Answer, actual: Answer, absolute: bo
 
 
 def _looped(sample: Sample, variant: Variant) -> Answer:
-    rows = [attempt(sample, lambda i=inputs: sample(*_copies(i))) for inputs in (variant.inputs, sample.inputs)]  # type: ignore[misc]
+    rows = [_tried(sample, sample, inputs) for inputs in (variant.inputs, sample.inputs)]
     for row in rows:
         if isinstance(row, Exception):
             return row
@@ -113,6 +113,11 @@ def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
     """The variant and the sample as a batch of two, in memory one after the other."""
     batch = tuple(torch.stack(pair) for pair in zip(variant.inputs, sample.inputs, strict=True))
     return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
+
+
+def _tried(sample: Sample, f: Callable[..., object], inputs: Inputs) -> Answer:
+    """What becomes of `f` on copies of `inputs`: see :func:`.illformed.attempt`."""
+    return attempt(sample, lambda: f(*_copies(inputs)))
 
 
 def _copies(inputs: Inputs) -> Inputs:

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any
 
-__all__ = ["LAST", "OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
+__all__ = ["LAST", "OF_A_RUN", "OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
 
 LAST = Path(".cache/matrix/last")
 """A file with the path of the results of the last run, whole or narrowed."""
+OF_A_RUN = ("matrix", "partition", "target", "device", "tier", "torch", "sample", "narrowed")
+"""What the headers of the shards of one run have in common."""
 # Best first, so the worst of several cells has the last of these.
 OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 

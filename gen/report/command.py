@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.checks.results import LAST, Results, ResultsError, read
+from gen.checks.results import LAST, OF_A_RUN, Results, ResultsError, read
 from gen.files import replace
-from gen.merge import SAME
 from gen.plan import PLACES
 from gen.report.compare import history
 from gen.report.exports import as_json, as_junit
@@ -101,12 +100,12 @@ def _earlier(folder: Path) -> list[Results]:
 
 
 def _join(results: Sequence[Results]) -> list[Results]:
-    """Join shards of one run: those whose headers agree in what :data:`SAME` names. Every other file is a run."""
+    """Join shards of one run: those whose headers agree in what :data:`OF_A_RUN` names. Every other file is a run."""
     joined: dict[tuple[Any, ...], Results] = {}
     for number, result in enumerate(results):
         header = result.header
         sharded = header.get("shard", "1/1") != "1/1"
-        key = ("shards", *map(header.get, SAME)) if sharded else ("file", number)
+        key = ("shards", *map(header.get, OF_A_RUN)) if sharded else ("file", number)
         before = joined.get(key)
         if before is None:
             joined[key] = result

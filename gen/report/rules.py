@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from gen.checks.results import Results
 from gen.report.compare import title
 
-__all__ = ["RulesRun", "rules_run"]
+__all__ = ["RulesTable", "rules_table"]
 
 
 @dataclass(frozen=True)
-class RulesRun:
+class RulesTable:
     """The rules of the target of one run, which noted them (``--rules``).
 
     `parts` has (part, rules, rules that a cell ran) for each part of a record. `unrun` has (part, rules) that no cell ran, and `cells`
@@ -26,7 +26,7 @@ class RulesRun:
     cells: Sequence[tuple[str, int]]
 
 
-def rules_run(run: Results) -> RulesRun | None:
+def rules_table(run: Results) -> RulesTable | None:
     """The rules of `run`; None if it has not noted them."""
     names = run.header.get("rules")
     if not isinstance(names, list):
@@ -36,7 +36,7 @@ def rules_run(run: Results) -> RulesRun | None:
     for name in names:
         parts.setdefault(_part(name), []).append(name)
     unrun = {part: [name for name in members if not counts[name]] for part, members in sorted(parts.items())}
-    return RulesRun(
+    return RulesTable(
         title(run),
         [(part, len(parts[part]), len(parts[part]) - len(missed)) for part, missed in unrun.items()],
         [(part, missed) for part, missed in unrun.items() if missed],

@@ -16,7 +16,7 @@ import jinja2
 
 from gen.checks.results import OUTCOMES, CellResult, Results
 from gen.report.compare import FAILURES, LISTED, History, side_by_side, title
-from gen.report.rules import rules_run
+from gen.report.rules import rules_table
 
 __all__ = ["GLYPHS", "MEANINGS", "View", "page"]
 
@@ -121,7 +121,7 @@ def page(
         views=views,
         coverage=coverage,
         loops=_loops([*runs, *others]),
-        rules=[found for run in runs if (found := rules_run(run)) is not None],
+        rules=[found for run in runs if (found := rules_table(run)) is not None],
         differences=side_by_side(runs) if len(runs) > 1 else None,
         past=past,
         glyphs=GLYPHS,

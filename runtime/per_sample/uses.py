@@ -98,15 +98,15 @@ class _Scale:
 
     def __init__(self, factor: Any) -> None:
         self.factor = factor
-        self._copies: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}  # with the tensor, whose address is then not reused
 
     def __call__(self, t: Tensor) -> Tensor:
         if type(t) is not torch.Tensor or not t.is_contiguous() or not t.numel() or t.is_conj() or t.is_neg():
             return self._scaled(t)
         key = t.data_ptr(), t.numel(), t.dtype
         if key not in self._copies:
-            self._copies[key] = self._scaled(t)
-        return self._copies[key].view(t.shape)
+            self._copies[key] = t, self._scaled(t)
+        return self._copies[key][1].view(t.shape)
 
     def _scaled(self, t: Tensor) -> Tensor:
         factor = self.factor

@@ -31,17 +31,18 @@ def sums(graph: fx.Graph) -> None:
     """Take together the sums whose results only go into pointwise calls. A result that is returned, or of which there are views, has memory
     of its own."""
     nodes = movable(graph)
+    after = successors(nodes)
     groups: dict[Hashable, list[fx.Node]] = {}
-    level: dict[fx.Node, int] = {}  # how many sums lie on the longest path to a node: those of one level do not need one another
+    level = dict.fromkeys(nodes, 0)  # how many sums lie on the longest way to a node: those of one level do not need one another
     for n in nodes:
-        found = _is_sum(n)
-        level[n] = found + max((level.get(a, 0) for a in n.all_input_nodes), default=0)
-        if found:
-            value: Any = n.args[0].meta["val"]  # type: ignore[union-attr]
-            groups.setdefault((level[n], value.shape, value.dtype), []).append(n)
+        if _is_sum(n):
+            level[n] += 1
+            groups.setdefault((level[n], _matrix(n).shape, _matrix(n).dtype), []).append(n)
+        for u in after[n]:
+            level[u] = max(level[u], level[n])
     stacks = [part for group in groups.values() for part in _parts(group) if len(part) >= _FEWEST]
     if stacks:
-        bring_together(graph, nodes, successors(nodes), stacks)
+        bring_together(graph, nodes, after, stacks)
     for stack in stacks:
         _stacked(graph, stack)
 
@@ -58,15 +59,21 @@ def _is_sum(n: fx.Node) -> bool:
     return small and value.dim() == 2 and value.dtype in _DTYPES and value.dtype is n.meta["val"].dtype and value.is_contiguous()
 
 
+def _matrix(n: fx.Node) -> Any:
+    """The abstract value of what the call ``n`` adds up."""
+    source: Any = n.args[0]
+    return source.meta["val"]
+
+
 def _parts(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
     """The sums that follow one another, as many as a stack may have."""
-    each = max(_FEWEST, _BYTES // max(1, group[0].args[0].meta["val"].nbytes))  # type: ignore[union-attr]
+    each = max(_FEWEST, _BYTES // max(1, _matrix(group[0]).nbytes))
     return [list(group[i : i + each]) for i in range(0, len(group), each)]
 
 
 def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     given = [n.args[0] for n in calls]
-    before, after = given[0].meta["val"], calls[0].meta["val"]  # type: ignore[union-attr]
+    before, after = _matrix(calls[0]), calls[0].meta["val"]
     with _disable_current_modes():
         values = before.new_empty((len(calls), *before.shape)), after.new_empty((len(calls), *after.shape))
     meta = calls[0].meta
