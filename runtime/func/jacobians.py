@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -20,6 +20,10 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """A one-hot tensor for every element of all ``tensors`` together, split by tensor: one of shape (total elements, *shape) for each."""
     sizes = [t.numel() for t in tensors]
     total = sum(sizes)
+    if len(tensors) == 1:
+        t = tensors[0]
+        b = t.new_ones(total).diag_embed()
+        return [b if t.dim() == 1 else b.view(total, *t.shape)]
     out, start = [], 0
     for t, n in zip(tensors, sizes, strict=True):
         if type(start) is int:
@@ -30,6 +34,11 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         out.append(b.view(total, *t.shape))
         start += n
     return out
+
+
+def _parts(t: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
+    """``t`` in pieces of these ``sizes`` along its first dimension."""
+    return (t,) if len(sizes) == 1 else t.split(sizes)
 
 
 def _require_real(what: str, which: str, flat: list[Any]) -> None:
@@ -105,7 +114,7 @@ def _blocks_by_output(rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Sp
     """From rows of all outputs together, per input, to blocks per output and input, of shape (*output shape, *input shape)."""
     flat, in_spec = trees.flatten(rows)
     sizes = [o.numel() for o in outs]
-    split = [r.split(sizes) for r in flat]
+    split = [_parts(r, sizes) for r in flat]
     per_output = []
     for k, o in enumerate(outs):
         blocks = [parts[k].reshape((*o.shape, *parts[k].shape[1:])) for parts in split]
@@ -155,7 +164,7 @@ def jacfwd(
         sizes = [x.numel() for x in flat]
         per_output = []
         for c in flat_c:
-            blocks = [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), flat, strict=True)]
+            blocks = [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(_parts(c, sizes), flat, strict=True)]
             tree = trees.unflatten(blocks, spec)
             per_output.append(tree if isinstance(argnums, tuple) else tree[0])
         result = trees.unflatten(per_output, out_spec)

@@ -24,7 +24,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Value, innermost
+from ..seam.levels import Level, Value, innermost
 from .trace import Trace
 
 Autocast = tuple[bool, torch.dtype]  # enabled, dtype
@@ -85,7 +85,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
                 return mode.__torch_dispatch__(func, types, args, kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def handled_inside(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         with self:
             return Value.__torch_dispatch__(func, types, args, kwargs)
 

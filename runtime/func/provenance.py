@@ -29,6 +29,7 @@ import torch
 from torch import fx
 from torch.fx import traceback as fx_traceback
 
+from ..seam.ambient import Ambient
 from ..tape import engine
 from ..tape.nodes import LAST, next_number
 from ..tape.running import current_node
@@ -68,11 +69,21 @@ def is_of_user(file: str) -> bool:
     return (_kind(file) if kind is None else kind) is _USER
 
 
+class _Call(Ambient):
+    """The call of an op that a thread runs. ``made_by``: the frame that made it, if what dispatches calls has said so. The frames between
+    it and a rule of ours are many, and none is the user's."""
+
+    made_by: FrameType | None = None
+
+
+CALL = _Call()
+
+
 def user_line() -> Line | None:
     """The user's line that runs now, in a program that :func:`run` has started. Without a frame of the user's the line of a layer of
     ``torch.nn``. None in a rule of a backward pass."""
     layer: Line | None = None
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = CALL.made_by or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     while frame is not None:

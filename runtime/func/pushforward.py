@@ -97,14 +97,14 @@ class DualLevel(Level):
             primals, tangents, any_tangent = self._split(op, args)
             kwargs = self.lowered_kwargs(kwargs)
             if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
-                return self._wrap(op, args, kwargs, func(*primals, **kwargs), None)
+                return self._wrap(op, args, kwargs, op.run(primals, kwargs), None)
             record = op.record
             if record is None or (record.jvp is None and record.vjp is None):
                 decomposed = decomposition_of(op, "jvp")
                 if decomposed is None:
                     raise MissingRule(str(func), "jvp")
                 return self.run_inside(decomposed, args, kwargs)
-            result = func(*primals, **kwargs)
+            result = op.run(primals, kwargs)
             ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
             if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
                 ts = ts.clone()  # in-place ops write into tangents, so two values must not share one

@@ -70,17 +70,20 @@ class LevelMode(TorchDispatchMode):
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:
-            return self.handled_inside(func, types, args, kwargs)
+            return self.handled_inside(found, func, types, args, kwargs)
         if level.leaves_classes and composes(types):
             return NotImplemented
         reopen_keys(func)
         return hand_over(level, func, args, kwargs or {})
 
-    def handled_inside(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """A call that an inner level handles. The calls that its rule makes come to this mode again."""
+    def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """A call that ``level``, an inner one, handles. The calls that its rule makes come to this mode again."""
+        if level.leaves_classes and composes(types):
+            return NotImplemented
         _push(self)  # `with self` takes ten times as long: it also notes that a mode is on, which is known here
         try:
-            return Value.__torch_dispatch__(func, types, args, kwargs)
+            reopen_keys(func)
+            return hand_over(level, func, args, kwargs or {})
         finally:
             _pop(None)
 

@@ -177,7 +177,7 @@ class Value(torch.Tensor):
     ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape unless the level has ``hidden``
     dimensions. ``_view``: for the result of a view op, how to follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often
     its sizes or strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that it had.
-    ``_geometry``: the arguments with which :mod:`.shells` made it. ``_faithful``: whether they have the strides of the inner tensor.
+    ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the strides of the inner tensor.
     ``_home``: a class attribute, the one level of all values of the class, which never closes.
     """
 

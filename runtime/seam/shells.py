@@ -41,24 +41,32 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
         layout = inner.layout
         shape = inner.shape[hidden:] if hidden else inner.shape
         if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
-            geometry = (shape, None, None, None, inner.dtype, layout, inner.device)
+            arguments: Any = (shape, None, None, None, inner.dtype, layout, inner.device)
         else:
-            geometry = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+            arguments = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
         if hidden and not shape and inner.dtype in _INTEGERS:
-            geometry += _AS_INDEX
+            arguments += _AS_INDEX
         elif layout in _COMPRESSED:
-            geometry += _ASKS_LAYOUT
-    v: Any
+            arguments += _ASKS_LAYOUT
+        geometry = arguments, _lazy_bits(inner)
     if _inference() and not inner.is_inference():  # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
         with torch.inference_mode(False):
-            v = _make_wrapper(cls, *geometry)
-    else:
-        v = _make_wrapper(cls, *geometry)
+            return _made(cls, geometry)
+    return _made(cls, geometry)
+
+
+def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
+    """Whether ``t`` is a conjugate and whether it is a negative that no kernel has computed yet. None: neither."""
+    bits = t.is_conj(), t.is_neg()
+    return bits if bits[0] or bits[1] else None
+
+
+def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
+    v: Any = _make_wrapper(cls, *geometry[0])
     v._geometry = geometry
-    if inner.is_neg():
-        torch._C._set_neg(v, True)
-    if inner.is_conj():
-        torch._C._set_conj(v, True)
+    if geometry[1] is not None:
+        torch._C._set_conj(v, geometry[1][0])
+        torch._C._set_neg(v, geometry[1][1])
     return v
 
 
@@ -78,21 +86,17 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     value: Any = inner
     geometry: Any = value._geometry if type(inner) in VALUES and value._faithful else None
     if geometry is None:
-        layout = inner.layout
+        layout, dtype = inner.layout, inner.dtype
         strided = layout is torch.strided
         place = (inner.stride(), inner.storage_offset()) if strided else (None, None)
-        geometry = (inner.shape, *place, None, inner.dtype, layout, inner.device)
-        if is_batched_number(inner):
-            geometry += _AS_INDEX
+        arguments: Any = (inner.shape, *place, None, dtype, layout, inner.device)
+        if dtype in _INTEGERS and is_batched_number(inner):
+            arguments += _AS_INDEX
         elif layout in _COMPRESSED:
-            geometry += _ASKS_LAYOUT
-    v: Any = _make_wrapper(cls, *geometry)
-    v._geometry = geometry
+            arguments += _ASKS_LAYOUT
+        geometry = arguments, _lazy_bits(inner)
+    v = _made(cls, geometry)
     v._faithful = True
-    if inner.is_conj():
-        torch._C._set_conj(v, True)
-    if inner.is_neg():
-        torch._C._set_neg(v, True)
     return v
 
 

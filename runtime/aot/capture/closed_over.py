@@ -10,13 +10,14 @@ forward and the backward pass is noticed by its version.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
-from ...func.provenance import here
+from ...func.provenance import CALL, here
 from ...func.symbols import SYMBOLIC
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode, call_below
@@ -59,6 +60,14 @@ class ClosedOver(EnteringMode):
             raise RuntimeError(
                 f"the program computes with a default dtype that it has set. Set it outside, or give the dtype to each call.{here()}"
             )
+        around = CALL.made_by
+        CALL.made_by = sys._getframe(1)
+        try:
+            return self._dispatched(func, types, args, kwargs)
+        finally:
+            CALL.made_by = around
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = self._entered(args), {name: self._entered(a) for name, a in kwargs.items()} if kwargs else {}
         if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
             return args[0].detach_()
