@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gen.checks.inventory import find, imported, matrix_fingerprint, tables
-from gen.checks.results import OF_A_RUN, CellResult, ResultsError, Writer, records
+from gen.checks.results import OF_A_RUN, CellResult, ResultsError, Writer, records, trait
 from gen.checks.shard import parse_shard
 
 __all__ = ["add_arguments", "merge", "run"]
@@ -100,9 +100,8 @@ def _header(path: Path) -> dict[str, Any]:
 def _refuse_mixture(headers: Mapping[Path, Mapping[str, Any]]) -> None:
     (first, expected), *others = headers.items()
     for path, header in others:
-        different = [key for key in OF_A_RUN if header.get(key) != expected.get(key)]
-        if different:
-            what = "; ".join(f"{key} {expected.get(key)} and {header.get(key)}" for key in different)
+        pairs = [(key, trait(expected, key), trait(header, key)) for key in OF_A_RUN]
+        if what := "; ".join(f"{key} {one} and {other}" for key, one, other in pairs if one != other):
             raise ResultsError(f"{first} and {path} are of different runs: {what}")
 
 

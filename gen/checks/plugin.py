@@ -149,7 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if settings.target != "runtime" or run.rules is not None:
             # it stops the run here, whether or not workers are to run it
             require_target(run.target, settings.target, here=_in_process(config))
-        header = run.header() | ({} if run.rules is None else {"rules": RulesRun.of(run.target())})
+        header = run.header() | ({} if run.rules is None else {"rules": RulesRun.of(settings.target, run.target())})
         recorder = Recorder(run.results, header, run.sharding, last=root / LAST, whole=not narrowed and shard[1] == 1)
         config.pluginmanager.register(recorder, "matrix-recorder")
 

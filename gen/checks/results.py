@@ -10,11 +10,24 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any
 
-__all__ = ["LAST", "OF_A_RUN", "OUTCOMES", "CellResult", "Results", "ResultsError", "Writer", "default_path", "line_of", "read", "records"]
+__all__ = [
+    "LAST",
+    "OF_A_RUN",
+    "OUTCOMES",
+    "CellResult",
+    "Results",
+    "ResultsError",
+    "Writer",
+    "default_path",
+    "line_of",
+    "read",
+    "records",
+    "trait",
+]
 
 LAST = Path(".cache/matrix/last")
 """A file with the path of the results of the last run, whole or narrowed."""
-OF_A_RUN = ("matrix", "partition", "target", "device", "tier", "torch", "sample", "narrowed")
+OF_A_RUN = ("matrix", "partition", "target", "device", "tier", "torch", "sample", "narrowed", "rules")
 """What the headers of the shards of one run have in common."""
 # Best first, so the worst of several cells has the last of these.
 OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
@@ -59,6 +72,12 @@ class Results:
 
     def counts(self) -> Counter[str]:
         return Counter(cell.outcome for cell in self.cells)
+
+
+def trait(header: Mapping[str, Any], key: str) -> object:
+    """What a header says of a key of :data:`OF_A_RUN`, in short: of the rules it says only whether they were noted."""
+    value = header.get(key)
+    return "noted" if key == "rules" and value is not None else value
 
 
 def default_path(target: str, device: str, part: str = "") -> Path:

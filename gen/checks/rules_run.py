@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from gen.targets.faults import Watch
+    from gen.targets.faults import Auditable, Watch
     from gen.targets.protocol import Target
 
 __all__ = ["RulesRun"]
@@ -23,19 +23,21 @@ class RulesRun:
 
     def watch(self, name: str, target: Target) -> None:
         """Begin to note the rules of `target`. Raises UsageError if it offers none."""
-        from gen.targets.faults import Auditable
-
-        if not isinstance(target, Auditable):
-            raise pytest.UsageError(f"--rules: target {name} offers no rules; see Auditable in gen/targets/faults.py")
-        self._watch = self._stack.enter_context(target.watched(kinds=False))
+        self._watch = self._stack.enter_context(_auditable(name, target).watched(kinds=False))
 
     def taken(self) -> tuple[str, ...]:
         """The rules that ran since the last call, by name."""
         return tuple(sorted(self._watch.taken())) if self._watch is not None else ()
 
     @staticmethod
-    def of(target: Target) -> list[str]:
-        """All rules of a target, by name."""
-        from gen.targets.faults import Auditable
+    def of(name: str, target: Target) -> list[str]:
+        """All rules of `target`, by name. Raises UsageError if it offers none."""
+        return [rule.name for rule in _auditable(name, target).rules()]
 
-        return [rule.name for rule in target.rules()] if isinstance(target, Auditable) else []
+
+def _auditable(name: str, target: Target) -> Auditable:
+    from gen.targets.faults import Auditable
+
+    if not isinstance(target, Auditable):
+        raise pytest.UsageError(f"--rules: target {name} offers no rules; see Auditable in gen/targets/faults.py")
+    return target

@@ -16,7 +16,9 @@ import pytest
 
 from gen.checks.durations import PLACE, read_durations
 from gen.checks.inventory import Module, find, matrix_fingerprint
+from gen.checks.isolation import Worker
 from gen.checks.results import OUTCOMES, ResultsError, default_path
+from gen.checks.rules_run import RulesRun
 from gen.checks.shard import lacks_the_largest_tier
 from gen.checks.tables import TIERS
 from gen.cluster.coordinator import Coordinator
@@ -25,7 +27,7 @@ from gen.cluster.groups import Selection, groups
 from gen.cluster.job import Group, Job, versions
 from gen.cluster.output import Output
 from gen.cluster.progress import Display
-from gen.targets import names
+from gen.targets import load, names
 
 __all__ = ["add_arguments", "run"]
 
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cell-timeout", type=float, metavar="SECONDS", help="limit of every cell (default: the matrix's, or 120; 0: none)")
     add("--cell-memory", type=_bytes, metavar="SIZE", help="memory that the process of a cell may have, as 4G (default: no limit)")
     add("--group-seconds", type=float, default=3.0, metavar="SECONDS", help="how long a group of cells should take (default %(default)s)")
+    add("--rules", action="store_true", help="note the target's rules that each cell runs, for the report; cells take longer")
     add("--results", type=Path, metavar="FILE", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
     add("--resume", action="store_true", help="go on with the results file: run the cells that have no outcome in it")
 
@@ -67,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the cells and print what came of them. 0: all is well, 1: a cell failed, 2: it could not begin or go on, 130: it was stopped."""
     try:
         return _run(args)
-    except (ClusterError, ResultsError, ValueError) as error:
+    except (ClusterError, ResultsError, ValueError, pytest.UsageError) as error:
         print(f"gen run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -134,7 +137,20 @@ def _job(args: argparse.Namespace, modules: Sequence[Module]) -> Job:
         versions=tuple(versions().items()),
         limit=args.cell_timeout,
         memory=args.cell_memory,
+        rules=args.rules,
     )
+
+
+def _rules(target: str) -> list[str]:
+    """The names of a target's rules. Another process loads the target, so that the coordinator holds no torch."""
+    worker = Worker(lambda name: RulesRun.of(name, load(name)))
+    try:
+        found: list[str] = worker.ask(target, None)
+    except LookupError as error:
+        raise ClusterError(str(error.args[0])) from error
+    finally:
+        worker.close()
+    return found
 
 
 class _Ini:
@@ -169,7 +185,7 @@ def _header(args: argparse.Namespace, job: Job, modules: Sequence[Module], selec
         "matrix": matrix_fingerprint(modules),
         "cells": sum(module.counts.get(args.tier, 0) for module in modules),
         "cluster": args.cluster,
-    }
+    } | ({"rules": _rules(job.target)} if job.rules else {})
 
 
 class _Counted:

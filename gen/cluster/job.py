@@ -25,7 +25,10 @@ class WrongVersion(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """A run. `digests` are those of its modules, by name; `filters` are pytest's ini lines of `filterwarnings`."""
+    """A run. `digests` are those of its modules, by name; `filters` are pytest's ini lines of `filterwarnings`.
+
+    `rules`: its workers note the target's rules that each cell runs.
+    """
 
     name: str
     target: str
@@ -36,6 +39,7 @@ class Job:
     versions: tuple[tuple[str, str], ...]
     limit: float | None = None
     memory: int | None = None
+    rules: bool = False
 
     def settings(self) -> Settings:
         return Settings(self.target, self.device, dict(self.versions)["torch"], datetime.date.fromisoformat(self.date))

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.checks.results import CellResult, ResultsError, Writer, records
+from gen.checks.results import CellResult, ResultsError, Writer, records, trait
 from gen.cluster.job import Answer
 
 __all__ = ["Output"]
 
-_SAME = ("matrix", "target", "device", "tier", "torch", "narrowed")
+_SAME = ("matrix", "target", "device", "tier", "torch", "narrowed", "rules")
 _LISTED = 40
 _FAILED = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 
@@ -98,9 +98,9 @@ class Output:
                 self.met.update(record.entries)
             elif record["event"] == "run":
                 began = True
-                different = [f"{key} {record.get(key)}, now {header[key]}" for key in _SAME if record.get(key) != header[key]]
-                if different:
-                    raise ResultsError(f"{self.path} is of another run: {'; '.join(different)}. Without --resume a new run replaces it")
+                pairs = [(key, trait(record, key), trait(header, key)) for key in _SAME]
+                if different := "; ".join(f"{key} {before}, now {now}" for key, before, now in pairs if before != now):
+                    raise ResultsError(f"{self.path} is of another run: {different}. Without --resume a new run replaces it")
         self._before = array("Q", sorted(numbers))
         return began
 

@@ -12,10 +12,10 @@ import threading
 import time
 import warnings
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,9 +25,13 @@ from gen.checks.inventory import find, imported
 from gen.checks.isolation import Worker
 from gen.checks.outcomes import Crashed
 from gen.checks.results import CellResult, line_of
+from gen.checks.rules_run import RulesRun
 from gen.checks.tables import Cell, Family, cells_of
 from gen.cluster.job import Group, Job, differences, versions
 from gen.targets import built_in, load
+
+if TYPE_CHECKING:  # which imports torch
+    from gen.targets.protocol import Target
 
 __all__ = ["main"]
 
@@ -44,6 +48,7 @@ class Server:
         self._modules: dict[str, Any] = {}
         self._told: set[str] = set()  # names of the entries that the worker knows of
         self._worker = Worker(self._serve)
+        self._rules = RulesRun() if job.rules else None
         self._filters = [_parsed(line) for line in job.filters]
 
     def load(self) -> None:
@@ -57,7 +62,15 @@ class Server:
 
         torch.set_num_threads(1)
         if built_in(self._job.target):
-            load(self._job.target)
+            _ = self._target
+
+    @cached_property
+    def _target(self) -> Target:
+        """The target, whose rules are noted if the job asks for it. One of another package is loaded in the fork alone."""
+        target = load(self._job.target)
+        if self._rules is not None:
+            self._rules.watch(self._job.target, target)
+        return target
 
     def run(self, module: str, function: str, cell: Cell) -> tuple[str, str, list[str], dict[str, str]]:
         """The outcome of a cell, its line of the results file, the entries that happened, and the active ones not told before."""
@@ -110,11 +123,12 @@ class Server:
                     cell,
                     function.removeprefix("test_"),
                     family,
-                    load(self._job.target),
+                    self._target,
                     entries,
                     self._settings,
                     begin=lambda sample, description: note(f"{sample} {description}"),
                     explain=False,
+                    rules=self._rules,
                 )
             except tuple(_OUTCOMES) as raised:
                 return _OUTCOMES[type(raised)], str(raised.msg)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.checks.results import LAST, OF_A_RUN, Results, ResultsError, read
+from gen.checks.results import LAST, OF_A_RUN, Results, ResultsError, read, trait
 from gen.files import replace
 from gen.plan import PLACES
 from gen.report.compare import history
@@ -105,7 +105,7 @@ def _join(results: Sequence[Results]) -> list[Results]:
     for number, result in enumerate(results):
         header = result.header
         sharded = header.get("shard", "1/1") != "1/1"
-        key = ("shards", *map(header.get, OF_A_RUN)) if sharded else ("file", number)
+        key = ("shards", *(trait(header, name) for name in OF_A_RUN)) if sharded else ("file", number)
         before = joined.get(key)
         if before is None:
             joined[key] = result

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gen.checks.results import read
 from gen.cli import main
-from gen.cluster.job import Group, resource_of, versions
+from gen.cluster import command
+from gen.cluster.job import Answer, Group, Job, resource_of, versions
 from gen.cluster.serving import _parsed
+from gen.cluster.work import release, run_group
+from gen.report.rules import rules_table
 
 ROOT = Path(__file__).parents[2]
 MODULE = 'from gen.checks import cases, op\n@cases(op("a", smoke="float64"))\ndef test_vjp(case): ...\n'
@@ -33,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["test_a.py", "--op", "b*"], "no cell of test_a.py at tier default matches --op b*"),
         (["test_a.py::test_vjp[b-float64]"], "matches ids test_a.py::test_vjp[b-float64]"),
         (["test_a.py", "--tier", "all"], "no cells beyond the tier full"),
+        (["test_a.py", "--target", "torch", "--rules"], "--rules: target torch offers no rules"),
     ],
 )
 def test_a_run_of_nothing_is_refused(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,3 +97,57 @@ def test_the_coordinator_and_the_workers_of_dask_need_no_torch() -> None:
     program = "import sys, gen.cluster.command, gen.cluster.work, gen.cluster.serving; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+class Here:
+    """A pool of one worker, which is this process."""
+
+    workers = 1
+    dashboard = ""
+
+    def __init__(self, client: object, job: Job) -> None:
+        self._job = job
+        self._out: dict[int, Group] = {}
+
+    def require_resource(self) -> None: ...
+
+    def room(self) -> int:
+        return 2
+
+    def submit(self, key: int, group: Group) -> None:
+        self._out[key] = group
+
+    def finished(self, seconds: float) -> Sequence[tuple[int, Answer]]:
+        key, group = self._out.popitem()
+        return [(key, run_group(self._job, group))]
+
+    def close(self) -> None:
+        release(self._job)
+
+
+@contextlib.contextmanager
+def nowhere(where: str, device: str) -> Iterator[Any]:
+    yield SimpleNamespace()
+
+
+DERIVATIVES = """from gen.checks import cases, family, op
+SAMPLES = [{"args": [{"shape": [3]}]}]
+FAMILY = family("demo", ops={f"torch.{name}": {"call": f"torch:{name}", "samples": SAMPLES} for name in ("sin", "cos")})
+@cases(op("torch.sin", smoke="float64"), op("torch.cos", smoke="float64"))
+def test_vjp(case):
+    case.assert_same("vjp", against="upstream")
+"""
+
+
+def test_the_rules_that_each_cell_runs_are_in_the_results_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "test_demo.py").write_text(DERIVATIVES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(command, "connected", nowhere)
+    monkeypatch.setattr(command, "DaskPool", Here)
+    assert main(["run", "test_demo.py", "--results", "r.jsonl", "--rules"]) == 0
+    found = read(folder / "r.jsonl")
+    ran = {cell.op: set(cell.rules) & {"sin vjp self", "cos vjp self"} for cell in found.cells}
+    assert ran == {"torch.sin": {"sin vjp self"}, "torch.cos": {"cos vjp self"}}
+    table = rules_table(found)
+    assert table is not None and ("sin vjp self", 1) in table.cells
+    assert "tan vjp self" in dict(table.unrun)["vjp"] and "sin vjp self" not in dict(table.unrun)["vjp"]

@@ -163,6 +163,13 @@ def test_a_run_of_other_cells_does_not_go_on_in_the_file(tmp_path: Path) -> None
         Output(tmp_path / "r", {**HEADER, "tier": "smoke", "torch": "2.14.0"}, resume=True)
 
 
+def test_a_run_that_notes_rules_does_not_go_on_in_a_file_of_one_that_did_not(tmp_path: Path) -> None:
+    """The report would say of rules that earlier cells ran that no cell ran them."""
+    Output(tmp_path / "r", HEADER, resume=False).close(complete=False, whole=True)
+    with pytest.raises(ResultsError, match="is of another run: rules None, now noted"):
+        Output(tmp_path / "r", {**HEADER, "rules": ["sin jvp"]}, resume=True)
+
+
 def test_an_answer_about_other_cells_is_refused(tmp_path: Path) -> None:
     one, two = made(6, 3)
     output = Output(tmp_path / "r", HEADER, resume=False)

@@ -258,6 +258,11 @@ def test_shards_of_different_runs_are_named_with_what_differs(tmp_path: Path, ke
     refused([one, two], f"{one} and {two} are of different runs: {key} .* and other")
 
 
+def test_a_shard_that_notes_rules_is_not_of_a_run_that_does_not(tmp_path: Path) -> None:
+    one, two = written(tmp_path / "1", 1, ["a", "b"]), written(tmp_path / "2", 2, ["c", "d"], rules=["sin jvp"])
+    refused([one, two], "are of different runs: rules None and noted")
+
+
 def test_a_file_of_a_whole_run_is_no_shard(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "1", {"target": "torch", "device": "cpu", "tier": "full"})
     writer.close({"complete": True})
