@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from .keys import reopen_keys
-from .levels import Level, Value, composes, hand_over, innermost
+from .levels import Level, composes, hand_over, innermost
 from .shells import VALUES
 
 _n_modes, _mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
