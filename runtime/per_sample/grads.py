@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..func import trees
-from ..rules.per_sample import Outer, Tensor, Term, flat, real
+from ..rules.per_sample import Grams, Outer, Tensor, Term, flat, real
 from .projections import Projection, TwoSided, checked
 from .uses import refuse_written, versions
 
@@ -237,13 +237,14 @@ class PerSampleGrads:
 
     def _squared_norms(self) -> list[Tensor]:
         self._refuse_written()
-        return [self._squared_norms_of(p) for p in self._parameters]
+        grams = Grams(t for p in self._parameters if _in_factors(p.terms) for term in p.terms for t in term.vectors())
+        return [self._squared_norms_of(p, grams) for p in self._parameters]
 
-    def _squared_norms_of(self, p: Parameter) -> Tensor:
+    def _squared_norms_of(self, p: Parameter, grams: Grams) -> Tensor:
         if not p.terms:
             return self._zeros(len(self))
         if _in_factors(p.terms):
-            found = [t.squared_norms() for t in p.terms]
+            found = [t.squared_norms(grams) for t in p.terms]
             found += [2 * a.products(b) for i, a in enumerate(p.terms) for b in p.terms[:i]]
             return functools.reduce(torch.add, found).clamp_min(0)  # the cross terms may round below
         dense = (flat(self._dense(p, start, stop)) for start, stop in self._parts(p))

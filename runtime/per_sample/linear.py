@@ -70,10 +70,10 @@ class _Linear(Node):
         if g is None:
             return (None,)
         to_weight, to_bias = self.parameters
-        left = g.reshape(g.shape[0], math.prod(g.shape[1:-1]), g.shape[-1])
+        left = _in_vectors(g)
         uses: list[Use] = []
         if to_weight is not None:
-            right = x.reshape(*left.shape[:2], x.shape[-1])
+            right = _in_vectors(x)
             uses.append((to_weight, Outer(left, right.conj() if x.is_complex() else right)))
         if to_bias is not None:
             uses.append((to_bias, of_bias(left)))
@@ -84,3 +84,8 @@ class _Linear(Node):
 
     def release(self) -> None:
         self.given, self.versions = None, []
+
+
+def _in_vectors(t: Tensor) -> Tensor:
+    """(B, …, n) as (B, T, n). ``t`` itself if it has this shape, so that layers on the same tensor share a factor."""
+    return t if t.dim() == 3 else t.reshape(t.shape[0], math.prod(t.shape[1:-1]), t.shape[-1])

@@ -11,9 +11,10 @@ Gradients have torch's convention for complex numbers. A product of two is ``Re 
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,35 @@ Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
 _CACHED = 1 << 21
 """Bytes of operands that stay in a cache, with their copies."""
+
+
+class Grams:
+    """Gram matrices of the vectors of each sample: ``t @ t.mH`` of shape (B, T, T) for ``t`` of shape (B, T, n).
+
+    The weights of a recurrent layer share a factor, as those of queries, keys and values do. Its matrix is computed once. ``asked``: all
+    factors, as often as they will be asked for, so that nothing is kept longer than that.
+    """
+
+    def __init__(self, asked: Iterable[Tensor]) -> None:
+        self._asked = collections.Counter(map(_place, asked))
+        self._found: dict[Hashable, Tensor] = {}
+
+    def of(self, t: Tensor) -> Tensor:
+        place = _place(t)
+        found = self._found.pop(place, None)
+        if found is None:
+            found = wide(t).conj() @ wide(t).mT
+        self._asked[place] -= 1
+        if self._asked[place] > 0:
+            self._found[place] = found
+        return found
+
+
+def _place(t: Tensor) -> Hashable:
+    """The same for two views of the same elements of memory, while they live."""
+    if type(t) is not torch.Tensor or t.is_conj() or t.is_neg():
+        return id(t)
+    return t.data_ptr(), t.shape, t.stride(), t.dtype
 
 
 class Term:
@@ -57,9 +87,13 @@ class Term:
         """The sum of ``weights[b]`` times gradient ``b``, of the parameter's shape. ``weights``: (B,)."""
         raise NotImplementedError
 
-    def squared_norms(self) -> Tensor:
-        """The squared 2-norm of each gradient, of shape (B,)."""
+    def squared_norms(self, grams: Grams) -> Tensor:
+        """The squared 2-norm of each gradient, of shape (B,). ``grams``: what computes products of :meth:`vectors`."""
         return _squares(flat(self.dense()))
+
+    def vectors(self) -> Sequence[Tensor]:
+        """The factors of which :meth:`squared_norms` asks for the Gram matrices."""
+        return ()
 
     def dot(self, v: Tensor) -> Tensor:
         """The product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
@@ -139,12 +173,15 @@ class Outer(Term):
             right = scaled_by(weights, right)
         return wide(left).flatten(0, 1).mT @ wide(right).flatten(0, 1)
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, grams: Grams) -> Tensor:
         if self.needs_dense():
-            return super().squared_norms()
+            return super().squared_norms(grams)
         if self.left.shape[1] == 1:
             return _squares(self.left.flatten(1)) * _squares(self.right.flatten(1))
-        return self._by_pairs(self)
+        return real((grams.of(self.left) * grams.of(self.right)).sum((1, 2)))
+
+    def vectors(self) -> Sequence[Tensor]:
+        return () if self.needs_dense() or self.left.shape[1] == 1 else (self.left, self.right)
 
     def dot(self, v: Tensor) -> Tensor:
         return real(((wide(self.left).conj() @ wide(v)) * wide(self.right).conj()).sum((1, 2)))
@@ -263,9 +300,9 @@ class Windows(Term):
         found: Tensor = torch.ops.aten.convolution_backward(g, x, like, None, *geometry, [False, True, False])[1]
         return found
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, grams: Grams) -> Tensor:
         if self.needs_dense():
-            return super().squared_norms()
+            return super().squared_norms(grams)
         left, right = map(wide, self._factors())
         return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
 
@@ -311,7 +348,7 @@ class Rows(Term):
         scaled = scaled_by(weights, self.g)
         return scaled.new_zeros(self.shape).index_add(0, self.indices.flatten(), scaled.flatten(0, 1))
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, grams: Grams) -> Tensor:
         return self._by_pairs(self)
 
     def dot(self, v: Tensor) -> Tensor:
@@ -333,7 +370,9 @@ def joined(terms: Sequence[Term]) -> list[Term]:
     found = [t for t in terms if not isinstance(t, (Outer, Rows, Dense))]
     if outers:
         found.append(Outer(torch.cat([t.left for t in outers], 1), torch.cat([t.right for t in outers], 1)) if outers[1:] else outers[0])
-    if tables:
+    if len(tables) == 1:
+        found += tables
+    elif tables:
         indices, g = torch.cat([t.indices for t in tables], 1), torch.cat([t.g for t in tables], 1)
         found.append(Rows(indices, g, tables[0].shape[0]))
     if ready:

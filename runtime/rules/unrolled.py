@@ -69,7 +69,7 @@ class Unrolled:
     def _run(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         w, cell = self.weights, self.cell
         bias = w.b_x if w.b_x is None or w.b_h is None or cell.apart else w.b_x + w.b_h
-        of_input = torch.nn.functional.linear(x.transpose(0, 1), w.x, bias).unbind(0)
+        of_input = torch.nn.functional.linear(x, w.x, bias).unbind(1)
         to_gates, to_output = w.h.t(), None if w.projection is None else w.projection.t()
         states = [s[: self.sizes[self.order[0]]] for s in self.initial]
         ended: list[list[Tensor]] = [[] for _ in states]
@@ -152,8 +152,9 @@ class _Cell:
 
 class _Lstm(_Cell):
     def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        i, f, g, o = gates.chunk(4, 1)
-        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        size = states[1].shape[1]
+        i, f = gates[:, : 2 * size].sigmoid().chunk(2, 1)
+        g, o = gates[:, 2 * size : 3 * size].tanh(), gates[:, 3 * size :].sigmoid()
         after = torch.addcmul(f * states[1], i, g)
         squashed = after.tanh()
         return [o * squashed, after], (i, f, g, o, states[1], squashed)

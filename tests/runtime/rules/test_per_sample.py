@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.rules.per_sample import Dense, Outer, Rows, Term, Windows, joined, reduced
+from runtime.rules.per_sample import Dense, Grams, Outer, Rows, Term, Windows, joined, reduced
 
 
 def _draw(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -84,10 +84,21 @@ def test_products(both: Both) -> None:
     v = _draw(*term.shape, dtype=dense.dtype)
     rows = torch.view_as_real(dense).flatten(1) if dense.is_complex() else dense.flatten(1)
     row = torch.view_as_real(v).flatten() if v.is_complex() else v.flatten()
-    torch.testing.assert_close(term.squared_norms(), rows.square().sum(1))
+    torch.testing.assert_close(term.squared_norms(Grams(term.vectors())), rows.square().sum(1))
     torch.testing.assert_close(term.products(term), rows.square().sum(1))
     torch.testing.assert_close(term.gram(term), rows @ rows.mT)
     torch.testing.assert_close(term.dot(v), rows @ row)
+
+
+def test_the_gram_matrix_of_a_shared_factor_is_computed_once() -> None:
+    t, other = _draw(2, 3, 4), _draw(2, 3, 4)
+    grams = Grams([t, t, other])
+    first = grams.of(t)
+    torch.testing.assert_close(first, t @ t.mT)
+    torch.testing.assert_close(grams.of(other), other @ other.mT)
+    assert grams.of(t[:]) is first
+    assert grams.of(t) is not first  # nobody was to ask a third time
+    torch.testing.assert_close(grams.of(t.mT), t.mT @ t)  # of the same memory
 
 
 def test_factors_are_used_where_they_are_smaller() -> None:
