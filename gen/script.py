@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gen.checks.case import Case
 from gen.checks.outcomes import Vacuous
-from gen.checks.scripts.failures import first
+from gen.checks.scripts.failures import of_case
 from gen.checks.scripts.literals import NoScript
 from gen.checks.scripts.program import Script
 from gen.checks.tables import Cell, Family
@@ -61,5 +61,5 @@ def program(plan: Plan, op: int, column: Column, target: Target, sample: int | N
     case = Case(Cell(row.name, column.dtype, axes, "full", ()), column.check, family, target, only=sample)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = case.failing(check.pipeline, against=tuple(check.against), form=check.form, layout=check.layout, values=check.values)
-        return first(case, [(c, word, error) for _, c, word, error in made])
+        asserted = {"form": check.form, "layout": check.layout, "values": check.values}
+        return of_case(case, pipeline=check.pipeline, against=tuple(check.against), **asserted)

@@ -286,15 +286,15 @@ class Case:
     ) -> Iterator[tuple[int, Comparison, str, Exception | None]]:
         """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same` makes, in its order; no error: it agrees.
 
-        For tools that show a comparison. Samples that are not suitable are left out.
+        For tools that show a comparison. Samples that are not suitable, or on which the op itself raises, are left out.
         """
         parsed = parse(pipeline)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
-        samples = self._samples(parsed, words, axes)[0]
-        self._require_sample(len(samples))
-        for turn, sample in enumerate(samples):
-            if self.only is not None and turn != self.only:
+        if words == ("raises",):
+            return
+        for turn, sample in self._shown(parsed, words, axes):
+            if sample.error is not None:
                 continue
             try:
                 found = list(self._comparisons(sample, turn, parsed.stages[::-1], axes, {}))
@@ -310,6 +310,31 @@ class Case:
                         yield turn, comparison, word, error
                     else:
                         yield turn, comparison, word, None
+
+    def raising(
+        self, pipeline: str, *, against: str | Sequence[str], form: str = "functional", layout: str = "contiguous", values: str = "ordinary"
+    ) -> Iterator[tuple[Sample, type[Exception] | None, str]]:
+        """Calls whose error is not what :meth:`assert_same` asks for: ``(sample, exception, pattern)``.
+
+        Without an exception, the op itself raises on plain tensors where a result is due. With one, it raises something else or nothing.
+        """
+        words = (against,) if isinstance(against, str) else tuple(against)
+        axes = {"form": form, "layout": layout, "values": values, **self.axes}
+        if words != ("raises",):
+            yield from ((sample, None, "") for _, sample in self._shown(parse(pipeline), words, axes) if sample.error is not None)
+        elif axes["form"] == "functional":
+            documented = list(self._error_inputs())
+            self._require_sample(len(documented))
+            for sample, kind, match in documented if self.only is None else [documented[self.only]]:
+                if not (isinstance(sample.error, kind) and re.search(match, str(sample.error))):
+                    yield sample, kind, match
+
+    def _shown(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> list[tuple[int, Sample]]:
+        """The samples that a tool shows, with their numbers. If it asks for one, that may be of the reserve."""
+        chosen, reserve = self._samples(pipeline, words, axes)
+        self._require_sample(len(chosen) + len(reserve))
+        numbered = list(enumerate([*chosen, *reserve]))
+        return numbered[: len(chosen)] if self.only is None else [numbered[self.only]]
 
     def _require_sample(self, count: int) -> None:
         if self.only is not None and self.only >= count:
@@ -337,30 +362,30 @@ class Case:
     def _assert_errors(self, axes: Mapping[str, str], failures: list[SampleFailure]) -> None:
         if self.device == "meta":
             raise Lacking("kernels of the meta device check their inputs in other words, and values not at all")
-        wrong = list(self._error_inputs(axes.get("run") == "jitted"))
+        wrong = list(self._error_inputs())
         if not wrong:
             raise Vacuous("the op has no error inputs")
-        for index, (description, call, kind, match) in enumerate(wrong):
+        for index, (sample, kind, match) in enumerate(wrong):
             if self.only is not None and index != self.only:
                 continue
-            self.begin(index, description)
+            self.begin(index, sample.description)
             try:
-                _assert_raises(call, kind, match)
+                _assert_raises(self._calling(sample, axes.get("run") == "jitted"), kind, match)
             except Exception as error:
-                failures.append(SampleFailure(index, description, error))
+                failures.append(SampleFailure(index, sample.description, error))
             self.compared += 1
 
-    def _error_inputs(self, jitted: bool) -> Iterator[tuple[str, Callable[[], Any], type[Exception], str]]:
-        """``(description, call, exception, pattern)``: from the row's `errors`, else from OpInfo."""
+    def _error_inputs(self) -> Iterator[tuple[Sample, type[Exception], str]]:
+        """``(sample, exception, pattern)``: from the row's `errors`, else from OpInfo."""
         dtype = getattr(torch, self.dtype)
         op = make_op(self.op, self.row)
         if self.row.get("errors"):
             for sample, error in zip(_row_errors(op, self.row, dtype, self.device), self.row["errors"], strict=True):
                 kind = error["raises"] if isinstance(error["raises"], type) else _exception(error["raises"])
-                yield sample.description, self._calling(sample, jitted), kind, error.get("match", "")
+                yield sample, kind, error.get("match", "")
         elif op.info is not None:
             for sample, given in _opinfo_errors(op, op.info, self.device):
-                yield sample.description, self._calling(sample, jitted), given.error_type, given.error_regex
+                yield sample, given.error_type, given.error_regex
 
     def _calling(self, sample: Sample, jitted: bool) -> Callable[[], Any]:
         def f(*tensors: Any) -> Values:

@@ -83,11 +83,17 @@ class Sample:
     @property
     def facts(self) -> Facts:
         """The facts from one run on plain tensors. If the op failed there, its error is raised here, each time."""
+        if self.error is not None:
+            raise self.error
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def error(self) -> Exception | None:
+        """What the op itself raised on plain tensors, if it did."""
         if self._facts is None:
             self._facts = _observe(self)
-        if self._facts.error is not None:
-            raise self._facts.error
-        return self._facts
+        return self._facts.error
 
     @property
     def draws(self) -> bool:
@@ -171,21 +177,27 @@ def _identical(a: Tensor, b: Tensor) -> bool:
 
 def resolve(path: str) -> Any:
     """The object at ``module:attribute`` or at a dotted name."""
+    module, attributes = located(path)
+    found: Any = importlib.import_module(module)
+    for part in attributes:
+        found = getattr(found, part)
+    return found
+
+
+def located(path: str) -> tuple[str, list[str]]:
+    """The module of a path of :func:`resolve`, which is imported, and the attributes that lead on from it."""
     if ":" in path:
         module, attribute = path.split(":", 1)
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        return found
+        importlib.import_module(module)
+        return module, attribute.split(".")
     parts = path.split(".")
     for cut in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:cut])
         try:
-            found = importlib.import_module(".".join(parts[:cut]))
+            importlib.import_module(module)
         except ModuleNotFoundError:
             continue
-        for part in parts[cut:]:
-            found = getattr(found, part)
-        return found
+        return module, parts[cut:]
     raise ModuleNotFoundError(f"{path!r} names nothing that can be imported")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,36 @@ def test_a_fault_is_a_program_of_at_most_forty_lines_that_shows_it(
 @pytest.mark.parametrize(("op", "pipeline", "against"), RIGHT.values(), ids=RIGHT)
 def test_what_is_right_is_a_program_that_shows_no_difference(op: str, pipeline: str, against: tuple[str, ...]) -> None:
     assert not script_of(op, pipeline, against, dtype="float32" if against == ("float64",) else "float64").differs
+
+
+def refusing(x: torch.Tensor) -> torch.Tensor:
+    if len(x) > 2:
+        raise ValueError("too long")
+    return torch.sin(x)
+
+
+SAMPLES = [{"args": [{"shape": [2]}]}, {"args": [{"shape": [3]}]}]
+ERRORS = [{"args": [{"shape": [3]}], "raises": "ValueError", "match": "long"}, {"args": [{"shape": [4]}], "raises": "TypeError"}]
+RAISING: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
+    "beside a reference": ({"reference": "torch:sin"}, "vmap", "loop", "the op's own reference", r"tensor\(\[.*"),
+    "without a reference": ({}, "forward", "eager", "a value, for the matrix has this call as a sample of the op", "'a value'"),
+    "another error": ({"errors": ERRORS}, "forward", "raises", "what the matrix names as the error of this call", "'TypeError'"),
+}
+
+
+@pytest.mark.parametrize(("row", "pipeline", "against", "right", "expected"), RAISING.values(), ids=RAISING)
+def test_an_op_that_raises_itself_is_shown_with_its_error_and_what_was_due(
+    row: dict[str, Any], pipeline: str, against: str, right: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family = Family("tests", {"own.refusing": {"call": f"{__name__}:refusing", "samples": SAMPLES, **row}})
+    case = Case(Cell("own.refusing", "float64", (), "full", ()), "check", family, TorchTarget())
+    with pytest.raises(Exception, match="too long"):
+        case.assert_same(pipeline, against=against)
+    program = of_failure(case, 1)
+    assert program is not None and f"# right: {right}\n" in program
+    exec(program, {})
+    assert re.fullmatch(rf"expected {expected}\nactual   ValueError\('too long'\)\n", capsys.readouterr().out)
+    assert of_failure(case, 0) is None
 
 
 def test_the_runtime_is_called_by_its_own_names() -> None:

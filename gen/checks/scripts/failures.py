@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from gen.checks.case import Case
 from gen.checks.evaluate import Comparison
 from gen.checks.scripts.literals import NoScript
 from gen.checks.scripts.program import Script, script
+from gen.checks.scripts.raising import of_call
 
 Found = tuple[Comparison, str, Exception | None]
 """A comparison, its reference and its error, as :meth:`Case.failing` gives them."""
@@ -23,13 +25,30 @@ def of_failure(case: Case, sample: int) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = first(again, [(c, word, error) for _, c, word, error in again.failing(**case.asserted) if error is not None])
+            found = of_case(again, **case.asserted)
     except NoScript:
         return None
     except Exception as error:  # it must not take the place of the failure that is reported
         return f"# it could not be written: {type(error).__name__}: {error}"
     short = found.text.count("\n") <= _LINES and len(found.text) <= _CHARACTERS
     return found.text if found.differs and short else None
+
+
+def of_case(case: Case, **asserted: Any) -> Script:
+    """The program of the first call whose error is not the one due, else of the first comparison that fails, else of the first one.
+
+    `asserted`: the arguments of :meth:`Case.assert_same`. Raises NoScript if there is no program.
+    """
+    reasons: dict[str, None] = {}
+    for call in case.raising(**asserted):
+        try:
+            return of_call(case, *call)
+        except NoScript as reason:
+            reasons[str(reason)] = None
+    found = [(comparison, word, error) for _, comparison, word, error in case.failing(**asserted)]
+    if reasons and not found:
+        raise NoScript("; ".join(reasons))
+    return first(case, found)
 
 
 def first(case: Case, found: list[Found]) -> Script:

@@ -91,7 +91,7 @@ def _with(case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor
     with _as_no_script(), whole_functions():
         actual = _actual(tracer, comparison, names, inputs, used, shown, target)
         expected = _literal(comparison, shown, word) if in_full else _expected(tracer, comparison, word, names, inputs, used, shown)
-    lines = [f"# {case.cell.id} under {case.check}, on torch {torch.__version__.split('+')[0]}", "import torch"]
+    lines = [heading(case), "import torch"]
     lines += [f"import {module}" for module in sorted(tracer.modules)]
     for module, offered in _SOURCES["torch" if target in _COMPILED else target].items():
         if some := sorted(used.intersection(offered)):
@@ -104,6 +104,11 @@ def _with(case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor
     lines += [f"# {_asked(comparison, target)}", *both[1], 'print("actual  ", actual)']
     text = "\n".join(lines) + "\n"
     return Script(text, _differs(text))
+
+
+def heading(case: Case) -> str:
+    """The first line of a program."""
+    return f"# {case.cell.id} under {case.check}, on torch {torch.__version__.split('+')[0]}"
 
 
 @contextlib.contextmanager
@@ -204,6 +209,18 @@ def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:
 
 def _differs(text: str) -> bool:
     """Whether the program, when it is run, raises or has two values that are not close."""
+    names = run(text)
+    if "actual" not in names:
+        return True
+    try:
+        torch.testing.assert_close(names["actual"], names["expected"], equal_nan=True)
+    except AssertionError:
+        return True
+    return False
+
+
+def run(text: str) -> dict[str, Any]:
+    """The names of a program after it has run, without `actual` if it raised there. Raises NoScript if it raised before."""
     names: dict[str, Any] = {}
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -212,9 +229,5 @@ def _differs(text: str) -> bool:
     except Exception as error:
         if "expected" not in names:
             raise NoScript(f"the text that was written does not run: {type(error).__name__}: {error}") from error
-        return True
-    try:
-        torch.testing.assert_close(names["actual"], names["expected"], equal_nan=True)
-    except AssertionError:
-        return True
-    return False
+        names.pop("actual", None)
+    return names
