@@ -1,15 +1,16 @@
 """The facts of each op of torch's OpInfo database that expansion needs.
 
 Importing that database takes seconds. So its facts are stored as JSON under `.cache/`, in one file per torch version. Reading
-them needs no torch, which makes a warm `generate` fast.
+them needs no torch, which makes a warm `generate` fast. A matrix that names only ops of one's own does not read them at all.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -43,6 +44,28 @@ class Catalog:
         return cls(torch, {op.name: op for op in sorted(ops, key=lambda op: op.name)})
 
 
+class Unread(Mapping[str, Facts]):
+    """The ops of a catalogue that is read when the first name of torch's is looked up, or all names are asked for."""
+
+    def __init__(self, read: Callable[[], Catalog]) -> None:
+        self._read = read
+
+    @cached_property
+    def _ops(self) -> Mapping[str, Facts]:
+        return self._read().ops
+
+    def __getitem__(self, name: str) -> Facts:
+        if not name.startswith("torch."):  # as every name of the database does
+            raise KeyError(name)
+        return self._ops[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ops)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
 def torch_version() -> str:
     """The installed torch's version, without importing it."""
     try:
@@ -52,9 +75,12 @@ def torch_version() -> str:
 
 
 def load(cache: Path) -> Catalog:
-    """The catalogue of the installed torch, read from `cache`. If it is not there, it is built (some 8 s) and written."""
+    """The catalogue of the installed torch, which is read from `cache` when it is needed. If it is not there, it is built and written."""
     installed = torch_version()
-    path = cache / f"opinfo-{installed}-{SCHEMA}.json"
+    return Catalog(installed, Unread(lambda: _stored(cache / f"opinfo-{installed}-{SCHEMA}.json", installed)))
+
+
+def _stored(path: Path, installed: str) -> Catalog:
     try:
         return _read(path.read_text())
     except (OSError, ValueError, KeyError, TypeError):  # absent, or left half-written by an older tool

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gen.callables import missing
@@ -113,7 +114,10 @@ class _Resolver:
     def __init__(self, loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> None:
         self.found: dict[str, Op] = {}
         self._loaded, self._catalog, self._dtypes = loaded, catalog, dtypes
-        self._names = Names(dict.fromkeys(catalog.ops, 0), "op")
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(dict.fromkeys(self._catalog.ops, 0), "op")
 
     def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
         """Add the ops that `row` names to the family, unless another family has them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
@@ -58,8 +58,19 @@ def database() -> dict[str, OpInfo]:
 
 
 def lookup(name: str) -> OpInfo | None:
-    """The OpInfo called `name`, or None."""
-    return database().get(name)
+    """The OpInfo called `name`, or None. A name that is not torch's needs no database."""
+    return database().get(name) if name.startswith("torch.") else None
+
+
+def may_have(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether the database may have the op of a row of the matrix."""
+    return "call" not in row and name.startswith("torch.")
+
+
+def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Import the database if it may have one of `ops`, given as ``(name, row)``. Processes that are forked later then have it."""
+    if any(may_have(name, row) for name, row in ops):
+        database()
 
 
 def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:

@@ -28,6 +28,7 @@ from gen.checks.running import active_entries, facts, limit_of, lost, outcome_fa
 from gen.checks.shard import Shard, parse_shard
 from gen.checks.sharding import NO_LARGEST_TIER, Sharding
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
+from gen.targets import built_in
 
 if TYPE_CHECKING:
     from gen.checks.case import SampleFailure
@@ -146,8 +147,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if not run.absent:
             require_device(settings.device, here=_in_process(config))
     if not hasattr(config, "workerinput"):
-        if settings.target != "runtime" or run.rules is not None:
-            # it stops the run here, whether or not workers are to run it
+        if not built_in(settings.target) or run.rules is not None:
+            # what does not load stops the run here, whether or not workers are to run it
             require_target(run.target, settings.target, here=_in_process(config))
         header = run.header() | ({} if run.rules is None else {"rules": RulesRun.of(settings.target, run.target())})
         recorder = Recorder(run.results, header, run.sharding, last=root / LAST, whole=not narrowed and shard[1] == 1)
@@ -270,13 +271,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         import torch
 
         from gen.checks import ledger, opinfo  # noqa: F401  # the ledger imports what running a cell needs
-        from gen.targets import built_in
 
         torch.set_num_threads(1)
         if here or built_in(run.settings.target):
             run.target()
-        if any(cell.op not in family_of(item.getparent(pytest.Module).obj).ops for item, cell in cells):  # type: ignore[union-attr]
-            opinfo.database()
+        opinfo.preload((cell.op, family_of(_module(item)).ops.get(cell.op, {})) for item, cell in cells)
+
+
+def _module(item: pytest.Item) -> Any:
+    found = item.getparent(pytest.Module)
+    assert found is not None
+    return found.obj
 
 
 def _empty(item: pytest.Item) -> bool:

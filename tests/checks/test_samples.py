@@ -1,5 +1,7 @@
 """Samples are flat functions of their tensors, are chosen for diversity, and record the facts of their op."""
 
+import subprocess
+import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +35,25 @@ def test_names_no_two_ops_share() -> None:
     assert opinfo.database()["torch.div.floor_rounding"].variant_test_name == "floor_rounding"
     assert opinfo.database()["torch.Tensor.__radd__"].name == "__radd__"
     assert opinfo.lookup("torch.no_such_op") is None
+
+
+OWN = """
+import sys
+from gen.checks.case import Case
+from gen.checks.tables import Cell, Family
+from gen.targets.torch_target import TorchTarget
+
+family = Family("mine", {"operator.neg": {"samples": [{"args": [{"shape": [3]}]}]}})
+for pipeline, against in (("trace", "eager"), ("vmap . vjp", "loop")):
+    Case(Cell("operator.neg", "float64", (), "full", ()), "check", family, TorchTarget()).assert_same(pipeline, against=against)
+print([name for name in sys.modules if name.startswith("torch.testing._internal.common_methods")])
+"""
+
+
+def test_the_checks_of_an_op_of_ones_own_need_no_opinfo() -> None:
+    """Whose import takes seconds."""
+    done = subprocess.run([sys.executable, "-c", OWN], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_tensors_in_lists_are_inputs() -> None:
