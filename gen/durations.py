@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gen.checks.durations import PLACE, fit, write_durations
-from gen.checks.results import CellResult, ResultsError, records
+from gen.checks.durations import PLACE, extended, fit, read_durations, write_durations
+from gen.checks.results import CellResult, records
 
 __all__ = ["add_arguments", "run"]
 
@@ -18,12 +18,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results", type=Path, nargs="+", metavar="RESULTS", help="results files of whole runs, all of one target and device"
     )
     parser.add_argument("--out", type=Path, default=PLACE, metavar="FILE", help="the file of durations (default %(default)s)")
+    parser.add_argument(
+        "--add", action="store_true", help="keep what the file has, and add what it lacks: results of some ops at a larger tier will do"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        found = fit(_taken(args.results))
-    except ResultsError as error:
+        taken = _taken(args.results)
+        found = extended(read_durations(args.out), taken) if args.add else fit(taken)
+    except ValueError as error:
         print(f"gen durations: {error}; nothing was written", file=sys.stderr)
         return 2
     if not found.checks:

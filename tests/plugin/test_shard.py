@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.durations import Durations, fit, read_durations, write_durations
+from gen.checks.durations import Durations, extended, fit, read_durations, write_durations
 from gen.checks.inventory import Module, count_line, find, matrix_fingerprint
 from gen.checks.results import CellResult, ResultsError, Writer, read
 from gen.checks.shard import Partition, parse_shard
@@ -105,6 +105,16 @@ def test_fitted_durations_have_the_totals_of_each_check_and_op() -> None:
 def test_what_has_no_duration_counts_as_the_mean_of_what_has() -> None:
     durations = Durations({"vjp": 1.0, "jvp": 3.0}, {"torch.sin": 1.0, "torch.cos": 2.0}, {"unary": 4.0})
     assert (durations.cell("vmap", "torch.sin"), durations.cell("vjp", "torch.exp"), durations.family("fft")) == (2.0, 1.5, 4.0)
+
+
+def test_a_slower_machine_adds_the_durations_that_are_lacking_and_changes_none() -> None:
+    known = Durations({"vjp": 1.0, "jvp": 3.0}, {"sin": 1.0, "cos": 2.0}, {"unary": 4.0})
+    ran = [("unary", "vjp", "sin", 10.0), ("unary", "vjp", "cos", 20.0), ("unary", "hessian", "cos", 100.0), ("fft", "jvp", "fft", 60.0)]
+    assert extended(known, ran) == Durations(
+        {"vjp": 1.0, "jvp": 3.0, "hessian": 5.0}, {"sin": 1.0, "cos": 2.0, "fft": 2.0}, {"unary": 4.0, "fft": 6.0}
+    )
+    with pytest.raises(ValueError, match="the speed of the machine cannot be told"):
+        extended(known, ran[2:])
 
 
 def test_durations_are_read_as_they_were_written_and_a_broken_file_is_named(tmp_path: Path) -> None:
