@@ -2,7 +2,7 @@
 
     python -m benchmarks.scaling write FOLDER --cells 1000000     # a matrix of trivial ops, by `gen generate`
     python -m benchmarks.scaling collect FOLDER --shard 7/50      # pytest collects one shard of it
-    python -m benchmarks.scaling simulate FOLDER                  # the coordinator with a simulated pool, and one worker's reading
+    python -m benchmarks.scaling simulate FOLDER --chart FILE    # the coordinator with a simulated pool, and the reading of one worker
     python -m benchmarks.scaling cluster FOLDER --cells 100000    # empty cells on a cluster of this machine
 
 Times are of the processor, because other processes of a machine stretch the clock. Memory is resident.
@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.scaling_chart import Row, chart
 from gen.checks.durations import Durations
 from gen.checks.inventory import find, imported
 from gen.checks.results import CellResult, line_of
@@ -113,18 +114,22 @@ class Instant:
         return [(key, Answer(tuple(cells), frozenset(), {}, 3.0))]
 
 
-def simulate(folder: Path) -> None:
-    """Coordinate the first cells of the matrix, more and more of them, each time in a process of its own. Prints a table."""
+def simulate(folder: Path, picture: Path | None) -> None:
+    """Coordinate the first cells of the matrix, more and more of them, each time in a process of its own. Prints a table, draws a chart."""
+    rows: list[Row] = []
     print("| cells | coordinator: time | a cell | memory | with --resume: time | memory | worker: time | memory |")
     print("|---|---|---|---|---|---|---|---|")
     for cells in POINTS:
         figures = [_measured("_coordinate", folder, cells, flag) for flag in ("new", "resume")] + [_measured("_read", folder, cells, "")]
         (new, memory), (again, more), (worker, resident) = figures
+        rows.append((cells, new, memory, again, more, worker, resident))
         print(
             f"| {cells:,} | {new:.1f} s | {1e6 * new / cells:.0f} µs | {memory:.0f} MB | {again:.1f} s | {more:.0f} MB "
             f"| {worker:.1f} s | {resident:.0f} MB |",
             flush=True,
         )
+    if picture is not None:
+        picture.write_text(chart(rows))
 
 
 def _measured(name: str, folder: Path, cells: int, flag: str) -> tuple[float, float]:
@@ -264,6 +269,7 @@ def main() -> None:
     parser.add_argument("--shard", default="7/50")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--group-seconds", type=float, default=3.0)
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="of simulate: write the figures as SVG too")
     given = parser.parse_args()
     folder = given.folder.resolve()
     match given.what:
@@ -272,7 +278,7 @@ def main() -> None:
         case "collect":
             collect(folder, given.shard)
         case "simulate":
-            simulate(folder)
+            simulate(folder, given.chart)
         case "cluster":
             cluster(folder, given.workers, given.cells, given.group_seconds)
 

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from benchmarks.cells import Cell, difference, run
 from benchmarks.programs import programs, trainings
+from benchmarks.scaling_chart import chart
 from benchmarks.timing import compare, geometric_mean
 
 
@@ -91,3 +93,16 @@ def test_every_program_takes_a_batch_and_one_of_it() -> None:
 
 def test_every_training_step_has_a_finite_loss() -> None:
     assert all(t.loss(t.x, *t.parameters).isfinite() for t in trainings())
+
+
+def test_a_line_of_the_chart_of_scaling_rises_as_its_figures_do() -> None:
+    rows = [
+        (10_000, 0.7, 41.0, 0.7, 41.0, 0.3, 41.0),
+        (100_000, 5.9, 72.0, 2.6, 49.0, 0.3, 41.0),
+        (1_000_000, 51.3, 73.0, 27.2, 92.0, 0.3, 41.0),
+    ]
+    lines = [line.get("points", "") for line in ElementTree.fromstring(chart(rows)).iter("{http://www.w3.org/2000/svg}polyline")]
+    heights = [[int(point.partition(",")[2]) for point in line.split()] for line in lines]
+    assert len(heights) == 6
+    assert heights[0] == sorted(heights[0], reverse=True) and len(set(heights[0])) == 3  # the coordinator's time; up is less
+    assert len(set(heights[2])) == 1  # a worker's does not grow
