@@ -12,13 +12,16 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..aot.calls import simplified
 from ..aot.compilers import graph_names
@@ -182,14 +185,25 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
 
 
 def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
-    """A fake tensor is made of the plain tensor for one of the session."""
+    """A fake tensor is made of the plain tensor for one of the session. The user's program gets a tensor of the session that holds it, and
+    Dynamo the fake tensor."""
     original = FakeTensorMode.from_tensor
+    known: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
     def from_tensor(mode: Any, t: Any, **options: Any) -> Any:
         if type(t) is not Tensor:
             return original(mode, t, **options)
+        of_mode = known.setdefault(mode, WeakIdKeyDictionary())
+        dynamo = TracingContext.try_get() is not None
+        if not dynamo and t in of_mode:
+            return of_mode[t]
         with aside(patches):
-            return original(mode, _exchange(mode).plain(t), **options)
+            made = original(mode, _exchange(mode).plain(t), **options)
+        if dynamo:
+            return made
+        leaf = wrap(made, t.requires_grad)
+        of_mode[t] = leaf if t.is_leaf else leaf.clone()  # type: ignore[assignment]
+        return of_mode[t]
 
     lasting.set(FakeTensorMode, "from_tensor", from_tensor)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -133,7 +134,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     """The class of the session's tensors that are a ``kind`` for users."""
     if issubclass(kind, Tensor):
         return kind
-    if issubclass(kind, Value) or kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if issubclass(kind, (Value, FakeTensor)) or kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return Tensor
     body: dict[str, Any] = {"_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     base: type[Tensor] = Subclassed

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._tensor_str import _add_suffixes, _str
 from torch.utils.hooks import RemovableHandle
 
@@ -408,6 +409,8 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
     cls = SESSION.class_of(kind)
     if cls is type(v):
         return v  # type: ignore[return-value]
+    if issubclass(kind, FakeTensor):
+        return v  # type: ignore[no-any-return]  # a mode of torch's takes every instance of this class for its own
     if type(v._inner) is not torch.Tensor or dispatches(kind):
         with torch._C.DisableTorchFunctionSubclass():
             new = SESSION.wrap(v._inner.as_subclass(kind))
