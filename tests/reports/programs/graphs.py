@@ -34,6 +34,17 @@ def aot_function_of_tensor_split_with_dynamic_sizes():
     return [len(part) for part in f(torch.arange(5.0))], [2, 2, 1]
 
 
+@report("F72.1")
+def aot_function_of_a_complex_pseudo_inverse():
+    """aot_function of linalg.pinv gives a wrong pseudo-inverse of a complex matrix.
+
+    The kernel of linalg.pinv is wrong under every dispatch mode: it loses a lazy conjugate. The inverse of [[1, i], [0, 1]] is
+    [[1, -i], [0, 1]].
+    """
+    x = torch.tensor([[1, 1j], [0, 1]])
+    return aot_function(torch.linalg.pinv, nop)(x), torch.tensor([[1, -1j], [0, 1]])
+
+
 @report("F29.1", raises="INTERNAL ASSERT FAILED")
 def symbolic_trace_of_the_tangent_of_gradient():
     """make_fx with symbolic sizes records a call under jvp that plain tensors do not take.
