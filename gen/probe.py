@@ -21,6 +21,7 @@ import torch
 
 from gen import catalog, validate
 from gen.checks.case import Case
+from gen.checks.declared import declared
 from gen.checks.ledger import attempt
 from gen.checks.outcomes import stable_part
 from gen.checks.tables import Cell, Family
@@ -37,7 +38,7 @@ __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm")
-    parser.add_argument("--target", default="runtime", help="implementation to run (default runtime)")
+    parser.add_argument("--target", help="implementation to run (default: the matrix's targets.default)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checks", action="extend", nargs="+", metavar="GLOB", help="only these checks; repeat for more")
     parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), help="where checks, dtype groups and rows are read")
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         plan = _plan(args.op, args.matrix)
         checks = _checks(plan, args.checks)
         _require_device(args.device)
-        target = load(args.target)
+        target = load(args.target or declared(args.matrix.parent).target)
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gen import pipeline
+from gen.checks.declared import declared
 from gen.checks.entries import Known
 from gen.checks.soak.draws import Draw, Entry, Subject, subject_dtypes
 from gen.checks.soak.search import Search
@@ -40,7 +41,7 @@ _ENDED = "ended"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)")
-    parser.add_argument("--target", default="runtime", help="implementation to run (default: %(default)s)")
+    parser.add_argument("--target", help="implementation to run (default: the matrix's targets.default)")
     parser.add_argument("--seed", type=int, help="the same seed draws the same cells (default: another one each time)")
     parser.add_argument("--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found")
     parser.add_argument("--op", default="*", metavar="GLOB", help="only these ops")
@@ -67,6 +68,7 @@ class Finding:
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and write each cause as a row and as a program. 0 if nothing was found, 1 if something was, 2 if the input is wrong."""
+    args.target = args.target or declared(args.matrix.parent).target
     try:
         subjects = list(subjects_of(load_plan(args.matrix), args.target, args.op))
         if not subjects:

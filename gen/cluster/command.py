@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from gen.checks.declared import declared
 from gen.checks.durations import PLACE, read_durations
 from gen.checks.inventory import Module, find, matrix_fingerprint
 from gen.checks.isolation import Worker
+from gen.checks.requirements import require_place
 from gen.checks.results import OUTCOMES, ResultsError, default_path
 from gen.checks.rules_run import RulesRun
 from gen.checks.shard import lacks_the_largest_tier
@@ -27,6 +29,7 @@ from gen.cluster.groups import Selection, groups
 from gen.cluster.job import Group, Job, versions
 from gen.cluster.output import Output
 from gen.cluster.progress import Display
+from gen.plan import above
 from gen.targets import load, names
 
 __all__ = ["add_arguments", "run"]
@@ -46,14 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="local:N workers here, or a Dask scheduler, as tcp://host:8786 (default local:2)",
     )
-    add("--target", default="runtime", help="as of pytest: runtime (default), torch, or an entry point of matrix.targets")
+    add("--target", help="as of pytest: runtime, torch, or an entry point of matrix.targets (default: the matrix's targets.default)")
     add("--device", default="cpu", help="device of the samples (default cpu); its cells go to workers with the resource CPU or GPU")
     add("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full < all")
     for name in ("op", "check", "dtype"):
         add(f"--{name}", action="append", default=[], metavar="GLOB", help=f"only this {name}; repeat for more")
-    add("--cell-timeout", type=float, metavar="SECONDS", help="limit of every cell (default: the matrix's, or 120; 0: none)")
+    add(
+        "--cell-timeout",
+        type=above(0, or_equal=True),
+        metavar="SECONDS",
+        help="limit of every cell (default: the matrix's, or 120; 0: none)",
+    )
     add("--cell-memory", type=_bytes, metavar="SIZE", help="memory that the process of a cell may have, as 4G (default: no limit)")
-    add("--group-seconds", type=float, default=3.0, metavar="SECONDS", help="how long a group of cells should take (default %(default)s)")
+    add(
+        "--group-seconds", type=above(0), default=3.0, metavar="SECONDS", help="how long a group of cells should take (default %(default)s)"
+    )
     add("--rules", action="store_true", help="note the target's rules that each cell runs, for the report; cells take longer")
     add("--results", type=Path, metavar="FILE", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
     add("--resume", action="store_true", help="go on with the results file: run the cells that have no outcome in it")
@@ -80,14 +90,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     root = Path.cwd()
+    args.target = args.target or declared(root).target
     modules = _modules(args, root)
     selection = _selection(args)
     durations = read_durations(root / PLACE)
     if next(groups(modules, selection, durations, 0.0, lambda node: False), None) is None:
         raise ClusterError(f"no cell of {' '.join(args.modules)} at tier {args.tier} matches {selection.narrowed() or 'the tier'}")
+    path = args.results or default_path(args.target, args.device, "part" if selection.narrowed() else "")
+    require_place(root / path, args.results)
     job = _job(args, modules)
     header = _header(args, job, modules, selection)
-    path = args.results or default_path(args.target, args.device, "part" if selection.narrowed() else "")
     with _stoppable(), connected(args.cluster, args.device) as client:
         pool = DaskPool(client, job)
         pool.require_resource()

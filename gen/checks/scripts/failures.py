@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -77,8 +78,9 @@ def _written(case: Case, found: list[Found], reasons: dict[str, None]) -> Iterat
             return
 
 
-def _size(comparison: Comparison) -> int:
-    return sum(x.numel() for x in comparison.program.inputs)
+def _size(comparison: Comparison) -> float:
+    """The elements of all inputs. A program on none shows the least."""
+    return sum(x.numel() for x in comparison.program.inputs) or math.inf
 
 
 _TRIED = 40  # comparisons of a cell
