@@ -39,7 +39,11 @@ def compare_calls(run: Run, tally: Tally) -> None:
 
 
 def compare_threads(run: Run, tally: Tally) -> None:
-    """Raise Mismatch unless :data:`THREADS` calls at once give the bits of a single one."""
+    """Raise Mismatch unless :data:`THREADS` calls at once give the bits of a single one.
+
+    Warnings of the calls at once are recorded and dropped. Threads share the filters, so a thread may hear what another wants to hear, or
+    lose its own filter as another restores those of before.
+    """
     alone = run()
     barrier, interval = threading.Barrier(THREADS), sys.getswitchinterval()
 
@@ -50,8 +54,8 @@ def compare_threads(run: Run, tally: Tally) -> None:
 
     sys.setswitchinterval(1e-6)  # seconds: threads take turns within a call
     try:
-        with warnings.catch_warnings(), ThreadPoolExecutor(THREADS) as pool:
-            warnings.simplefilter("ignore")  # threads share the filters, so what one of them silences another may hear
+        with warnings.catch_warnings(record=True), ThreadPoolExecutor(THREADS) as pool:
+            warnings.simplefilter("ignore")
             every = list(pool.map(together, range(THREADS)))
     finally:
         sys.setswitchinterval(interval)

@@ -1,6 +1,8 @@
 """The same bits again and at once, strides of the meta device, lazy bits of layouts, and views and overlaps as `out=`."""
 
+import itertools
 import threading
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 
 from gen.checks import forms
 from gen.checks.case import Mismatch
+from gen.checks.compare import Tally
+from gen.checks.repeating import compare_threads
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import case
 
@@ -61,6 +65,32 @@ def test_state_that_threads_share_is_noticed() -> None:
     case("torch.exp").assert_same("forward", against="threads")
     with pytest.raises(Mismatch, match="of 8 at once"):
         case("torch.exp", target=Shared(), only=0).assert_same("forward", against="threads")
+
+
+def test_warnings_of_calls_at_once_do_not_escape() -> None:
+    """The first thread restores the filters while the second has its own. So the second changes those of the process, and warns."""
+    calls = itertools.count()
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+
+    def run() -> tuple[torch.Tensor]:
+        number = next(calls)  # 0 is the single call
+        if number == 1:
+            with warnings.catch_warnings(record=True):
+                first_is_in.set()
+                assert second_is_in.wait(60)
+            first_is_out.set()
+        elif number == 2:
+            assert first_is_in.wait(60)
+            with warnings.catch_warnings(record=True):
+                second_is_in.set()
+                assert first_is_out.wait(60)
+                warnings.simplefilter("always")
+                warnings.warn("a loop", UserWarning, stacklevel=1)
+        return (torch.ones(1),)
+
+    with warnings.catch_warnings(record=True) as heard:
+        compare_threads(run, Tally())
+    assert heard == []
 
 
 def test_other_strides_on_the_meta_device_are_noticed() -> None:
