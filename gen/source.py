@@ -192,7 +192,12 @@ class _Reader:
                 return None
             raw = path.read_bytes()
         except FileNotFoundError:
-            self._problem(place, at, f"there is no file {name}", "a path relative to the file that names it")
+            wanted = (
+                "a path relative to the file that names it"
+                if included_at
+                else "a matrix; `matrix-gen init FOLDER` makes a project with one"
+            )
+            self._problem(place, at, f"there is no file {name}", wanted)
             return None
         except OSError as error:
             self._problem(place, at, f"cannot read {name}: {error.strerror}")

@@ -29,6 +29,7 @@ from gen.audit.modules import Check, eligible, load_modules
 from gen.audit.rules import RuleFault, Rules
 from gen.audit.workers import Workers
 from gen.checks.tables import TIERS, TableError
+from gen.plan import above
 from gen.targets import load
 from gen.targets.faults import Auditable, Rule
 from gen.targets.protocol import Target
@@ -43,13 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="torch", help="the target that gets the faults (default torch)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rules", action="store_true", help="plant faults in the target's own rules, such as the runtime's records")
-    parser.add_argument("--faults", type=int, default=200, metavar="N", help="how many faults that change a value (default 200)")
+    parser.add_argument(
+        "--faults", type=above(0, kind=int), default=200, metavar="N", help="how many faults that change a value (default 200)"
+    )
     parser.add_argument("--all", action="store_true", help="with --rules: every kind of fault that fits in every rule")
     parser.add_argument("--only", metavar="GLOB", help='with --rules: all faults that match this, such as "sin vjp *"')
     parser.add_argument("--seed", type=int, default=0, help="which faults are drawn (default 0)")
     parser.add_argument("--tier", choices=TIERS, default="full", help="which cells may catch them (default full)")
-    parser.add_argument("--at-least", type=float, default=95.0, metavar="PERCENT", help="exit 1 when fewer are caught (default 95)")
-    parser.add_argument("--workers", type=int, default=2, help="processes, with --rules (default 2)")
+    parser.add_argument(
+        "--at-least", type=above(0, or_equal=True), default=95.0, metavar="PERCENT", help="exit 1 when fewer are caught (default 95)"
+    )
+    parser.add_argument("--workers", type=above(0, kind=int), default=2, help="processes, with --rules (default 2)")
     parser.add_argument("--modules", type=Path, default=Path("generated_tests"), help="folder of generated modules")
     parser.add_argument("--survivors", type=Path, default=Path("tests/audit/survivors.yaml"), help="reasons of survivors")
     parser.add_argument("--report", type=Path, metavar="PATH", help="write every fault and its result to this file, as JSON")

@@ -1,6 +1,8 @@
 """`gen init` makes a project that passes its tests at once, and finds a fault."""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -59,6 +61,16 @@ def test_its_tests_and_cells_pass(project: Path) -> None:
     done = python(project, "-m", "pytest", "-q", "tests", "generated_tests", "--tier", "smoke", "--target", "torch")
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def test_the_commands_that_its_matrix_names_answer(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    named = re.findall(r"`matrix-gen ([^`]*)`", (project / "matrix.yaml").read_text())
+    assert len(named) == 2
+    for command in named:
+        assert main(shlex.split(command)) == 0, capsys.readouterr().err
 
 
 def test_a_planted_fault_is_found_and_shown(project: Path, tmp_path: Path) -> None:
