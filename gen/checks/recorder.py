@@ -132,7 +132,9 @@ class Recorder:
         if self.unwritten:
             out.line(self.unwritten, red=True)
         if self.nothing_passed():
-            out.line("nothing passed: a run of which every cell was left out counts as failed", red=True)
+            left_out = all(cell.outcome in ("skipped", "lacking") for cell in self.cells)
+            why = ": a run of which every cell was left out counts as failed" if left_out else ""
+            out.line(f"nothing passed{why}", red=True)
 
 
 def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> None:

@@ -6,11 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gen import init
 from gen.cli import main
@@ -71,6 +73,21 @@ def test_the_commands_that_its_matrix_names_answer(
     assert len(named) == 2
     for command in named:
         assert main(shlex.split(command)) == 0, capsys.readouterr().err
+
+
+def test_the_fault_of_the_tutorial_is_what_its_entry_expects(project: Path, tmp_path: Path) -> None:
+    shutil.copytree(project, tmp_path / "sketch", ignore=shutil.ignore_patterns(".cache", "__pycache__"))
+    made = tmp_path / "sketch"
+    pages = re.split(r"\n(?!    |\n)", (ROOT / "docs/tutorial.md").read_text())
+    shown = [textwrap.dedent(page.partition("\n\n")[2]) for page in pages]
+    fault, entry, said = (next(text for text in shown if word in text) for word in ("class _Soft", "xfail:\n", "largest error"))
+    ops = (made / "sketch/ops.py").read_text()
+    (made / "sketch/ops.py").write_text(ops[: ops.index("def soft_clip")] + fault)
+    (made / "matrix.yaml").write_text((made / "matrix.yaml").read_text() + entry)
+    assert python(made, "-m", "gen", "generate").returncode == 0
+    done = python(made, "-m", "pytest", "-q", "generated_tests", "-k", "test_gradcheck", "--target", "torch")
+    assert "1 xfailed" in done.stdout, done.stdout
+    assert re.search(yaml.safe_load(entry)["xfail"][0]["match"], said)
 
 
 def test_a_planted_fault_is_found_and_shown(project: Path, tmp_path: Path) -> None:
