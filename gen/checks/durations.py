@@ -131,9 +131,16 @@ def read_durations(path: Path) -> Durations:
         raise ValueError(f"{path}: not JSON ({error}); `python -m gen durations RESULTS` writes it") from error
     try:
         parts: list[dict[str, Any]] = [data[name] for name in ("checks", "ops", "families")]
-        return Durations(*({name: float(value) for name, value in part.items()} for part in parts))
+        return Durations(*({name: _number(value) for name, value in part.items()} for part in parts))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not a file of durations ({error!r}); `python -m gen durations RESULTS` writes it") from error
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError(f"{value} is no time")
+    return number
 
 
 def write_durations(path: Path, durations: Durations) -> None:

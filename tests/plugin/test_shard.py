@@ -122,7 +122,8 @@ def test_durations_are_read_as_they_were_written_and_a_broken_file_is_named(tmp_
     assert read_durations(path) == Durations()
     write_durations(path, Durations({"vjp": 0.12345}, {"torch.sin": 1.0}, {"unary": 0.01}))
     assert read_durations(path) == Durations({"vjp": 0.123}, {"torch.sin": 1.0}, {"unary": 0.01})
-    for text in ("{", "[]", '{"checks": {}}', '{"checks": {"a": "b"}, "ops": {}, "families": {}}'):
+    wrong = [f'{{"checks": {{"a": {value}}}, "ops": {{}}, "families": {{}}}}' for value in ('"b"', "-1", "NaN", "Infinity", "null")]
+    for text in ("{", "[]", '{"checks": {}}', *wrong):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"durations\.json: not"):
             read_durations(path)
