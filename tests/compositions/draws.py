@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ def only_draws(op: Op) -> Op:
 @only_draws
 def factories(x: Tensor) -> tuple[Tensor, ...]:
     """Draws of the shape of x by every factory: uniform, normal and whole numbers, with a generator and without one."""
-    size, own = list(x.shape), {"generator": torch.default_generator}
+    size = list(x.shape)
+    own: Any = {"generator": torch.default_generator}
     return (
         torch.rand(size, dtype=x.dtype),
         torch.rand(size, dtype=x.dtype, **own),
