@@ -1,4 +1,5 @@
-"""Functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of sequences, lazy parameters."""
+"""Functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of sequences, lazy parameters. And what encoders ask
+before they call a kernel for a whole layer."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..seam.levels import Value
+from ..session.nested_values import Nested
 from ..session.tensor import unwrap
 from .patches import Patches
 
 _pad_sequence: Any = torch._C._nn.pad_sequence
 _pad_packed_sequence = torch._VF._pad_packed_sequence
 _make_subclass = torch.Tensor._make_subclass
+_asks = torch.overrides.has_torch_function
 _Uninitialized: Any = UninitializedParameter.__mro__[1]  # the mixin, which torch's stubs leave out
 
 
@@ -65,7 +68,14 @@ def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> N
     torch.utils.swap_tensors(t, made)
 
 
+def _has_torch_function(args: Any) -> bool:
+    """As ``torch.overrides.has_torch_function``. Nested tensors of the session do not count: theirs only refuses transforms. Encoders of
+    ``torch.nn`` ask before they take their fast path, which leaves out what is padded."""
+    return _asks(tuple(a for a in args if not isinstance(a, Nested)))
+
+
 def patch_modules(patches: Patches) -> None:
+    patches.set(torch.overrides, "has_torch_function", _has_torch_function)
     patches.set(torch._C._nn, "pad_sequence", _padded)
     patches.set(torch._VF, "_pad_packed_sequence", _padded_packed)
     patches.set(UninitializedParameter, "__new__", staticmethod(_new_parameter))

@@ -218,3 +218,17 @@ def test_whether_a_lazy_buffer_is_saved() -> None:
         return [name for name, _ in module.named_buffers()], list(module.state_dict()), list(nn.LazyBatchNorm1d().state_dict())
 
     assert_equal(program)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("nested", [True, False])
+def test_an_encoder_leaves_out_what_is_padded_where_nothing_is_differentiated(nested: bool) -> None:
+    def program() -> Any:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+        x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, True], [False] * 3])
+        with torch.no_grad():
+            short = encoder(x, src_key_padding_mask=padding)
+        return short, encoder(x, src_key_padding_mask=padding), layer(x), nn.MultiheadAttention(8, 2, batch_first=True).eval()(x, x, x)
+
+    same(program)
