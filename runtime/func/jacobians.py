@@ -90,12 +90,21 @@ def jacrev(
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
         flat, spec = trees.flatten(outs)
         _require_real("jacrev", "outputs", flat)
-        pull = lambda *ct: pullback(trees.unflatten(list(ct), spec))  # noqa: E731
-        rows = (_looped(pull) if chunk_size == 1 else vmap(pull, chunk_size=chunk_size))(*_basis(flat))
+        rows = _rows(lambda *ct: pullback(trees.unflatten(list(ct), spec)), flat, chunk_size)
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
         return (result, aux[0]) if has_aux else result
 
     return transformed
+
+
+def _rows(pull: Callable[..., Any], outs: list[torch.Tensor], chunk_size: int | None) -> Any:
+    """The pullback of every one-hot cotangent of all outputs together. A single one needs no batch, which would cost each call of the
+    pass a level and often a view."""
+    n = outs[0].numel() if len(outs) == 1 else None
+    if type(n) is int and n == 1:
+        leaves, spec = trees.flatten(pull(outs[0].new_ones(outs[0].shape)))
+        return trees.unflatten([t.unsqueeze(0) for t in leaves], spec)
+    return (_looped(pull) if chunk_size == 1 else vmap(pull, chunk_size=chunk_size))(*_basis(outs))
 
 
 def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:

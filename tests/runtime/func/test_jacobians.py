@@ -108,3 +108,17 @@ def test_a_pullback_takes_the_structure_shapes_and_kind_of_its_outputs() -> None
     ]:
         with pytest.raises(error, match=message):
             pull(wrong)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("chunk", [None, 1, 2])
+def test_an_output_of_one_element_has_one_row(shape: Any, chunk: int | None) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return (x.sum() * y.sin()).sum().reshape(shape)
+
+    for argnums in (0, (0, 1)):
+        expected = torch.func.jacrev(f, argnums)(X, Y)
+        torch.testing.assert_close(jacrev(f, argnums, chunk_size=chunk)(X, Y), expected)
+        torch.testing.assert_close(vmap(jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y), torch.func.vmap(
+            torch.func.jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y))  # fmt: skip
+    torch.testing.assert_close(jacrev(jacrev(f))(X, Y), torch.func.jacrev(torch.func.jacrev(f))(X, Y))
