@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._tensor_str import _add_suffixes, _str
-from torch.overrides import handle_torch_function
 from torch.utils.hooks import RemovableHandle
 
 from ..rules.ops import DIFFERENTIABLE
@@ -33,7 +32,6 @@ from .backward import backward
 from .captures import CAPTURE
 from .session import Session
 
-_function_modes = torch._C._len_torch_function_stack
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
 _NOT_A_LEAF = (
@@ -297,12 +295,7 @@ class Tensor(GradValue):
         create_graph: bool = False,
         inputs: Sequence[torch.Tensor] | torch.Tensor | None = None,
     ) -> None:
-        """As ``torch.Tensor.backward``. A mode over torch's functions, such as a default device, sees this call and none inside."""
-        if _function_modes():
-            given: dict[str, Any] = {"gradient": gradient, "retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
-            handle_torch_function(Tensor.backward, (self,), self, **given)
-        else:
-            backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def as_subclass(self, cls: type[torch.Tensor]) -> Tensor:  # type: ignore[override]
         """As ``torch.Tensor.as_subclass``: an instance of ``cls`` with the same memory and history."""

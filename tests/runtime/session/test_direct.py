@@ -284,23 +284,6 @@ def test_a_function_mode_sees_the_methods() -> None:
     assert wanted <= set(seen)
 
 
-def test_a_function_mode_sees_a_backward_pass_and_none_of_its_calls() -> None:
-    def seen(leaf: Callable[[torch.Tensor], Any]) -> tuple[list[str], Any]:
-        names: list[str] = []
-
-        class Watch(TorchFunctionMode):
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                names.append(func.__name__)
-                return func(*args, **(kwargs or {}))
-
-        x = leaf(torch.ones(2))
-        with Watch(), Watch():
-            (x.sin() * 2).sum().backward(retain_graph=True)
-        return names, x.grad.tolist()
-
-    assert seen(lambda t: runtime.wrap(t, True)) == seen(torch.Tensor.requires_grad_)
-
-
 def test_tangents_go_through_an_index_and_a_write() -> None:
     with forward_ad.dual_level():
         x = forward_ad.make_dual(OURS.leaf(3).detach(), torch.ones(3, dtype=torch.float64))
