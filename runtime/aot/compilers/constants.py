@@ -26,8 +26,8 @@ _FACTORIES = frozenset((aten.ones.default, aten.zeros.default, aten.full.default
 _ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
 _MADE_OF_CONSTANTS = frozenset((
     aten.view.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default,
-    aten.squeeze.dim, aten.fill.Scalar, aten.diagonal.default, aten.diagonal_scatter.default, aten.select.int, aten.clone.default,
-    aten.neg.default, *_ARITHMETIC, aten.alias.default, aten.detach.default,
+    aten.squeeze.dim, aten.fill.Scalar, aten.diagonal.default, aten.diagonal_scatter.default, aten.diag_embed.default, aten.select.int,
+    aten.clone.default, aten.neg.default, *_ARITHMETIC, aten.alias.default, aten.detach.default,
 ))  # fmt: skip
 _WIDE = (torch.float32, torch.float64)
 
