@@ -7,7 +7,7 @@ every machine that has the same commit divides the same way.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,11 +64,11 @@ def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
 
     Scaling checks and ops in turn keeps the totals of both (iterative proportional fitting), and totals are what shards are made of.
     """
-    seconds: Counter[tuple[str, str]] = Counter()
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
     of_family: dict[str, list[float]] = {}
     for family, check, op, taken in cells:
-        seconds[check, op] += taken  # type: ignore[assignment]  # a Counter of floats
+        seconds[check, op] += taken
         counts[check, op] += 1
         total = of_family.setdefault(family, [0.0, 0.0])
         total[0] += taken
@@ -99,11 +99,11 @@ def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> 
 
 def _ratios(parts: Iterable[tuple[str, float, float]]) -> dict[str, float]:
     """For each name, the sum of the first numbers by the sum of the second ones."""
-    above: Counter[str] = Counter()
-    below: Counter[str] = Counter()
+    above: defaultdict[str, float] = defaultdict(float)
+    below: defaultdict[str, float] = defaultdict(float)
     for name, one, other in parts:
-        above[name] += one  # type: ignore[assignment]  # a Counter of floats
-        below[name] += other  # type: ignore[assignment]
+        above[name] += one
+        below[name] += other
     return {name: above[name] / below[name] for name in above if below[name]}
 
 

@@ -56,4 +56,5 @@ def places_without_spread(x: Tensor) -> tuple[Tensor, Tensor]:
 @only_draws
 def uniform_on_its_grid(x: Tensor) -> tuple[Tensor, Tensor]:
     """Whether uniform draws in float64 are multiples of the smallest number that they can be, by a factory of each kind."""
-    return tuple((u * 2.0**53) % 1 == 0 for u in (torch.rand(list(x.shape), dtype=x.dtype), torch.rand_like(x)))  # type: ignore[return-value]
+    made, alike = torch.rand(list(x.shape), dtype=x.dtype), torch.rand_like(x)
+    return (made * 2.0**53) % 1 == 0, (alike * 2.0**53) % 1 == 0
