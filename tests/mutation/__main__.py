@@ -27,9 +27,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ROOT = Path.cwd()
-CACHE = Path(".cache/mutation/lines.json")
+CACHE = Path(".cache/mutation")
 EQUIVALENT = Path("tests/mutation/equivalent.yaml")
-SOURCES = [f"runtime/{folder}" for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "dropin")]
+SOURCES = [  # all but the rules, in which `gen audit --rules` plants faults
+    f"runtime/{folder}"
+    for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "aot", "per_sample", "expanded_weights", "dropin")
+]
 TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # each takes half a minute or more, and other tests run the same lines
     "tests/runtime/tape/test_saved_memory.py",
@@ -37,7 +40,6 @@ SLOW = [  # each takes half a minute or more, and other tests run the same lines
     "tests/runtime/session/test_backward.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
 ]
 FIRST = 3.0  # seconds of tests
-OPTIONS = ["--target", "runtime", "--tier", "smoke"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     reasons = _reasons(EQUIVALENT)
     found: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        options = [*OPTIONS, *(f"--deselect={one}" for one in args.without)]
+        options = ["--target", "runtime", "--tier", args.tier, *(f"--deselect={one}" for one in args.without)]
         workers = Workers([Copy(ROOT, Path(folder, str(i)), options) for i in range(args.workers)])
-        known = Map(CACHE, ROOT, args.fresh)
+        known = Map(CACHE / f"{args.tier}.json", ROOT, args.fresh)
         stale = known.stale(test_files)
         for i, (test_file, trace) in enumerate(workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1):
             known.learn(test_file, trace, SOURCES)
@@ -190,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="instead: all mutants whose line of the report contains one of these")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="the tests that may kill")
+    parser.add_argument("--tier", default="smoke", help="of the cells of generated_tests")
     parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files, and tests, that are not run")
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="of tests per mutant, the quickest first")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
