@@ -8,7 +8,7 @@ import datetime
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> int:
     require_place(root / path, args.results)
     job = _job(args, modules)
     header = _header(args, job, modules, selection)
-    with _stoppable(), connected(args.cluster, args.device) as client:
+    with _stoppable() as stop_if_asked, connected(args.cluster, args.device) as client:
         pool = DaskPool(client, job)
         pool.require_resource()
         print(f"results {path} · dashboard {pool.dashboard}", file=sys.stderr)
@@ -109,7 +109,12 @@ def _run(args: argparse.Namespace) -> int:
         stopped = ""
         try:
             with Display(output, None if selection.narrowed() else header["cells"]) as display:
-                Coordinator(iter(offered), pool, output, lambda c: display.show(pool.workers, c.lost)).run()
+
+                def tick(coordinator: Coordinator) -> None:
+                    stop_if_asked()
+                    display.show(pool.workers, coordinator.lost)
+
+                Coordinator(iter(offered), pool, output, tick).run()
         except KeyboardInterrupt:
             stopped = "stopped"
         except ClusterError as error:
@@ -214,17 +219,28 @@ class _Counted:
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM, which batch systems send, stops the run as Ctrl-C does."""
+def _stoppable() -> Iterator[Callable[[], None]]:
+    """Ctrl-C, and SIGTERM, which batch systems send, stop the run. The result does it again if it was asked: Python drops an exception
+    that a signal raises in a destructor, such as that of a future."""
+    asked = False
 
     def stop(*_: object) -> None:
+        nonlocal asked
+        asked = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def stop_if_asked() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    # A background job of a shell ignores Ctrl-C.
+    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+    before = [(s, signal.signal(s, stop)) for s in heard]
     try:
-        yield
+        yield stop_if_asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for s, handler in before:
+            signal.signal(s, handler)
 
 
 def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) -> int:

@@ -140,18 +140,26 @@ PEACEFUL = DEADLY.partition("@cases")[0] + (
 )
 
 
+def hear_interrupts() -> None:
+    """A process that a background job of a shell starts ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @needs_distributed
 def test_a_run_that_is_stopped_goes_on_with_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(PEACEFUL)
     whole = ["test_demo.py", "--target", "torch", "--cluster", "local:1", "--results", "results.jsonl", "--group-seconds", "0.05"]
     results = tmp_path / "results.jsonl"
-    with subprocess.Popen(command(*whole), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as run:
+    running = subprocess.Popen(
+        command(*whole), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
+    with running as run:
         while run.poll() is None and not (results.exists() and results.read_text().count("\n") > 10):
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=300)
     before = len(cells_of(tmp_path))
-    assert run.returncode == 130 and 10 <= before < 60
+    assert run.returncode == 130 and 10 <= before < 60, said
     assert f"stopped; {before} cells have an outcome, and --resume runs the others" in said
     again = gen_run(tmp_path, *whole, "--resume")
     assert again.returncode == 0, again.stderr
