@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import yaml
 
-from tests.mutation.lines import Map
+from tests.mutation.lines import IMPORT, Map
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.trial import Copy, Outcome
 
@@ -53,13 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     reasons = _reasons(EQUIVALENT)
     found: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        options = ["--target", "runtime", "--tier", args.tier, *(f"--deselect={one}" for one in args.without)]
+        options = ["--target", "runtime", "--tier", args.tier, "--in-process", *(f"--deselect={one}" for one in args.without)]
         workers = Workers([Copy(ROOT, Path(folder, str(i)), options) for i in range(args.workers)])
         known = Map(CACHE / f"{args.tier}.json", ROOT, args.fresh)
         stale = known.stale(test_files)
         for i, (test_file, trace) in enumerate(workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1):
             known.learn(test_file, trace, SOURCES)
-            print(f"which tests run which lines: {i} of {len(stale)}: {test_file}, {len(trace)} tests", flush=True)
+            seen = sum(bool(facts["lines"]) for test, facts in trace.items() if test != IMPORT)
+            print(f"which tests run which lines: {i} of {len(stale)}: {test_file}, {seen} of {len(trace) - 1} tests run some", flush=True)
 
         def one(copy: Copy, mutant: Mutant) -> Outcome:
             tests = known.tests(mutant.path, mutant.lines, test_files)
