@@ -18,6 +18,7 @@ from ...seam import factories
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
 from .constants import fold, without_neutral
+from .filling import fill
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
 from .pooling import poolings
@@ -56,6 +57,7 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
     overwrites(copied)
     batch(copied, batches)
     poolings(copied)
+    fill(copied)
     return copied, placed
 
 
