@@ -283,7 +283,13 @@ class Windows(Term):
         step = max(1, _CACHED * max(1, self.size) // max(1, self.x.nbytes + self.g.nbytes))
         if step >= self.size:
             return self._dense()
-        return torch.cat([self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step)])
+        parts = (self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step))
+        if type(self.x) is not Tensor or type(self.g) is not Tensor:
+            return torch.cat(list(parts))
+        found = self.g.new_empty((self.size, *self.shape))
+        for place, part in zip(found.split(step), parts, strict=True):
+            place.copy_(part)  # at once, as `part` is still in the cache; the replay of a captured program does so as well
+        return found
 
     def _dense(self) -> Tensor:
         x, g = (t.transpose(0, 1).flatten(1, 2) for t in (self.x, self.g))
