@@ -141,10 +141,11 @@ def flat_tensors(result: Any) -> Values:
 class _RandomSpy(TorchDispatchMode):
     """Notes whether any kernel drew from the global generator, even if a wrapper restores the generator's state afterwards."""
 
+    supports_higher_order_operators = True
     drew = False
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded not in func.tags:  # a branch or a loop has no tags
             return func(*args, **(kwargs or {}))
         before = torch.get_rng_state()
         result = func(*args, **(kwargs or {}))
