@@ -8,13 +8,16 @@ still in the cache, and its memory is free for the next one. Otherwise all piece
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from ...func.graph_edits import add_call
+from ..capture.aliasing import may_alias
 from .overloads import calls_of, static
 
 aten = torch.ops.aten
@@ -23,20 +26,37 @@ _BYTES = 1 << 16  # of a piece on average, below which a call takes longer than 
 
 def fill(graph: fx.Graph) -> None:
     """Take apart the concatenations of large pieces that nothing else uses."""
+    order = {n: i for i, n in enumerate(graph.nodes)}
     for n in calls_of(graph):
-        pieces = _pieces(n)
-        if pieces:
-            _take_apart(graph, n, pieces)
+        if n.target is aten.cat.default and not n.kwargs and static(n):
+            pieces: Any = n.args[0]
+            if _pays(n, pieces) and all(_fits(p, n) for p in pieces) and _are_near(n, sorted(pieces, key=order.__getitem__)):
+                _take_apart(graph, n, pieces, min(pieces, key=order.__getitem__))
 
 
-def _pieces(n: fx.Node) -> list[fx.Node]:
-    """What the call ``n`` concatenates; nothing if it stays as it is."""
-    if n.target is not aten.cat.default or n.kwargs or not static(n):
-        return []
-    pieces: Any = n.args[0]
+def _pays(n: fx.Node, pieces: Sequence[Any]) -> bool:
     value = n.meta["val"]
-    worth = len(pieces) > 1 and value.nbytes >= _BYTES * len(pieces)
-    return list(pieces) if worth and value.is_contiguous() and len({*pieces}) == len(pieces) and all(_fits(p, n) for p in pieces) else []
+    several = len({*pieces}) == len(pieces) > 1
+    return several and value.nbytes >= _BYTES * len(pieces) and bool(value.is_contiguous())
+
+
+def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
+    """Whether what is computed between two pieces is no larger than ``n``. For so long the rest of ``n`` is memory that is not used yet,
+    and a copy of all pieces is what it saves: so the peak does not rise."""
+    size, node = 0, pieces[0].next
+    while node is not n:
+        size = 0 if node in pieces else size + _bytes_of(node)
+        if size > n.meta["val"].nbytes:
+            return False
+        node = node.next
+    return True
+
+
+def _bytes_of(n: fx.Node) -> int:
+    """Of the new memory that the call ``n`` returns, at most."""
+    if n.op != "call_function" or n.target is operator.getitem or (may_alias(n) and not isinstance(n.meta.get("val"), (list, tuple))):
+        return 0
+    return sum(t.nbytes for t in pytree.tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor))
 
 
 def _fits(piece: Any, whole: fx.Node) -> bool:
@@ -47,11 +67,10 @@ def _fits(piece: Any, whole: fx.Node) -> bool:
     return mine.dtype is its.dtype and mine.device == its.device and mine.dim() == its.dim()
 
 
-def _take_apart(graph: fx.Graph, n: fx.Node, pieces: list[fx.Node]) -> None:
+def _take_apart(graph: fx.Graph, n: fx.Node, pieces: Sequence[fx.Node], first: fx.Node) -> None:
     value = n.meta["val"]
     dim = (n.args[1] if len(n.args) > 1 else 0) % value.dim()
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    with graph.inserting_before(min(pieces, key=order.__getitem__)):
+    with graph.inserting_before(first):
         whole = add_call(graph, aten.empty.memory_format, (list(value.shape),), {"dtype": value.dtype, "device": value.device})
     whole.meta = dict(n.meta)
     for piece, start in zip(pieces, _starts(pieces, dim), strict=True):
@@ -65,7 +84,7 @@ def _take_apart(graph: fx.Graph, n: fx.Node, pieces: list[fx.Node]) -> None:
     graph.erase_node(n)
 
 
-def _starts(pieces: list[fx.Node], dim: int) -> Iterator[int]:
+def _starts(pieces: Sequence[fx.Node], dim: int) -> Iterator[int]:
     start = 0
     for piece in pieces:
         yield start

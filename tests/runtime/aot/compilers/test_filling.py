@@ -59,6 +59,7 @@ def test_the_result_is_that_of_cat(seed: int) -> None:
         pytest.param(lambda x: (torch.cat([y := x.sin(), x.cos()]), y), id="a piece that is returned"),
         pytest.param(lambda x: torch.cat([y := x.sin(), y]), id="one piece twice"),
         pytest.param(lambda x: torch.cat([x.sin(), x.double()]), id="two dtypes"),
+        pytest.param(lambda x: torch.cat([x[:ROWS].sin(), (x @ x.T @ x)[ROWS:].cos()]), id="pieces with large results between them"),
         pytest.param(lambda x: torch.cat([(y := x.view(4, 10, 10, 100).permute(0, 3, 1, 2)).sin(), y.cos()]), id="channels last"),
     ],
 )
