@@ -36,20 +36,41 @@ Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
 
 
 def gather(graph: fx.Graph) -> list[list[fx.Node]]:
-    """Reorder calls so that those of one batch stand together. The batches.
+    """Reorder calls so that those of one batch stand together, where the last one stood. The batches.
 
-    Calls at the same distance from the output cannot depend on one another. The batch stands where its last call stood.
+    The agenda of Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", 2017: of the calls whose
+    arguments are computed, those with one key are the next batch. The key is that of the call that is farthest from the output. All other
+    calls at its distance have their arguments then, so a key has no more batches than distances.
     """
     nodes = movable(graph)
     after = successors(nodes)
-    groups: dict[Hashable, list[fx.Node]] = {}
-    height: dict[fx.Node, int] = {}
+    order = {n: i for i, n in enumerate(nodes)}
+    distance: dict[fx.Node, int] = {}
+    missing = dict.fromkeys(nodes, 0)
     for n in reversed(nodes):
-        height[n] = 1 + max((height[u] for u in after[n]), default=0)
+        distance[n] = 1 + max((distance[u] for u in after[n]), default=0)
+        for u in after[n]:
+            missing[u] += 1
+    agenda: dict[Hashable, list[fx.Node]] = {}
+    computed: list[fx.Node] = []
+
+    def reach(n: fx.Node) -> None:
         key = _key(n)
-        if key is not None:
-            groups.setdefault((height[n], key), []).append(n)
-    batches = [found for group in groups.values() if len(found := _within(group[::-1])) > 1]
+        (computed if key is None else agenda.setdefault(key, [])).append(n)
+
+    for n in nodes:
+        if not missing[n]:
+            reach(n)
+    batches: list[list[fx.Node]] = []
+    while computed or agenda:
+        if not computed:
+            computed = agenda.pop(max(agenda, key=lambda key: max(distance[n] for n in agenda[key])))
+            batches.append(_within(sorted(computed, key=order.__getitem__)))
+        for u in after[computed.pop()]:
+            missing[u] -= 1
+            if not missing[u]:
+                reach(u)
+    batches = [b for b in batches if len(b) > 1]
     if batches:
         bring_together(graph, nodes, after, batches)
     return batches
@@ -116,8 +137,9 @@ def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
-    """Make one call of the calls of each batch that take the same form."""
-    for group in batches:
+    """Make one call of the calls of each batch that take the same form. The last batch is first: so the arguments of a batch still come
+    from calls of their own, and are known to share no memory."""
+    for group in reversed(batches):
         if _conflict(group):
             continue
         same: dict[Hashable, list[fx.Node]] = {}

@@ -101,6 +101,22 @@ def test_an_optimizer_takes_all_parameters_together() -> None:
     assert all(name in names for name in batched) and not {"lerp_", "addcmul_", "addcdiv_", "copy_"} & set(names)
 
 
+def test_calls_at_several_distances_from_the_output_are_taken_together() -> None:
+    def slope(x: torch.Tensor) -> torch.Tensor:
+        """Of six sines of one another."""
+        values = [x]
+        for _ in range(5):
+            values.append(values[-1].sin())
+        product = values.pop().cos()
+        while values:
+            product = product * values.pop().cos()
+        return product
+
+    names = calls(slope, X)
+    assert [name for name in names if "cos" in name] == ["cos", "_foreach_cos_"]  # in place, but for that of the argument
+    assert names.count("sin") == 5
+
+
 def test_calls_that_need_one_another_are_not_batched() -> None:
     assert not [name for name in calls(lambda x, y: ((x * y) * y).sin().sin(), X, Y) if "foreach" in name]
 
