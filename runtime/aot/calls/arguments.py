@@ -35,7 +35,7 @@ Flags = tuple[tuple[int, bool], ...]
 
 def flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequence[object], pytree.TreeSpec | None]:
     """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
-    if not kwargs and (VALUES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
+    if not kwargs and (_LEAVES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
         return args, None
     return opened.flatten((args, kwargs))
 

@@ -6,7 +6,6 @@ It runs the forward graph, holds what the backward needs as a node of the tape, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -79,6 +78,7 @@ class CompiledProgram:
     """One program for one kind of inputs.
 
     ``placed``: the written arguments that ``forward`` writes to itself, see :mod:`..compilers.placing`. ``copied``: the other ones.
+    ``direct``: of a program that only computes, which results of the graph a call returns; None for any other program.
     ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
     ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: does what a
     call does before the graph runs, and says what of it an error of the graph does not undo. ``modes``: modules whose ``training`` flag
@@ -92,6 +92,7 @@ class CompiledProgram:
         "begun",
         "computed",
         "copied",
+        "direct",
         "exposed",
         "forward",
         "hooked",
@@ -149,6 +150,7 @@ class CompiledProgram:
         self.outside = outside
         self.sharing = shared
         self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
+        self.direct = None if backward is not None or self.modes else boundary.direct
 
     def _runs(self, generated: Boxed) -> None:
         self.forward = generated
@@ -214,11 +216,16 @@ class CompiledProgram:
         plain = call.plain
         reread = [plain[i] for i in self.reread] if self.reread else ()
         try:
-            with seeded(self.seedings) if self.seedings else nullcontext():
+            if self.seedings:
+                with seeded(self.seedings):
+                    results = self.forward(plain)
+            else:
                 results = self.forward(plain)  # empties the list
         except BaseException as error:
             _told(error, begun, self.forward, call.leaves, len(call.leaves) - len(self.joint.closed_over))
             raise
+        if self.direct is not None:
+            return self._assembled([results[i] for i in self.direct])
         if self.joint.boundary.ordinary:
             results = _ordinary(results, self.joint.boundary.ordinary)
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
@@ -271,4 +278,8 @@ class CompiledProgram:
             sources = [o.of(leaves, made) for _, _, o in self.replaced]
             for (i, x, _), source in zip(self.replaced, sources, strict=True):
                 x.replace(leaves[i], source)
-        return returned[0] if self.joint.out_spec.is_leaf() else pytree.tree_unflatten(returned, self.joint.out_spec)
+        return self._assembled(returned)
+
+    def _assembled(self, returned: list[Any]) -> object:
+        spec = self.joint.out_spec
+        return returned[0] if spec.is_leaf() else pytree.tree_unflatten(returned, spec)

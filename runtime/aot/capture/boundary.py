@@ -280,6 +280,15 @@ class Boundary:
             results[i] = results[i].requires_grad_() if isinstance(results[i], Tensor) else wrap(results[i], requires_grad=True)
 
     @property
+    def direct(self) -> tuple[int, ...] | None:
+        """Which results of the graph the program returns, if it does nothing else beside its draws; None if it does."""
+        beside = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
+        if any(beside) or any(x.written or x.reshaped or x.replaced or x.begins or x.hooks for x in self.inputs):
+            return None
+        numbers = tuple(o.number for o in self.outputs if o.made is Made.RESULT and not (o.steps or o.leaf or o.released))
+        return numbers if len(numbers) == len(self.outputs) else None
+
+    @property
     def written(self) -> tuple[int, ...]:
         """Numbers of the inputs whose new values the graph gives."""
         return tuple(i for i, x in enumerate(self.inputs) if x.written)
