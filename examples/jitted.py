@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from runtime import jit
-from runtime.aot.jit import explain
 from runtime.func import grad, jvp, vmap
 
 Weights = tuple[Tensor, ...]
@@ -111,8 +110,8 @@ if __name__ == "__main__":
     for program, args in GALLERY.items():
         jitted = jit(program)
         jitted(*args)
-        print(explain(jitted), end="\n\n")
+        print(jit.explain(jitted), end="\n\n")
     step = jit(Training().step)
     for _ in range(3):
         step(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
-    print(explain(step))
+    print(jit.explain(step))

@@ -113,17 +113,23 @@ def text_of(line: Line) -> str:
 
 
 def line_of(node: fx.Node) -> str | None:
-    """The user's line that made ``node``, as ``file:line: source``. For a call of a backward pass: the line of the forward call.
+    """The user's line that made ``node``, as ``file:line: source``; None if it is not known."""
+    line = origin_of(node)
+    return None if line is None else text_of(line)
+
+
+def origin_of(node: fx.Node) -> Line | None:
+    """The user's line that made ``node``. For a call of a backward pass: the line of the forward call.
 
     None if it is not known: for placeholders, constants, and graphs that another program made without stack traces.
     """
-    line = node.meta.get("user_line")
+    line: Line | None = node.meta.get("user_line")
     if line is not None:
-        return text_of(line)
+        return line
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     lines = [(file, int(number), name) for file, number, name in frames]
     users = [line for line in lines if is_of_user(line[0])]
-    return text_of((users or lines)[-1]) if lines else None
+    return (users or lines)[-1] if lines else None
 
 
 def line_in(error: BaseException) -> str:

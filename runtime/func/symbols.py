@@ -35,6 +35,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..seam import factories
 from ..seam.levels import Value, constant_of
+from .generated_code import function
 from .provenance import here
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -359,11 +360,8 @@ def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
     used = sorted(set(re.findall(r"\b(t\d+)\.size\(\)", code)))
     code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
     lines = [f"    {t}_sizes = {t}.shape" for t in used]
-    text = "\n".join([f"def holds({', '.join(f't{i}' for i in range(n))}):", *lines, f"    return bool({code})"])
-    names: dict[str, Any] = {"math": math, **SYMPY_INTERP}
-    exec(compile(text, "<guards of sizes>", "exec"), names)
-    holds: Callable[..., bool] = names["holds"]
-    return holds
+    lines = [f"def holds({', '.join(f't{i}' for i in range(n))}):", *lines, f"    return bool({code})"]
+    return function(lines, "holds", "<guards of sizes>", {"math": math, **SYMPY_INTERP})
 
 
 def _strides(t: torch.Tensor) -> Sequence[Any]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
+from ...func.generated_code import function
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
@@ -71,10 +72,7 @@ class _Source:
             self.require(f"{tensors}.check({', '.join(self.compared)})")
 
     def function(self) -> Take:
-        text = "def take(given):\n" + "".join(f"    {line}\n" for line in self.lines)
-        exec(compile(text, "<guard of a compiled program>", "exec"), self.names)
-        take: Take = self.names["take"]
-        return take
+        return function(["def take(given):", *(f"    {line}" for line in self.lines)], "take", "<guard of a compiled program>", self.names)
 
 
 def guard(

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...func.generated_code import function
 from ...func.graph_module import with_values
+from ...func.provenance import Line, origin_of
 from .peephole import rewritten
 from .placing import DESTINATIONS
 from .witness import Witness, example
@@ -47,9 +49,10 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     lines += _freed(n for n in inputs if n not in last_use) if inputs else []
     unpacked: set[fx.Node] = set()
     writes: dict[int, int] = {}
+    origins: dict[int, Line] = {}  # by number of the line, of which the signature is the first
     for n in graph.nodes:
         for i in _written(n, inputs) if placed else ():
-            writes.setdefault(i, len(lines) + 2)  # the first line is the signature
+            writes.setdefault(i, len(lines) + 2)  # for Python the first line is 1
         if n.op == "output":
             lines.append(f"    return {source.text(n.args[0])}")
         elif n.op == "get_attr":
@@ -57,17 +60,18 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         elif n.op == "call_function" and n not in unpacked:
             items = _items(n)
             unpacked.update(items.values())
+            if (origin := origin_of(n)) is not None:
+                origins[len(lines) + 1] = origin
             func, args = shortest(n)
             given = [source.text(a) for a in args] + [f"{k}={source.text(a)}" for k, a in n.kwargs.items()]
             names = [source.name(items[i]) if i in items else "_" for i in range(len(n.meta["val"]))] if items else []
             result = f"[{', '.join(names)}]" if items else source.name(n)
-            lines.append(f"    {result} = {source.constant(func)}({', '.join(given)})")
+            lines.append(f"    {result} = {source.constant(func, _named(n))}({', '.join(given)})")
             lines += ["    del _"] if "_" in names else []
             lines += _freed(v for v in (items.values() or [n]) if v not in last_use)
             lines += _freed(u for u in n.all_input_nodes if last_use[u] is n)
-    text = "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
-    exec(compile(text, f"<replay of {type(module).__name__}>", "exec"), source.names)
-    run: Callable[[list[Any]], Any] = source.names["run"]
+    lines = ["def run(args):", *(f"    {line}" for line in lines)]
+    run: Callable[[list[Any]], Any] = function(lines, "run", f"<replay of {type(module).__name__}>", source.names, origins)
     run._boxed_call, run.placed, run.writes = True, placed, writes  # type: ignore[attr-defined]
     return run
 
@@ -80,6 +84,12 @@ def _written(n: fx.Node, inputs: Sequence[fx.Node]) -> Iterator[int]:
         if a.alias_info is not None and a.alias_info.is_write:
             given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(a.name)
             yield from (inputs.index(x) for x in (given if isinstance(given, (list, tuple)) else (given,)) if x in inputs)
+
+
+def _named(n: fx.Node) -> str:
+    """How the name of the function begins that makes the call ``n``."""
+    func: Any = n.target
+    return f"{func._schema.name.split('::')[1]}_" if isinstance(func, torch._ops.OpOverload) else "call_"
 
 
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:
@@ -110,10 +120,10 @@ class _Source:
     def name(n: fx.Node) -> str:
         return f"v_{n.name}"
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: Any, stem: str = "c") -> str:
         name = self.known.get(id(value))
         if name is None:
-            name = self.known[id(value)] = f"c{len(self.known)}"
+            name = self.known[id(value)] = f"{stem}{len(self.known)}"
             self.names[name] = value
         return name
 

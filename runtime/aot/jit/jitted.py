@@ -1,4 +1,4 @@
-"""``jit``: a function or module that is captured once for each kind of call, and replayed."""
+"""A function or module that is captured once for each kind of call, and replayed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any, NoReturn, TypedDict, Unpack, overload
+from typing import Any, NoReturn
 
 import torch
 
@@ -28,7 +28,7 @@ _ON_BREAK = ("error", "eager")
 
 
 class Options:
-    """The keywords of :func:`jit`, checked."""
+    """The keywords of ``jit``, checked."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Options:
 
 
 class Jitted:
-    """What :func:`jit` makes of a function. ``__wrapped__``: that function."""
+    """What ``jit`` makes of a function. ``__wrapped__``: that function."""
 
     def __init__(self, f: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, f, updated=())
@@ -151,7 +151,7 @@ class Jitted:
 
 
 class JittedModule(torch.nn.Module):
-    """What :func:`jit` makes of a module. Parameters, buffers and modes are those of ``module``."""
+    """What ``jit`` makes of a module. Parameters, buffers and modes are those of ``module``."""
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         super().__init__()
@@ -160,65 +160,6 @@ class JittedModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.jitted(*args, **kwargs)
-
-
-class _Keywords(TypedDict, total=False):
-    dynamic: bool | None
-    compiler: str | Compiler
-    static_argnums: int | Sequence[int]
-    static_argnames: str | Sequence[str]
-    on_break: str
-    donate: int | str | Sequence[int | str]
-
-
-@overload
-def jit(f: torch.nn.Module, **options: Unpack[_Keywords]) -> JittedModule: ...  # type: ignore[overload-overlap]  # a module is callable
-@overload
-def jit(f: Callable[..., Any], **options: Unpack[_Keywords]) -> Jitted: ...
-@overload
-def jit(f: None = None, **options: Unpack[_Keywords]) -> Callable[[Callable[..., Any]], Jitted]: ...
-
-
-def jit(
-    f: Callable[..., Any] | None = None,
-    *,
-    dynamic: bool | None = None,
-    compiler: str | Compiler = "replay",
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    on_break: str = "error",
-    donate: int | str | Sequence[int | str] = (),
-) -> Any:
-    """``f`` captured as a program at its first call, and replayed by the next ones. Also a decorator, of methods too.
-
-    >>> from runtime.func import grad, vmap
-    >>> slopes = jit(vmap(grad(lambda x: x.sin())))
-    >>> slopes(torch.zeros(3))
-    tensor([1., 1., 1.])
-
-    A call asks whether its arguments, and what the program finds in Python's state, are of a kind that is known. Else another program is
-    captured; :func:`.report.explain` says why. A call computes what ``f`` computes, with gradients, writes, views and random numbers;
-    ``docs/aot.md`` says how. Inside a transform ``f`` itself runs, so ``grad(jit(f))`` is ``grad(f)``.
-
-    ``dynamic``: None captures the first sizes as constants, and at the second ones a program for any sizes. True does that at once, False
-    never. ``compiler``: ``"replay"`` runs the graph call by call, ``"inductor"`` gives it to torch's Inductor; or a function of a
-    ``GraphModule`` and example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that are constants of the
-    program; they must be hashable. ``on_break``: what a call does that cannot be captured (a branch on the elements of a tensor,
-    ``.item()``): ``"error"`` raises with the user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of
-    arguments whose memory the call takes. They have no elements afterwards. They must be plain tensors that own their memory.
-
-    ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable, ``ValueError`` for an option that is none.
-    """
-    options = Options(dynamic, compiler, static_argnums, static_argnames, on_break, donate)
-    if f is None:
-        return functools.partial(_jitted, options=options)
-    return _jitted(f, options)
-
-
-def _jitted(f: Callable[..., Any], options: Options) -> Jitted | JittedModule:
-    if not callable(f):
-        raise TypeError(f"jit takes a function or a module, not {type(f).__name__}")
-    return JittedModule(f, options) if isinstance(f, torch.nn.Module) else Jitted(f, options)
 
 
 def _parameters(f: Callable[..., Any]) -> list[str]:

@@ -57,6 +57,12 @@ def test_the_source_has_the_lines_of_the_user() -> None:
     assert text[-2] == "    cat = torch.ops.aten.cat.default([sin, mul])" and text[-1] == "    return [cat]"
 
 
+def test_the_report_and_the_source_are_asked_of_jit() -> None:
+    f = jit(lambda x: x * 2)
+    f(torch.ones(2))
+    assert jit.explain(f) == explain(f) and jit.source(f) == source(f)
+
+
 def test_what_is_not_jitted_has_no_report() -> None:
     with pytest.raises(TypeError, match="function is not jitted"):
         explain(lambda x: x)
