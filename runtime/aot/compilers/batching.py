@@ -12,7 +12,7 @@ rewrites have chosen where results lie.
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from ...func.graph_edits import add_call
-from ..capture.aliasing import may_alias
+from ..capture.aliasing import fresh, may_alias
 from .ordering import NUMBERS_OF_PYTHON, bring_together, movable, successors
 from .overloads import SETS, aten, in_place, on_cpu, static, with_out
 
@@ -36,15 +36,16 @@ Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
 
 
 def gather(graph: fx.Graph) -> list[list[fx.Node]]:
-    """Reorder calls so that those of one batch stand together, where the last one stood. The batches.
+    """Reorder calls so that those of one batch stand together. The batches.
 
     The agenda of Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", 2017: of the calls whose
     arguments are computed, those with one key are the next batch. The key is that of the call that is farthest from the output. All other
-    calls at its distance have their arguments then, so a key has no more batches than distances.
+    calls at its distance have their arguments then, and the batch stands where the last of them stood. Nearer calls are in it if that
+    costs no memory.
     """
     nodes = movable(graph)
     after = successors(nodes)
-    order = {n: i for i, n in enumerate(nodes)}
+    place = {n: i for i, n in enumerate(nodes)}
     distance: dict[fx.Node, int] = {}
     missing = dict.fromkeys(nodes, 0)
     for n in reversed(nodes):
@@ -52,28 +53,49 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
         for u in after[n]:
             missing[u] += 1
     agenda: dict[Hashable, list[fx.Node]] = {}
-    computed: list[fx.Node] = []
+    ready: list[fx.Node] = []
 
     def reach(n: fx.Node) -> None:
         key = _key(n)
-        (computed if key is None else agenda.setdefault(key, [])).append(n)
+        (ready if key is None else agenda.setdefault(key, [])).append(n)
 
     for n in nodes:
         if not missing[n]:
             reach(n)
     batches: list[list[fx.Node]] = []
-    while computed or agenda:
-        if not computed:
-            computed = agenda.pop(max(agenda, key=lambda key: max(distance[n] for n in agenda[key])))
-            batches.append(_within(sorted(computed, key=order.__getitem__)))
-        for u in after[computed.pop()]:
+    earlier: dict[fx.Node, int] = {}
+    while ready or agenda:
+        if not ready:
+            key = max(agenda, key=lambda key: max(distance[n] for n in agenda[key]))
+            found = agenda.pop(key)
+            farthest = max(distance[n] for n in found)
+            last = max(place[n] for n in found if distance[n] == farthest)
+            nearer = [n for n in found if distance[n] < farthest and _is_free_at(n, last, place)]
+            earlier.update(dict.fromkeys(nearer, last))
+            ready = [n for n in found if distance[n] == farthest or n in earlier]
+            if len(ready) < len(found):
+                agenda[key] = [n for n in found if n not in ready]
+            batches.append(_within(sorted(ready, key=place.__getitem__)))
+        for u in after[ready.pop()]:
             missing[u] -= 1
             if not missing[u]:
                 reach(u)
     batches = [b for b in batches if len(b) > 1]
     if batches:
+        nodes.sort(key=lambda n: (earlier.get(n, place[n]), place[n]))
         bring_together(graph, nodes, after, batches)
     return batches
+
+
+def _is_free_at(n: fx.Node, last: int, place: Mapping[fx.Node, int]) -> bool:
+    """Whether ``n`` needs no more memory at ``last`` than at its own place: its arguments are there, and it frees one that is as large as
+    its result."""
+
+    def ends(a: fx.Node) -> bool:
+        large = fresh(a) and static(a) and a.meta["val"].nbytes >= n.meta["val"].nbytes
+        return large and all(u is n or (place.get(u, len(place)) < last and not may_alias(u)) for u in a.users)
+
+    return all(place.get(a, -1) < last for a in n.all_input_nodes) and any(map(ends, n.all_input_nodes))
 
 
 def _key(n: fx.Node) -> Hashable | None:
