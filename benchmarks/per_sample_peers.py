@@ -24,7 +24,7 @@ def _made(make: Make) -> Any:
     return make()
 
 
-def _clipped(grads: Sequence[Tensor]) -> list[Tensor]:
+def clipped(grads: Sequence[Tensor]) -> list[Tensor]:
     """The clipped sum of gradients that exist."""
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
     factors = _MAX_NORM / norms.clamp_min(_MAX_NORM)
@@ -70,13 +70,19 @@ def by_expanded_weights(make: Make, x: Tensor) -> Callable[[], list[Tensor]]:
     module = _made(make)
 
     def run() -> list[Tensor]:
-        params: list[Any] = list(module.parameters())
-        for p in params:
-            p.grad_sample = None
         losses_of(call_for_per_sample_grads(module, loss_reduction="sum")(x)).sum().backward()
-        return [p.grad_sample for p in params]
+        return _taken(module)
 
     return run
+
+
+def _taken(module: Any) -> list[Tensor]:
+    """The gradients of the samples, which the parameters forget."""
+    found: list[Tensor] = []
+    for p in module.parameters():
+        found.append(p.grad_sample)
+        p.grad_sample = None
+    return found
 
 
 def by_opacus(make: Make, x: Tensor, kind: str) -> Callable[[], list[Tensor]]:
@@ -89,7 +95,7 @@ def by_opacus(make: Make, x: Tensor, kind: str) -> Callable[[], list[Tensor]]:
     def run() -> list[Tensor]:
         module.zero_grad()
         losses_of(module(x)).sum().backward()
-        return [p.grad_sample for p in module.parameters()]
+        return _taken(module)
 
     return run
 
@@ -124,18 +130,23 @@ PEERS: dict[str, Callable[[Make, Tensor], Callable[[], list[Tensor]]]] = {
 
 def _beside(peer: str, make: Make, x: Tensor, clip: bool) -> Both:
     theirs = PEERS[peer](make, x)
-    return _ours(make, x, clip), (lambda: _clipped(theirs())) if clip else theirs
+    return _ours(make, x, clip), (lambda: clipped(theirs())) if clip else theirs
 
 
 def _beside_ghost(make: Make, x: Tensor) -> Both:
     return _ours(make, x, True), by_ghost_clipping(make, x)
 
 
+def is_installed(peer: str) -> bool:
+    """Whether the package of ``peer`` is."""
+    return not peer.startswith("Opacus") or find_spec("opacus") is not None
+
+
 def cells() -> Iterator[Cell]:
     for name, (make, x) in programs().items():
         for peer in PEERS:
-            if not peer.startswith("Opacus") or find_spec("opacus"):
+            if is_installed(peer):
                 yield Cell("per_sample_peers", "", name, f"clipped ÷ {peer}", peer, partial(_beside, peer, make, x, True))
                 yield Cell("per_sample_peers", "", name, f"all ÷ {peer}", peer, partial(_beside, peer, make, x, False))
-        if find_spec("opacus"):
+        if is_installed("Opacus ghost"):
             yield Cell("per_sample_peers", "", name, "clipped ÷ Opacus ghost", "Opacus ghost", partial(_beside_ghost, make, x))
