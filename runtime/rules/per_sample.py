@@ -145,7 +145,8 @@ class Outer(Term):
         self.way = "ghost" if t * (m + self.shape[1]) <= m * self.shape[1] or t == 1 else "direct"
 
     def dense(self) -> Tensor:
-        return self.left.mT @ self.right
+        left, right = self.left.mT, self.right
+        return left * right if right.shape[1] == 1 else left @ right  # of one vector: a product writes its result once
 
     def write(self, out: Tensor) -> None:
         left, right = self.left.mT, self.right
