@@ -188,6 +188,8 @@ def test_a_wrong_gradient_and_a_wrong_result_of_a_session_are_noticed() -> None:
             return tuple(x * self.info.get("value", 1) for x in outputs), tuple(x * self.info.get("gradient", 1) for x in found)
 
     check("hooks", Scaled())
-    for wrong in ({"value": 1.001}, {"gradient": 1.001}):
+    for wrong in ("value", "gradient"):
+        target = Scaled()
+        target.info[wrong] = 1.001
         with pytest.raises(Mismatch, match="largest error"):
-            check("hooks", Scaled(**wrong))
+            check("hooks", target)

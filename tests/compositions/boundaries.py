@@ -227,7 +227,7 @@ def rebound_numbers(x: Tensor) -> Results:
     options: dict[str, Any] = {"rate": 0.5, "function": torch.sin, "twice": False}
 
     def g(a: Tensor) -> Tensor:
-        y = options["function"](a * options["rate"])
+        y: Tensor = options["function"](a * options["rate"])
         return y * 2 if options["twice"] else y + 1
 
     f = compiled(g)
@@ -246,6 +246,7 @@ class Normed(nn.Module):
 
     mean: Tensor
     calls: Tensor
+    weight: Tensor
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -400,7 +401,7 @@ class Clipped(torch.autograd.Function):
         return x * 1
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]  # any number of arguments
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad.clamp(-1, 1)
 
 
