@@ -78,6 +78,17 @@ def in_first_mode(f: Any) -> Any:
     return g
 
 
+def in_first_turn(f: Any) -> Any:
+    """What the first call returned is returned for ever."""
+    first: list[Any] = []
+
+    def g(*args: Any) -> Any:
+        first.extend([] if first else [f(*args)])
+        return first[0]
+
+    return g
+
+
 def drawing_once_more(f: Any) -> Any:
     def g(*args: Any) -> Any:
         torch.rand(())
@@ -123,6 +134,14 @@ def not_written(f: Any) -> Any:
         ("module_in_turn", in_first_mode),
         ("dropping_module", in_first_mode),
         ("draws", drawing_once_more),
+        ("shown_twice", on_copies),
+        ("views_without_grad", of_copies),
+        ("rebound_numbers", in_first_turn),
+        ("modes_in_turn", in_first_turn),
+        ("objects", with_first(0)),
+        ("of_two_parts", on_copies),
+        ("hook_on_argument", on_copies),
+        ("begun_inside", on_copies),
         ("unused_draws", drawing_once_more),
     ],
 )

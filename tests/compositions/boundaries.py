@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from gen.targets.parts import compiled
 
@@ -55,6 +57,19 @@ def separate_histories(x: Tensor) -> Results:
     first = f(y, y.detach())
     z = x * 1
     return *first, *f(z.detach(), z), *f(y, y.detach()), y * x, z * x
+
+
+def shown_twice(x: Tensor) -> Results:
+    """Writes to views that show each row but the first and the last one twice, at several places of a tensor."""
+
+    def g(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(b.sum())
+        return a * 2
+
+    f = compiled(g)
+    y = torch.cat([x, x.sin()])
+    parts = [part.unfold(0, 2, 1) for part in (y[:3], y[:3], y[1:4], y[2:5])]
+    return *(f(part, x) for part in parts), y
 
 
 def alias_of_closed_over(x: Tensor) -> Results:
@@ -121,6 +136,26 @@ def other_views_in_turn(x: Tensor) -> Results:
         y = x * 1
         f(y, way).mul_(2)
         found.append(y)
+    return tuple(found)
+
+
+def views_without_grad(x: Tensor) -> Results:
+    """Views that are taken under ``no_grad``, of an argument and of what is computed: they have no gradient, and share memory."""
+
+    def g(a: Tensor) -> Results:
+        b = a * 3
+        with torch.no_grad():
+            return a[1:], b[:1], b
+
+    f = compiled(g)
+    found: list[Any] = []
+    for _ in range(3):
+        y = x * 1
+        of_argument, of_computed, whole = f(y)
+        with torch.no_grad():
+            of_argument.mul_(2)
+            of_computed.add_(1)
+        found += [of_argument.requires_grad, of_computed.requires_grad, y * x, whole * x]
     return tuple(found)
 
 
@@ -222,20 +257,35 @@ def rebound_weight(x: Tensor) -> Results:
     return *found, f(x)
 
 
+class Shift:
+    """A number that a method adds."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.added(x)
+
+    def added(self, x: Tensor) -> Tensor:
+        return x + self.number
+
+
 def rebound_numbers(x: Tensor) -> Results:
-    """Numbers, a function and a flag of Python's state that change between calls."""
+    """Numbers, a function, a flag and an object of Python's state that change between calls."""
+    shift = Shift(1.0)
     options: dict[str, Any] = {"rate": 0.5, "function": torch.sin, "twice": False}
 
     def g(a: Tensor) -> Tensor:
         y: Tensor = options["function"](a * options["rate"])
-        return y * 2 if options["twice"] else y + 1
+        return y * 2 if options["twice"] else shift.added(y)
 
     f = compiled(g)
     found = [f(x), f(x)]
-    for change in ({"rate": 1.5}, {"rate": -2.0}, {"twice": True}, {"function": torch.exp}, {"rate": 0.5}):
+    for change in ({"rate": 1.5}, {"rate": -2.0}, {"twice": True}, {"function": torch.exp, "twice": False}):
         options.update(change)
         found.append(f(x))
-    return tuple(found)
+    shift.number = 3.0
+    return *found, f(x), compiled(shift)(x)
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------------------
@@ -260,7 +310,8 @@ class Normed(nn.Module):
             with torch.no_grad():
                 self.calls += 1
                 self.mean.mul_(0.5).add_(x.mean(0), alpha=0.5)
-        return ((x - self.mean) @ self.weight * self.scale + self.calls,)
+        here = self
+        return ((x - here.mean) @ self.weight * here.scale + self.calls,)
 
 
 def module_in_turn(x: Tensor) -> Results:
@@ -370,6 +421,65 @@ def trees(x: Tensor) -> Results:
     return tuple(found)
 
 
+@dataclass
+class Pair:
+    """Two tensors and a number."""
+
+    a: Tensor
+    b: Tensor
+    k: float
+
+
+def objects(x: Tensor) -> Results:
+    """Objects of a data class, as arguments and as results."""
+    f = compiled(lambda pair, other: Pair(pair.a * other.b + pair.k, other.a, other.k * 2))
+    y = x.sin()
+    found: list[Any] = []
+    for k in (1.0, 1.0, 2.0, 3.0):
+        made = f(Pair(x, y, k), Pair(y, x.cos(), 2 * k))
+        found += [made.a, made.b is y, made.k]
+    return tuple(found)
+
+
+def modes_in_turn(x: Tensor) -> Results:
+    """A product and ones of the default dtype, called under autocast, with another default dtype and in inference mode."""
+
+    def g(a: Tensor) -> tuple[Tensor, Tensor]:
+        return a @ a, a.sin() + torch.ones(a.shape[0]) / 3
+
+    f = compiled(g)
+    y, before = x.detach().to(torch.float32), torch.get_default_dtype()
+    found = [*f(y), *f(y)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found += [*f(y), *f(y.sin())]
+    try:
+        torch.set_default_dtype(torch.float64)
+        found += [*f(y), *f(x)]
+    finally:
+        torch.set_default_dtype(before)
+    with torch.inference_mode():
+        inside = f(x.detach() * 1)
+    return *found, *(part.is_inference() for part in inside), *f(y.cos())
+
+
+def of_two_parts(x: Tensor) -> Results:
+    """Tensors that consist of two tensors, and plain ones, which are written to, added and transposed."""
+
+    def g(a: Tensor, b: Tensor) -> Results:
+        a.mul_(2)
+        return (a + b).sin(), b.t(), a.sum(0)
+
+    f = compiled(g)
+    found: list[Any] = []
+    for factor in (1.0, 2.0, 3.0):
+        values = x.detach() * factor
+        whole, other = TwoTensor(values, values.cos()), TwoTensor(values.sin(), values.exp())
+        for part in (*f(whole, other), whole):
+            found += [part.a, part.b] if isinstance(part, TwoTensor) else [part]
+        found += f(values.cos(), values)
+    return *found, x * 1
+
+
 # --- gradients --------------------------------------------------------------------------------------------------------------------
 
 
@@ -391,6 +501,38 @@ def hooks(x: Tensor) -> Results:
 
     f = compiled(g)
     return f(x), f(x * 2), f(x.cos())
+
+
+def hook_on_argument(x: Tensor) -> Results:
+    """A hook that the program registers on its argument, which sees the gradient by the caller as well."""
+
+    def g(a: Tensor) -> Tensor:
+        if a.requires_grad:
+            a.register_hook(lambda grad: grad.clamp(-0.5, 0.5))
+        return a.sin()
+
+    f = compiled(g)
+    found: list[Any] = []
+    for factor in (1.0, 2.0, 3.0):
+        y = x * factor
+        found += [f(y), y.exp()]
+    return tuple(found)
+
+
+def begun_inside(x: Tensor) -> Results:
+    """An argument that requires grad from the middle of the program on."""
+
+    def g(a: Tensor, b: Tensor) -> Tensor:
+        c = a.sin()
+        a.requires_grad_()
+        return a * c * b
+
+    f = compiled(g)
+    found: list[Any] = []
+    for _ in range(3):
+        y = x.detach() * 1
+        found += [y.requires_grad, f(y, x), y.requires_grad]
+    return tuple(found)
 
 
 class Clipped(torch.autograd.Function):
