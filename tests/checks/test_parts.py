@@ -11,6 +11,7 @@ from gen.checks.case import Case, Lacking, Mismatch, Vacuous
 from gen.checks.tables import Cell, Family
 from gen.targets.parts import compiled, parts_compiled
 from gen.targets.torch_target import TorchTarget
+from tests.compositions import boundaries
 
 SAMPLES = [{"args": [{"shape": [3, 3]}]}]
 
@@ -33,7 +34,7 @@ class Faulty(TorchTarget):
 
 
 def check(row: str, target: Any, pipeline: str = "session . aot.parts", **axes: str) -> None:
-    name = f"tests.compositions.boundaries.{row}"
+    name = f"tests.compositions.{'boundaries' if hasattr(boundaries, row) else 'calls'}.{row}"
     cell = Cell(name, "float64", tuple(axes.items()), "full", ())
     Case(cell, "check", Family("tests", {name: {"samples": SAMPLES}}), target).assert_same(pipeline, against="eager")
 
