@@ -8,16 +8,19 @@ from dataclasses import dataclass
 NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
 EAGER = "backward"  # runs in the eager session, so only itself may be outside it
 COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is outside differentiates or maps the compiled function
+PARTS = "aot.parts"  # runs the op itself and compiles what it names (gen.targets.parts), so it is innermost too
+INNERMOST = (COMPILED, PARTS)
 FUNCTIONAL = tuple(f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp"))  # of torch.autograd.functional
 CHECKPOINT = "checkpoint"  # outputs and gradients of a program that is computed again in the backward pass
-EAGERLY = (*FUNCTIONAL, CHECKPOINT)  # whole programs of the eager session
+SESSION = "session"  # outputs and gradients of a program
+EAGERLY = (*FUNCTIONAL, CHECKPOINT, SESSION)  # whole programs of the eager session
 WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", *EAGERLY)
 FORWARD = "forward"
-STAGES = (*NESTING, EAGER, COMPILED, *WHOLE, FORWARD)
+STAGES = (*NESTING, EAGER, *INNERMOST, *WHOLE, FORWARD)
 
-CAPTURES = frozenset((COMPILED, *WHOLE)) - {"per_sample", *EAGERLY}
+CAPTURES = frozenset((*INNERMOST, *WHOLE)) - {"per_sample", *EAGERLY}
 """Stages that make a graph of a program."""
-WRITABLE = CAPTURES - {"aot.joint"}
+WRITABLE = CAPTURES - {"aot.joint", PARTS}
 """Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
@@ -29,9 +32,9 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.
 def _pattern() -> str:
     """The grammar as one regular expression: for the JSON Schema, whose readers do not run `parse`."""
     dot = r"\s*\.\s*"
-    nesting, whole, compiled = ("|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, (COMPILED,)))
+    nesting, whole, compiled = ("|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST))
     outermost = rf"(?:{whole})|{EAGER}(?:{dot}{EAGER})*|(?:{nesting})"
-    return rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}{compiled})?|{compiled})\s*$"
+    return rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}(?:{compiled}))?|{compiled})\s*$"
 
 
 PATTERN = _pattern()
@@ -111,8 +114,7 @@ def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
         if stage == EAGER and index and stages[index - 1][0] != EAGER:
             what = f'"{EAGER}" in pipeline "{text}" runs in the eager session'
             raise PipelineError(what, offset, f'only "{EAGER}" around it, not "{stages[index - 1][0]}"')
-        if stage == COMPILED and index < len(stages) - 1:
-            raise PipelineError(
-                f'"{COMPILED}" in pipeline "{text}" compiles the op itself', offset, f'"{COMPILED}" as the innermost transform'
-            )
+        if stage in INNERMOST and index < len(stages) - 1:
+            what = "the op itself" if stage == COMPILED else "programs inside of the op"
+            raise PipelineError(f'"{stage}" in pipeline "{text}" compiles {what}', offset, f'"{stage}" as the innermost transform')
     return Pipeline(tuple(stage for stage, _ in stages if stage != FORWARD))

@@ -57,6 +57,8 @@ class JaxTarget:
     lacks = frozenset(("backward", "grad", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample")) | {
         "checkpoint",
         "functional",
+        "session",
+        "part",
         "fake",
     }
 

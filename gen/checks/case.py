@@ -39,6 +39,7 @@ _METHOD = {
     "aot.export": "export",
     "aot.saved": "saved",
     "aot.function": "compiled",
+    "aot.parts": "part",
     **dict.fromkeys(FUNCTIONAL, "functional"),
 }  # stages whose name differs from the target's method
 
@@ -149,7 +150,8 @@ class Case:
     def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
         stages = (
             *pipeline.stages,
-            *(("jit",) if self.axes.get("run") == "jitted" else ()),
+            *(("jit",) if self.axes.get("run") == "jitted" or self.axes.get("by") == "jit" else ()),
+            *(("cuts",) if self.axes.get("cuts") == "loaded" else ()),
             *(("per_sample_answer",) if "of" in self.axes else ()),
             *(("fake",) if "fake" in words else ()),
             *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),

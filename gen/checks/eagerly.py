@@ -39,6 +39,23 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     return Program(over, inputs, (*flags, *(True for _ in kept)), program.seed, f"checkpoint({program.label})")
 
 
+def session(program: Program) -> Program:
+    """Outputs and gradients of `program`. Outputs that have no gradient on the reference are compared too."""
+    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    inputs = extend(program, "vjp").inputs
+
+    def over(target: Target) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> Values:
+            outputs, gradients = cast(Eager, target).session(f, _recorded(values[:count], flags), values[count:], kept)
+            return (*outputs, *gradients)
+
+        return g
+
+    return Program(over, inputs, (*flags, *(True for _ in kept)), program.seed, f"session({program.label})")
+
+
 def _recorded(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
     return [x.detach().clone().requires_grad_() if flag else x for x, flag in zip(values, flags, strict=True)]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gen.checks import batches, batching, forms, programs
+from gen.checks import batches, batching, forms, parts, programs
 from gen.checks.jitting import jitted
 from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, extend
 from gen.checks.samples import Sample
-from gen.pipeline import COMPILED, WHOLE
+from gen.pipeline import COMPILED, INNERMOST, WHOLE
 
 CAPTURED = frozenset(("trace", "aot.export", "aot.saved"))  # a graph, which is jitted itself
-SLOW = frozenset(("jacrev", "jacfwd", "hessian", COMPILED, *WHOLE))  # a larger size costs much, or is a matter of the stage
+SLOW = frozenset(("jacrev", "jacfwd", "hessian", *INNERMOST, *WHOLE))  # a larger size costs much, or is a matter of the stage
 
 
 def instances(
@@ -60,8 +60,8 @@ def _grown(
     reasons: dict[str, None],
     fewest: bool,
 ) -> Iterator[Program]:
-    if stages and stages[0] == COMPILED:
-        root, stages = _compiled(sample, root, axes), stages[1:]
+    if stages and stages[0] in INNERMOST:
+        root, stages = _compiled(sample, root, stages[0], axes), stages[1:]
     nesting = [stage for stage in stages if stage not in WHOLE]
     outer = [stage for stage in stages if stage in WHOLE]
     if "vmap" not in nesting:
@@ -74,10 +74,10 @@ def _grown(
             yield programs.whole(outer[0], program, axes) if outer else program
 
 
-def _compiled(sample: Sample, root: Program, axes: Mapping[str, str]) -> Program:
-    key = ("compiled", id(root), axes.get("shapes"), axes.get("partition"), axes["layout"], axes.get("run"))
+def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]) -> Program:
+    key = (stage, id(root), *(axes.get(axis) for axis in ("shapes", "partition", "layout", "run", "by", "cuts")))
     if key not in sample.memory:
-        sample.memory[key] = programs.compiled(root, axes)
+        sample.memory[key] = programs.compiled(root, axes) if stage == COMPILED else parts.of(root, axes)
     made: Program = sample.memory[key]
     return made
 

@@ -20,7 +20,7 @@ from gen.checks.forms import laid_out
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, extend, on_copies, restricted
 from gen.checks.seeds import seeded
-from gen.pipeline import CHECKPOINT, FUNCTIONAL
+from gen.pipeline import CHECKPOINT, FUNCTIONAL, SESSION
 from gen.reference import Loop
 from gen.targets.protocol import Flat, Jitting, Target, Values
 
@@ -35,6 +35,8 @@ def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
     dynamic = axes.get("shapes") == "dynamic"
     if stage == CHECKPOINT:
         return eagerly.checkpointed(program, axes.get("reentrant") == "reentrant")
+    if stage == SESSION:
+        return eagerly.session(program)
     if stage in FUNCTIONAL:
         return eagerly.functional(stage.removeprefix("functional."), program)
     if stage == "aot.joint":

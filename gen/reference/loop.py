@@ -123,6 +123,11 @@ class Loop:
     def checkpoint(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
         return self.joint(f, args, partition="", dynamic=False)(args, cotangents)
 
+    def session(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
+        wanted = [place for place, value in enumerate(args) if value.requires_grad]
+        xs, outputs = self._recorded(_of(f, args, wanted), [args[place].detach() for place in wanted])
+        return self._released(outputs), self._gradients([outputs[place] for place in kept], xs, cotangents)
+
     def functional(self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]) -> tuple[Tensor, ...]:
         everywhere = tuple(range(len(args)))
         if name == "vjp":

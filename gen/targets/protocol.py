@@ -95,7 +95,7 @@ class Target(Protocol):
         ...
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
-        """``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition` (``default`` or ``min_cut``).
+        """``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition` (``default``, ``min_cut`` or ``budget``).
 
         The `args` that require grad are differentiated. `f` returns only differentiable outputs, with one cotangent each.
         """
@@ -164,11 +164,31 @@ class Placing(Target, Protocol):
         ...
 
 
+class Compiling(Target, Protocol):
+    """A target that compiles functions and modules for any caller, which the stage ``aot.parts`` asks for. Any other target lists ``part``
+    in ``lacks``. It lists ``cuts`` if it keeps no partitions on disk."""
+
+    def part(self, f: Callable[..., Any], examples: Values, *, partition: str, dynamic: bool, jits: bool, cache: Any) -> Callable[..., Any]:
+        """`f`, a function or a module, compiled at its first call, or at once for arguments like `examples` if there are any.
+
+        `jits`: by `jit`, and else with the partition. `cache`: what :meth:`cache` gave, or None.
+        """
+        ...
+
+    def cache(self, folder: str) -> Any:
+        """A cache of partitions in this folder. Its ``info()`` has ``hits`` and ``misses``, of which the one is a number."""
+        ...
+
+
 class Eager(Target, Protocol):
-    """A target with an eager session. Any other target lists the stages ``checkpoint`` and ``functional`` in ``lacks``."""
+    """A target with an eager session. Any other target lists the stages ``checkpoint``, ``functional`` and ``session`` in ``lacks``."""
 
     def checkpoint(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> tuple[Values, Values]:
         """Outputs of ``f(*args)``, and gradients of the `args` that require grad. The backward pass runs `f` again."""
+        ...
+
+    def session(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> tuple[Values, Values]:
+        """Outputs of ``f(*args)``, and gradients of the `args` that require grad, from one cotangent for each of the outputs `kept`."""
         ...
 
     def functional(self, name: str, f: Flat, args: Values, along: Values) -> Values:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -21,6 +22,13 @@ from runtime.func.batch import fallbacks
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 
 Tensor = torch.Tensor
+
+
+_CUTS: dict[str, Any] = {
+    "default": aot.default_partition,
+    "min_cut": aot.min_cut_rematerialization_partition,
+    "budget": partial(aot.min_cut_rematerialization_partition, memory_budget=0.5),
+}
 
 
 class RuntimeTarget:
@@ -87,17 +95,32 @@ class RuntimeTarget:
         return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real", _allow_non_fake_inputs=True)(*args)
 
     def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
-        cuts: dict[str, Any] = {"default": aot.default_partition, "min_cut": aot.min_cut_rematerialization_partition}
-        made: Callable[..., Any] = aot.aot_function(
-            f, fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=cuts[partition], dynamic=dynamic
-        )
-        return made
+        return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
+
+    def part(
+        self, f: Callable[..., Any], examples: tuple[Any, ...], *, partition: str, dynamic: bool, jits: bool, cache: Any
+    ) -> Callable[..., Any]:
+        if jits:
+            return jit(f)
+        options: dict[str, Any] = {"fw_compiler": aot.nop, "bw_compiler": aot.nop, "partition_fn": _CUTS[partition], "cache": cache}
+        if examples:
+            return aot.aot_module_simplified(cast(torch.nn.Module, f), examples, **options)
+        return (aot.aot_module if isinstance(f, torch.nn.Module) else aot.aot_function)(cast(Any, f), dynamic=dynamic, **options)
+
+    def cache(self, folder: str) -> aot.Cache:
+        return aot.Cache(folder)
 
     def checkpoint(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
         gradients = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in xs if x.requires_grad)
+        return _plain(outputs, args), _plain(gradients, args)
+
+    def session(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
+        xs = [_leaf(x, x.requires_grad) for x in args]
+        outputs = f(*xs)
+        gradients = _gradients([outputs[place] for place in kept], [x for x in xs if x.requires_grad], cotangents)
         return _plain(outputs, args), _plain(gradients, args)
 
     def functional(self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]) -> tuple[Any, ...]:

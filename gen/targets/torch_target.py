@@ -59,7 +59,7 @@ class TorchTarget:
 
     name = "torch"
     lacks = frozenset(
-        ("jit", "per_sample_answer")
+        ("jit", "per_sample_answer", "cuts")
     )  # torch.compile is another thing: it takes functions apart, and may run parts of them eagerly
     loops = _loops
 
@@ -114,22 +114,40 @@ class TorchTarget:
             return make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
 
     def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
-        from functorch.compile import (
-            aot_function,
-            default_partition,
-            min_cut_rematerialization_partition,
-            nop,
-        )
+        return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
-        cut = {"default": default_partition, "min_cut": min_cut_rematerialization_partition}[partition]
-        made = aot_function(f, fw_compiler=nop, bw_compiler=nop, partition_fn=cut, dynamic=dynamic)
+    def part(
+        self, f: Callable[..., Any], examples: tuple[Any, ...], *, partition: str, dynamic: bool, jits: bool, cache: Any
+    ) -> Callable[..., Any]:
+        from functorch import compile as aot
+        from torch._functorch import config
 
-        def g(*args: Any) -> Any:
-            with warnings.catch_warnings():  # torch itself reads `.grad` of the arguments
+        cut = aot.default_partition if partition == "default" else aot.min_cut_rematerialization_partition
+        options: dict[str, Any] = {"fw_compiler": aot.nop, "bw_compiler": aot.nop, "partition_fn": cut}
+
+        @contextmanager
+        def compiling() -> Iterator[None]:
+            with warnings.catch_warnings(), config.patch(activation_memory_budget=0.5 if partition == "budget" else 1.0):
+                # torch itself reads `.grad` of the arguments
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf", category=UserWarning)
-                return made(*args)
+                yield
+
+        with compiling():
+            if examples:
+                made = aot.aot_module_simplified(f, examples, **options)
+            else:
+                made = (aot.aot_module if isinstance(f, nn.Module) else aot.aot_function)(f, dynamic=dynamic, **options)
+
+        def g(*args: Any, **kwargs: Any) -> Any:
+            with compiling():
+                return made(*args, **kwargs)
 
         return g
+
+    def session(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
+        outputs = f(*args)
+        found = gradients([outputs[place] for place in kept], [x for x in args if x.requires_grad], cotangents)
+        return tuple(x.detach() for x in outputs), found
 
     def checkpoint(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
         outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)

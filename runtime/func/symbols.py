@@ -190,6 +190,8 @@ class Abstraction:
                 "compile the program with aot_function."
             )
         with _disable_current_modes():
+            if fixed or t._is_view():  # the mode knows a tensor again, and the base of a view: a fixed size would be a symbol there
+                t = t.detach().requires_grad_(t.requires_grad)
             if fixed or not self.dynamic:
                 fake = self.mode.from_tensor(t, static_shapes=True, source=source)
             else:

@@ -41,3 +41,55 @@ def filtered(rows: Tensor, state: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 
 def mapped(rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([row.sin() * y for row in rows]), torch.stack([row.pow(3).sum() for row in rows])
+
+
+def same_twice(x: Tensor) -> tuple[Tensor, ...]:
+    a, b, c, found = x, x.sin(), x.cos(), []
+    for same in (False, True, True, False):
+        if same:
+            c = c * c.sum()
+            found.append(c + 3 * c)
+        else:
+            a = a * b.sum()
+            found.append(a + 3 * b)
+    return *found, a, b, c
+
+
+def overlapping_views(x: Tensor) -> tuple[Tensor, ...]:
+    """Each row is one entry of a list, which the parts of x name by its number."""
+    rows, found = list(x), []
+    front, back = range(len(rows) - 1), range(1, len(rows))
+    for a, b in ((front, back), (front, back), (back, front)):
+        total = torch.stack([rows[j].sum() for j in b]).sum()
+        for i in a:
+            rows[i] = rows[i] * total
+        found.append(torch.stack([rows[i] + 3 * rows[j] for i, j in zip(a, b, strict=True)]))
+    return *found, torch.stack(rows)
+
+
+def other_views_in_turn(x: Tensor) -> tuple[Tensor, ...]:
+    """The write to an alias is one to the argument, and the one to a new tensor is none."""
+    return 2 * x, 2 * x, x, 2 * x, 2 * x
+
+
+def state_of_closure(x: Tensor) -> tuple[Tensor, ...]:
+    state, found = torch.ones(x.shape[1], dtype=x.dtype), []
+    for turn, a in enumerate((x, x.sin(), x, x)):
+        state = (-2 * state if turn == 2 else state) * 0.9 + 0.1 * a.mean(0)
+        found.append(a * (1 + state))
+    return *found, state
+
+
+def numbers_in_turn(x: Tensor) -> tuple[Tensor, ...]:
+    return tuple(((x * k).sin() + k) * (2 if k > 1.2 else 1) for k in (0.5, 0.75, 2, 3, 2.5, 1, 1.0, -1.0))
+
+
+def module_in_turn(x: Tensor) -> tuple[Tensor, ...]:
+    """Mean and number of calls as numbers of this loop; (input, whether the module trains, its scale) for each call."""
+    mean, calls, found = torch.zeros(x.shape[1], dtype=x.dtype), 0, []
+    turns = ((x, True, 0.5), (x.sin(), True, 0.5), (x, False, 0.5), (x, False, 0.5), (x, False, 2.0), (x, True, 2.0), (x * 2, True, 2.0))
+    for a, trains, scale in turns:
+        if trains:
+            mean, calls = (mean + a.mean(0)) / 2, calls + 1
+        found.append((a - mean) @ x[:1].t() * scale + calls)
+    return *found, mean, torch.tensor(calls)

@@ -22,6 +22,8 @@ class PlainTarget:
         "per_sample_answer",
         "checkpoint",
         "functional",
+        "session",
+        "part",
     }
 
     def forward(self, f: Flat) -> Flat:

@@ -12,7 +12,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin, tensor
-from runtime.aot import aot_module, nop
+from runtime.aot import aot_function, aot_module, nop
 from tests.runtime.aot.capture.boundary_helpers import compiled
 
 
@@ -33,6 +33,17 @@ class TestClosedOver:
 
         g = compiled(f)
         assert [g(tensor([1.0])).tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]] and c.item() == 3
+
+    @pytest.mark.parametrize("requires_grad", [False, True])
+    def test_an_argument_of_any_size_that_is_closed_over_too_or_a_part_of_it(self, requires_grad: bool) -> None:
+        y = tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=requires_grad)
+        f = aot_function(lambda x: x.sin().sum() + y.mean() + y.shape[0], nop, dynamic=True)
+        for x in (y, tensor([[1.0, 2.0]] * 5), y[1:], y):
+            found, right = f(x), x.sin().sum() + y.mean() + y.shape[0]
+            assert found.tolist() == pytest.approx(right.tolist())
+            if requires_grad:
+                gradients = [runtime.autograd.grad(z, y)[0].tolist() for z in (found, right)]
+                assert gradients[0] == [pytest.approx(row) for row in gradients[1]]
 
     def test_a_module_trains_as_without_the_compiler(self) -> None:
         def train(wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Any]:
