@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import runtime
-from runtime import jit
+from runtime import func, jit
 from runtime.aot.jit import explain
+from runtime.func.batch import BatchLevel
+from runtime.func.level_transform import transform
 
 from .training import Wrap, both, left, linear, normal
 
@@ -61,6 +63,33 @@ def test_a_step_on_tensors_of_the_session_has_one_program_for_any_sizes() -> Non
         step(torch.full((rows, 3), 6.0))
     assert [p.dynamic for p in explain(step).programs] == [False, True]
     assert leaf.tolist() == [-4.0] * 3 and leaf.grad.tolist() == [2.0] * 3
+
+
+TRANSFORMED: dict[str, Callable[[Any], Any]] = {  # of a vector x, such that the derivative of the sum is 3 x²
+    "vmap": lambda x: func.vmap(lambda a: a**3)(x),
+    "vjp": lambda x: func.vjp(lambda a: a**3, x)[0],
+    "jvp": lambda x: func.jvp(lambda a: a**3, (x,), (torch.ones_like(x.detach()),))[0],
+    "a tangent": lambda x: func.jvp(lambda a: a**3, (x.detach(),), (x,))[1],
+    "jacfwd": lambda x: func.jacfwd(lambda a: a**4)(x) / 4,
+    "hessian": lambda x: func.hessian(lambda a: (a**5).sum())(x) / 20,
+    "a user's transform": lambda x: transform(lambda: BatchLevel(3, "error"))(lambda a: a**3)(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_parameter_that_is_given_to_a_transform_gets_its_gradient(name: str) -> None:
+    f = TRANSFORMED[name]
+    parameter = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+    @jit
+    def step(x: Tensor) -> None:
+        parameter.grad = None
+        (f(parameter).sum() * x).backward()
+
+    for k in (1.0, 2.0):
+        step(torch.tensor(k))
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, 3 * k * parameter.detach() ** 2)
 
 
 def of_session() -> Any:
