@@ -11,17 +11,18 @@ COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is
 FUNCTIONAL = tuple(f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp"))  # of torch.autograd.functional
 CHECKPOINT = "checkpoint"  # outputs and gradients of a program that is computed again in the backward pass
 EAGERLY = (*FUNCTIONAL, CHECKPOINT)  # whole programs of the eager session
-WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", *EAGERLY)
+TRAINING = "training"  # steps of an optimizer, eagerly or each as one captured program
+WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", TRAINING, *EAGERLY)
 FORWARD = "forward"
 STAGES = (*NESTING, EAGER, COMPILED, *WHOLE, FORWARD)
 
-CAPTURES = frozenset((COMPILED, *WHOLE)) - {"per_sample", *EAGERLY}
+CAPTURES = frozenset((COMPILED, *WHOLE)) - {"per_sample", TRAINING, *EAGERLY}
 """Stages that make a graph of a program."""
 WRITABLE = CAPTURES - {"aot.joint"}
 """Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
-DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample", *EAGERLY))
+DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample", TRAINING, *EAGERLY))
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 

@@ -139,7 +139,7 @@ class Written:
         raise AttributeError(name)
 
 
-_WITHOUT_TEXT = ("joint", "export", "saved", "per_sample", "per_sample_answer", "jit")
+_WITHOUT_TEXT = ("joint", "export", "saved", "per_sample", "per_sample_answer", "training", "jit")
 
 
 class Plain(Written):
