@@ -57,6 +57,7 @@ class JaxTarget:
     lacks = frozenset(("backward", "grad", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample")) | {
         "checkpoint",
         "functional",
+        "training",
         "fake",
     }
 

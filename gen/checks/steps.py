@@ -59,6 +59,9 @@ class Model(nn.Module):
 class _Averaging(Model):
     """Keeps a mean of its outputs: a buffer that is written in place, and one that is assigned."""
 
+    written: Tensor
+    assigned: Tensor
+
     def __init__(self, model: Model) -> None:
         super().__init__(model.f, list(model.weights))
         like = model.weights[0].detach().new_zeros(())
@@ -79,13 +82,13 @@ class Trainer:
 
     def __init__(self, model: Model, make: Callable[[Any], Optimizer], data: int) -> None:
         self.model, self.make, self.data = model, make, data
-        self.parameters = list(model.parameters())
+        self.parameters: list[Any] = list(model.parameters())
         self.optimizer = make(self.parameters)
         self.further: list[Optimizer] = []
         self.scaler: torch.amp.GradScaler | None = None
         self.mean: Any = None  # of losses, and their sum, if the step keeps them
         self.total: Any = None
-        self.state: list[Tensor] = []  # arguments of the step before the batch; their memory is donated if `donates`
+        self.state: list[Any] = []  # arguments of the step before the batch; their memory is donated if `donates`
         self.donates = False
         self.between: Callable[[int], None] = lambda k: None
 
@@ -329,7 +332,7 @@ def _penalized(t: Trainer) -> Step:
         t.optimizer.zero_grad()
         loss = t.loss(*batch)
         gradients = torch.autograd.grad(loss, t.parameters, create_graph=True)
-        penalty = sum((torch.view_as_real(g) if g.is_complex() else g).square().sum() for g in gradients)
+        penalty: Any = sum((torch.view_as_real(g) if g.is_complex() else g).square().sum() for g in gradients)
         (loss + 0.125 * penalty).backward()
         t.optimizer.step()
         return loss.detach(), penalty.detach()
@@ -347,7 +350,8 @@ def _closure(t: Trainer) -> Step:
             loss.backward()
             return loss
 
-        return (t.optimizer.step(closure).detach(),)
+        loss: Any = t.optimizer.step(closure)
+        return (loss.detach(),)
 
     return step
 

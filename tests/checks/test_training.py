@@ -122,7 +122,10 @@ def _frozen(k: int, leaves: Sequence[Tensor], found: Any) -> Any:
 
 FAULTS = {
     "a gradient that is not assigned": (_without_a_gradient, r"\(\.grad of parameter 1 after step 0\) has shape \[0\], expected \[2\]"),
-    "a parameter off by 1e-6": (_off_by_a_little, r"\(parameter 0 after step 2\) of 40, float64\[2, 3\]: largest error 1e-06 at index \[0, 0\]"),
+    "a parameter off by 1e-6": (
+        _off_by_a_little,
+        r"\(parameter 0 after step 2\) of 40, float64\[2, 3\]: largest error 1e-06 at index \[0, 0\]",
+    ),
     "a frozen parameter": (_frozen, r"\(flag of parameter 0 after step 3\)"),
     "the loss of another call": (lambda k, leaves, found: (found[0] * (1 + 1e-6 * k),), r"\(result 0 of step 1\)"),
 }
