@@ -26,7 +26,7 @@ Tensor = torch.Tensor
 Named = tuple[str, Tensor]
 _SIZES = (1, 1, 2, 3, 1)  # of the batches of `resized`, in batches of the sample
 _INFINITE = 2  # the step of `scaled` whose labels are infinite
-_MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 7}
+_MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 9}
 """How many steps, where four are too few: RAdam has another formula from the sixth on."""
 
 
