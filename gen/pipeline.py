@@ -14,17 +14,18 @@ FUNCTIONAL = tuple(f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "
 CHECKPOINT = "checkpoint"  # outputs and gradients of a program that is computed again in the backward pass
 SESSION = "session"  # outputs and gradients of a program
 EAGERLY = (*FUNCTIONAL, CHECKPOINT, SESSION)  # whole programs of the eager session
-WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", *EAGERLY)
+TRAINING = "training"  # steps of an optimizer, eagerly or each as one captured program
+WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", TRAINING, *EAGERLY)
 FORWARD = "forward"
 STAGES = (*NESTING, EAGER, *INNERMOST, *WHOLE, FORWARD)
 
-CAPTURES = frozenset((*INNERMOST, *WHOLE)) - {"per_sample", *EAGERLY}
+CAPTURES = frozenset((*INNERMOST, *WHOLE)) - {"per_sample", TRAINING, *EAGERLY}
 """Stages that make a graph of a program."""
 WRITABLE = CAPTURES - {"aot.joint", PARTS}
 """Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
-DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample", *EAGERLY))
+DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample", TRAINING, *EAGERLY))
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 

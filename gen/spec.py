@@ -77,6 +77,15 @@ AXES: dict[str, tuple[str, ...]] = {
     "reentrant": ("reentrant", "not_reentrant"),
     "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
     "under": ("dispatch_mode", "function_mode", "inference_mode"),
+    "optimizer": (
+        "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused", "adamw", "amsgrad", "adamax", "nadam",
+        "radam", "adagrad", "adadelta", "rmsprop", "rprop", "asgd",
+    ),
+    "step": (
+        "plain", "clipped", "accumulated", "carried", "zeroed", "scheduled", "assigned", "scaled", "groups", "grown", "two_optimizers",
+        "loaded", "frozen", "thawed", "hooked", "penalized", "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
+    ),
+    "trains": ("eagerly", "jitted", "jitted_in_session"),
     RUN: (PLAIN, "jitted"),
 }  # fmt: skip
 REFERENCES = (

@@ -59,6 +59,7 @@ class JaxTarget:
         "functional",
         "session",
         "part",
+        "training",
         "fake",
     }
 

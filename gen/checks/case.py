@@ -26,7 +26,7 @@ from gen.checks.pipelines import Program
 from gen.checks.samples import STORE, Op, Sample, candidates, choose, from_call, make_op, resolve
 from gen.checks.seeds import stable_seed
 from gen.checks.tables import Cell, Family
-from gen.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
+from gen.pipeline import CAPTURES, FUNCTIONAL, TRAINING, Pipeline, parse
 from gen.targets.protocol import Jitting, Target, Values
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class Case:
             *(("cuts",) if self.axes.get("cuts") == "loaded" else ()),
             *(("per_sample_answer",) if "of" in self.axes else ()),
             *(("fake",) if "fake" in words else ()),
+            *(("jit",) if self.axes.get("trains", "").startswith("jitted") else ()),
             *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),
         )
         lacking = [stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
@@ -461,6 +462,8 @@ def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
         return 3, 48
     if "definition" in words:
         return 4, 30
+    if TRAINING in pipeline.stages:
+        return 1, 1_000
     if not stages:
         return 12, 20_000
     if {"jacrev", "jacfwd", "hessian", "functional.jacobian", "functional.hessian"} & set(stages):

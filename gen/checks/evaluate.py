@@ -214,7 +214,7 @@ class Comparison:
         try:
             compare(self.actual if actual is None else actual, expected, rule, tally, second, conditioned)
         except Mismatch as mismatch:
-            raise Mismatch(f"{self.label}: {mismatch}") from None
+            raise Mismatch(f"{self.label}: {self.program.named(str(mismatch))}") from None
 
     def _against_numeric(self, tally: Tally) -> None:
         if self.sample.facts.random and not _is_wide(self.program.inputs):

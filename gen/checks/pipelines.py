@@ -7,6 +7,7 @@ reference, so the target has no influence on what it is asked. The same code the
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ class Program:
     """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and `seed` identify it.
 
     `written` are the places of the inputs to which the function writes. A stage must know of them: see :func:`on_copies`. `calls`: how
-    often the function calls another one, each time on its share of the inputs.
+    often the function calls another one, each time on its share of the inputs. `names` are those of the outputs, if they have any.
     """
 
     over: Callable[[Target], Flat]
@@ -41,6 +42,7 @@ class Program:
     label: str = "f"
     written: tuple[int, ...] = ()
     calls: int = 1
+    names: Sequence[str] = ()
     _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -66,6 +68,13 @@ class Program:
         """Whether the reference returns the same with another seed."""
         other = replace(self, seed=self.seed + 1, _results={})
         return all(map(torch.equal, self.on_reference(), other.on_reference()))
+
+    def named(self, message: str) -> str:
+        """`message`, with the name of the output that it begins with."""
+        place = re.match(r"output (\d+)", message)
+        if place is None or int(place[1]) >= len(self.names):
+            return message
+        return f"{place[0]} ({self.names[int(place[1])]}){message.removeprefix(place[0])}"
 
     @property
     def active_inputs(self) -> list[int]:

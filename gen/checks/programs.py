@@ -1,4 +1,4 @@
-"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports and per-sample gradients.
+"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports, per-sample gradients and training.
 
 Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and run on another, so that a value that is
 constant in the graph shows. With dynamic shapes it also runs at another size, if the sample has one. A program may write to its arguments.
@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import torch
 
-from gen.checks import eagerly, per_sample
+from gen.checks import eagerly, per_sample, training
 from gen.checks.batching import VARIATIONS, vary
 from gen.checks.forms import laid_out
 from gen.checks.outcomes import Mismatch, Unsuitable
 from gen.checks.pipelines import Program, extend, on_copies, restricted
 from gen.checks.seeds import seeded
-from gen.pipeline import CHECKPOINT, FUNCTIONAL, SESSION
+from gen.pipeline import CHECKPOINT, FUNCTIONAL, SESSION, TRAINING
 from gen.reference import Loop
 from gen.targets.protocol import Flat, Jitting, Target, Values
 
@@ -28,10 +28,12 @@ Tensor = torch.Tensor
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition`` and those of per-sample gradients; a captured graph with
-    ``run: jitted`` is jitted itself."""
+    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, those of per-sample gradients and those of training. A
+    captured graph with ``run: jitted`` is jitted itself."""
     if stage == "per_sample":
         return per_sample.answers(program, axes) if "of" in axes else per_sample.gradients(program, axes)
+    if stage == TRAINING:
+        return training.trained(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
     if stage == CHECKPOINT:
         return eagerly.checkpointed(program, axes.get("reentrant") == "reentrant")

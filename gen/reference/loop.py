@@ -29,8 +29,23 @@ class Loop:
     def __init__(self) -> None:
         self._depth = 0  # how many derivatives are running; inside one, results must stay differentiable
 
-    def jit(self, f: Flat) -> Flat:
-        return f
+    def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        """`f`, after a call of which the memory of the tensors in the lists at `donate` is taken."""
+        if not donate:
+            return f
+
+        def g(*args: Any) -> Any:
+            found = f(*args)
+            for place in donate:
+                for x in args[place]:
+                    x.data = x.new_empty(0)
+            return found
+
+        return g
+
+    def training(self, train: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], parameters: Sequence[Tensor], *, session: bool) -> Any:
+        with self._inside():
+            return train([torch.nn.Parameter(p.clone()) for p in parameters])
 
     # --- derivatives ------------------------------------------------------------------------------------------------------------
 

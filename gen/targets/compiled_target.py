@@ -26,9 +26,13 @@ class CompiledTarget:
     """See :class:`gen.targets.protocol.Target`. `backend` is a name that ``torch.compile`` takes."""
 
     # Every pipeline is compiled, so `jit` would be a second time. The others are not what torch.compile offers.
-    lacks = frozenset(
-        ("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "checkpoint", "functional", "session", "part", "fake")
-    )
+    lacks = frozenset(("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")) | {
+        "checkpoint",
+        "functional",
+        "session",
+        "part",
+        "training",
+    }
     slow = True
 
     def __init__(self, backend: str) -> None:

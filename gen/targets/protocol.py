@@ -134,6 +134,25 @@ class Jitting(Target, Protocol):
         ...
 
 
+class Training(Jitting, Protocol):
+    """A target that trains by unmodified torch code. Any other target lists ``training`` in ``lacks``."""
+
+    def training(self, train: Callable[[Sequence[Any]], Values], parameters: Sequence[Tensor], *, session: bool) -> Values:
+        """Results of ``train(leaves)``, as plain tensors. `leaves` are copies of `parameters` that require grad.
+
+        With `session` they are tensors of the target's eager session: ``backward()`` and optimizers of ``train`` work on them. Otherwise
+        they are torch's parameters, and ``train`` calls only steps that :meth:`jit` has jitted.
+        """
+        ...
+
+    def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        """As :meth:`Jitting.jit`. `f` may change parameters, their gradients and optimizers that it closes over, and each call does that.
+
+        The arguments at `donate` are lists of tensors whose memory a call takes. They have no elements afterwards.
+        """
+        ...
+
+
 class Answering(Target, Protocol):
     """A target that answers questions about per-sample gradients too, which axis ``of`` asks. Any other target lists
     ``per_sample_answer`` in ``lacks``."""

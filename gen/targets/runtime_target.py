@@ -146,8 +146,12 @@ class RuntimeTarget:
     def saved(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
         return reloaded(aot.export(f, tuple(args), dynamic=dynamic))
 
-    def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        return jit(f)
+    def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        return jit(f, donate=donate)
+
+    def training(self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool) -> tuple[Tensor, ...]:
+        leaves = [_leaf(p.clone(), True) if session else torch.nn.Parameter(p.clone()) for p in parameters]
+        return tuple(map(runtime.unwrap, train(leaves)))
 
     def per_sample(
         self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool

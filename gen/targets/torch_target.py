@@ -58,9 +58,9 @@ class TorchTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "torch"
-    lacks = frozenset(
-        ("jit", "per_sample_answer", "cuts")
-    )  # torch.compile is another thing: it takes functions apart, and may run parts of them eagerly
+    # torch.compile is no `jit`: it takes functions apart, and may run parts of them eagerly. It takes no whole step of training, and
+    # without it such a step is the reference itself.
+    lacks = frozenset(("jit", "per_sample_answer", "training", "cuts"))
     loops = _loops
 
     def __init__(self) -> None:

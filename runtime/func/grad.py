@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import NestedTensor
 from ..seam.keys import set_excluded
+from ..seam.level_mode import entered
 from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..tape.engine import execute
@@ -31,8 +32,11 @@ R = TypeVar("R")
 
 
 def versioned(x: Any) -> Any:
-    """``x``, or an alias of the same memory if it is a tensor of inference mode. The alias has a version, and may be written to."""
-    if not isinstance(x, torch.Tensor) or type(x) in VALUES or not x.is_inference() or x.layout is not torch.strided or _n_modes():
+    """``x``, or an alias of the same memory if it is a tensor of inference mode. The alias has a version, and may be written to. While a
+    program is captured it is what stands for ``x`` there."""
+    if _n_modes():
+        return entered(x)
+    if not isinstance(x, torch.Tensor) or type(x) in VALUES or not x.is_inference() or x.layout is not torch.strided:
         return x
     alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
     torch._C._set_conj(alias, x.is_conj())

@@ -42,7 +42,7 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
     flat, flat_t, spec = _checked(primals, tangents)
     level = DualLevel()
     try:
-        given = trees.unflatten([level.wrap(versioned(p), fit(t, p)) for p, t in zip(flat, flat_t, strict=True)], spec)
+        given = trees.unflatten([level.wrap(versioned(p), fit(versioned(t), p)) for p, t in zip(flat, flat_t, strict=True)], spec)
         outs = with_forward_mode(level, func, given)
         outs, aux = with_aux("jvp(f, primals, tangents)", outs) if has_aux else (outs, None)
         flat_out, out_spec = trees.flatten(outs)

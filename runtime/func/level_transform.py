@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from ..seam.level_mode import entered
 from ..seam.levels import Level
 from .trees import map_tensors
 
@@ -29,7 +30,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
         def transformed(*args: Any, **kwargs: Any) -> Any:
             level = make_level()
             try:
-                given, named = map_tensors(level.wrap, (args, kwargs))
+                given, named = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
                 return map_tensors(level.lowered, level.run_inside(f, given, named))
             finally:
                 level.close()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
+from ..seam.level_mode import entered
 from ..seam.levels import Value
 from ..tape.foreign import pass_mark_on
 from . import draws, trees
@@ -142,7 +143,7 @@ class MappedFunction:
         """Run the function on the whole batch."""
         level = self.level(size)
         try:
-            inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else x) for x, d in zip(leaves, dims, strict=True)]
+            inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else entered(x)) for x, d in zip(leaves, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
             with draws.Randomness(level):
                 outs = self.func(*args, **kwargs)

@@ -51,6 +51,13 @@ def entering() -> Callable[[Any], Any] | None:
     return None if mode is None else mode.value
 
 
+def entered(t: Any) -> Any:
+    """``t``, or its value if it is a tensor from outside of a program that is captured. A transform asks for it before it makes a value of
+    its own level of an argument, because the calls of that level would not show the tensor to the program."""
+    mode = entering_mode()
+    return t if mode is None or not isinstance(t, torch.Tensor) else mode.value(t)
+
+
 class LevelMode(TorchDispatchMode):
     """While entered, every ATen call without a value of an inner level goes to ``level.call``.
 

@@ -12,8 +12,8 @@ from ..seam.ambient import Ambient
 
 
 class CapturedGradients(Protocol):
-    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, ``t.grad`` and
-    ``t.retain_grad()``."""
+    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, ``t.grad``,
+    ``t.retain_grad()`` and ``t.requires_grad_()``."""
 
     def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None: ...
 
@@ -22,6 +22,8 @@ class CapturedGradients(Protocol):
     def assign(self, t: Any, g: Any) -> None: ...
 
     def retain(self, t: Any) -> None: ...
+
+    def require(self, t: Any, flag: bool) -> Any: ...
 
     def inside(self, tree: Any) -> Any:
         """``tree`` with the values of the program in place of tensors from outside."""

@@ -92,8 +92,15 @@ class Tensor(GradValue):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         value = entering()
         if value is not None and (inside := value(self)) is not self:  # a program that is compiled does it by every call
-            inside.requires_grad_(requires_grad)
+            if CAPTURE.gradients is None:
+                inside.requires_grad_(requires_grad)
+            else:
+                CAPTURE.gradients.require(self, requires_grad)
             return self
+        return self.set_requires_grad(requires_grad)
+
+    def set_requires_grad(self, requires_grad: bool) -> Tensor:
+        """As :meth:`requires_grad_`, of this tensor itself while a program is captured."""
         if not self.is_leaf:
             if not requires_grad:
                 raise RuntimeError(

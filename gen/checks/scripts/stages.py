@@ -139,7 +139,7 @@ class Written:
         raise AttributeError(name)
 
 
-_WITHOUT_TEXT = ("joint", "export", "saved", "per_sample", "per_sample_answer", "jit", "part", "session")
+_WITHOUT_TEXT = ("joint", "export", "saved", "per_sample", "per_sample_answer", "jit", "part", "session", "training")
 
 
 class Plain(Written):

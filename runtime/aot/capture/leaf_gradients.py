@@ -44,6 +44,7 @@ _data_of: Any = torch.Tensor.data
 _plain_grad = _grad.__get__
 _requires_grad: Any = torch.Tensor.requires_grad
 HOOKS = "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
+_BETWEEN = (__file__, inspect.getfile(Tensor))  # of the frames that read a gradient for a program
 _ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad))
 
 
@@ -71,6 +72,7 @@ class LeafGradients:
         self.asked: list[Any] = []  # leaves, or numbers of arguments
         self.spent: set[Node] = set()  # which a pass has freed
         self.used = False
+        self.entering = False
         self._kept: dict[Any, _Kept] = {}
         self._frozen: dict[int, tuple[Any, Any]] = {}  # by id, a tensor from outside, and its value with a history
         self._flags: dict[int, tuple[Any, bool]] = {}  # by id, a tensor from outside, and whether it required grad before the program
@@ -84,7 +86,7 @@ class LeafGradients:
     def __exit__(self, *exc: Any) -> None:
         self._mode.__exit__(*exc)
         for t, flag in self._flags.values():
-            t.requires_grad_(flag)
+            _flagged(t, flag)
         CAPTURE.gradients = self._before
 
     @property
@@ -105,8 +107,13 @@ class LeafGradients:
     # what the program asks for
 
     def inside(self, tree: Any) -> Any:
-        """``tree`` with the values of the program in place of tensors from outside."""
-        return pytree.tree_map(_mode().value, tree)
+        """``tree`` with the values of the program in place of tensors from outside. What makes a fake tensor of one reads its ``.grad``,
+        and means what torch keeps."""
+        before, self.entering = self.entering, True
+        try:
+            return pytree.tree_map(_mode().value, tree)
+        finally:
+            self.entering = before
 
     def gradient(self, t: Any) -> Any:
         """``t.grad``."""
@@ -155,7 +162,7 @@ class LeafGradients:
     def require(self, t: Any, flag: bool = True) -> Any:
         """``t.requires_grad_(flag)``, where ``t`` is from outside."""
         if t.requires_grad == flag or not t.is_leaf:
-            return t.requires_grad_(flag)
+            return _flagged(t, flag)
         mode = _mode()
         self._flags.setdefault(id(t), (t, not flag))
         v = mode.value(t)
@@ -166,7 +173,10 @@ class LeafGradients:
             mode.exchange(*self._frozen.pop(id(t)))
         else:
             v.requires_grad_()  # each call does that
-        return t.requires_grad_(flag)
+            kept, node = self._kept.pop(id(t), None), _end(v)
+            if kept is not None and node is not None:  # the program has read or assigned its gradient before
+                kept.like, self._kept[node] = v, kept
+        return _flagged(t, flag)
 
     @property
     def frozen(self) -> list[Any]:
@@ -269,6 +279,11 @@ class LeafGradients:
                 kept.value.add_(g)
 
 
+def _flagged(t: Any, flag: bool) -> Any:
+    """``t.requires_grad_(flag)``, of which no capture hears."""
+    return t.set_requires_grad(flag) if isinstance(t, Tensor) else t.requires_grad_(flag)
+
+
 def hooked(leaf: Any) -> bool:
     """Whether hooks are to be called with the gradient of ``leaf``."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
@@ -318,7 +333,7 @@ def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
 def _zeroing() -> bool:
     """Whether the frame that reads a gradient is torch's ``zero_grad``, which only asks whether there is one before it assigns None."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     return frame is not None and frame.f_code in _ZEROING and frame.f_locals.get("set_to_none") is True
 
@@ -331,7 +346,7 @@ class _GradFunctions(TorchFunctionMode):
         self.gradients = gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler = _HANDLERS.get(func)
+        handler = _HANDLERS.get(func) if not self.gradients.entering else None
         if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
         if handler is None:

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runtime import jit
+import runtime
+from runtime import func, jit
+from runtime.aot.jit import explain
+from runtime.func.batch import BatchLevel
+from runtime.func.level_transform import transform
 
 from .training import Wrap, both, left, linear, normal
 
@@ -42,6 +46,85 @@ def test_a_leaf_that_the_step_makes_gets_its_gradient(name: str) -> None:
         return [t for i in range(3) for t in run(normal(i, 3))]
 
     both(program)
+
+
+def test_a_step_on_tensors_of_the_session_has_one_program_for_any_sizes() -> None:
+    """The parameters enter the capture when ``zero_grad`` asks for their gradients, and what makes them abstract reads ``.grad`` too."""
+    leaf = runtime.wrap(torch.ones(3), True)
+    optimizer = torch.optim.SGD([leaf], lr=0.5)
+
+    @jit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        (x * leaf).mean().backward()
+        optimizer.step()
+
+    for rows in (2, 2, 4, 6, 2):
+        step(torch.full((rows, 3), 6.0))
+    assert [p.dynamic for p in explain(step).programs] == [False, True]
+    assert leaf.tolist() == [-4.0] * 3 and leaf.grad.tolist() == [2.0] * 3
+
+
+TRANSFORMED: dict[str, Callable[[Any], Any]] = {  # of a vector x, such that the derivative of the sum is 3 x²
+    "vmap": lambda x: func.vmap(lambda a: a**3)(x),
+    "vjp": lambda x: func.vjp(lambda a: a**3, x)[0],
+    "jvp": lambda x: func.jvp(lambda a: a**3, (x,), (torch.ones_like(x.detach()),))[0],
+    "a tangent": lambda x: func.jvp(lambda a: a**3, (x.detach(),), (x,))[1],
+    "jacfwd": lambda x: func.jacfwd(lambda a: a**4)(x) / 4,
+    "hessian": lambda x: func.hessian(lambda a: (a**5).sum())(x) / 20,
+    "a user's transform": lambda x: transform(lambda: BatchLevel(3, "error"))(lambda a: a**3)(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_parameter_that_is_given_to_a_transform_gets_its_gradient(name: str) -> None:
+    f = TRANSFORMED[name]
+    parameter = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+    @jit
+    def step(x: Tensor) -> None:
+        parameter.grad = None
+        (f(parameter).sum() * x).backward()
+
+    for k in (1.0, 2.0):
+        step(torch.tensor(k))
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, 3 * k * parameter.detach() ** 2)
+
+
+def of_session() -> Any:
+    return runtime.wrap(torch.ones(3), True)
+
+
+def of_torch() -> Any:
+    return nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize("by", ["method", "attribute"])
+@pytest.mark.parametrize("ends_frozen", [True, False])
+@pytest.mark.parametrize("make", [of_session, of_torch])
+def test_a_leaf_whose_gradient_is_dropped_while_it_is_frozen(make: Callable[[], Any], by: str, ends_frozen: bool) -> None:
+    leaf, other = make(), make()
+
+    def learns(flag: bool) -> None:
+        if by == "method":
+            leaf.requires_grad_(flag)
+        else:
+            leaf.requires_grad = flag
+
+    @jit
+    def step(x: Tensor) -> None:
+        leaf.grad = other.grad = None
+        learns(True)
+        (x * leaf).sum().backward()
+        learns(False)
+        (x * x * leaf * other).sum().backward()
+        learns(not ends_frozen)
+
+    for factor in (2.0, 3.0):
+        step(torch.full((3,), factor))
+        assert leaf.grad.tolist() == [factor] * 3 and other.grad.tolist() == [factor**2] * 3
+        assert leaf.requires_grad is not ends_frozen and other.requires_grad
 
 
 def test_a_leaf_that_the_step_makes_and_returns_requires_grad() -> None:

@@ -1,0 +1,195 @@
+"""Training of a model by a few steps of unmodified torch code, each of which is compared.
+
+The model is an op. Its first differentiable input is data, and so is each input without a derivative. The others are its parameters. If
+one input alone is differentiable, that is the parameter. Each step gets other data and other labels. Results are what the step returns,
+and then parameters, gradients, buffers, the state and learning rates of optimizers, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+
+from gen.checks.batching import VARIATIONS, vary
+from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks.pipelines import Program
+from gen.checks.seeds import seeded
+from gen.checks.steps import OPTIMIZERS, STEPS, Model, Trainer
+from gen.reference import Loop
+from gen.targets.protocol import Flat, Target, Training, Values
+
+Tensor = torch.Tensor
+Named = tuple[str, Tensor]
+_SIZES = (1, 1, 2, 3, 1)  # of the batches of `resized`, in batches of the sample
+_INFINITE = 2  # the step of `scaled` whose labels are infinite
+_MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 9}
+"""How many steps, where four are too few: RAdam has another formula from the sixth on."""
+
+
+def trained(program: Program, axes: Mapping[str, str]) -> Program:
+    """Training of `program`, with axes ``optimizer``, ``step`` and ``trains``. Raises Unsuitable if a step changes nothing."""
+    optimizer, kind, trains = axes.get("optimizer", "sgd"), axes.get("step", "plain"), axes.get("trains", "eagerly")
+    active = program.active_inputs
+    places = active[1:] or active
+    data = [place for place in range(len(program.inputs)) if place not in places]
+    count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
+    batches = [(*given, *_labels(program, given, data, k, kind)) for k, given in enumerate(_data(program, data, count, kind))]
+    names: list[str] = []  # of the reference's results; what a target lacks of them is empty, and what it has beside them comes last
+
+    def over(target: Target) -> Flat:
+        f = program.over(target)
+        said: list[str] = []
+
+        def model(given: Sequence[Any], weights: Sequence[Any]) -> Values:
+            found = f(*_placed(data, given, places, weights))
+            return tuple(found[place] for place in program.active_outputs)
+
+        def g(*values: Any) -> Values:
+            width = len(batches[0])
+            parameters, rest = values[: len(places)], values[len(places) :]
+            given = [rest[k * width : (k + 1) * width] for k in range(count)]
+            train = partial(_train, cast(Training, target), model, given, len(data), optimizer, kind, trains != "eagerly")
+            labelled = cast(Training, target).training(lambda leaves: _split(train(leaves), said), parameters, session=trains != "jitted")
+            found = dict(zip(said, labelled, strict=True))
+            said.clear()
+            if not names:
+                names.extend(found)
+            absent = parameters[0].new_empty(0)
+            return (*(found.pop(name, absent) for name in names), *found.values())
+
+        return g
+
+    inputs = (*(program.inputs[place] for place in places), *(x for batch in batches for x in batch))
+    made = Program(over, inputs, tuple(map(_inexact, inputs)), program.seed, f"training({program.label})", names=names)
+    _require_progress(made, kind, count)
+    return made
+
+
+def _inexact(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def _split(found: Sequence[Named], names: list[str]) -> Values:
+    names += [name for name, _ in found]
+    return tuple(x for _, x in found)
+
+
+def _placed(data: Sequence[int], given: Sequence[Any], places: Sequence[int], weights: Sequence[Any]) -> list[Any]:
+    at = {**dict(zip(data, given, strict=True)), **dict(zip(places, weights, strict=True))}
+    return [at[place] for place in range(len(at))]
+
+
+def _data(program: Program, data: Sequence[int], count: int, kind: str) -> Iterator[tuple[Tensor, ...]]:
+    """The data of each step: that of the sample, varied, and for `resized` of other sizes along dimension 0."""
+    given = tuple(program.inputs[place] for place in data)
+    if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
+        raise Unsuitable(f"{program.label} has no batch of data")
+    size = next((len(x) for x in given if x.ndim), 0)
+    for k in range(count):
+        varied = [tuple(vary(x, k % 3, variation) for x in given) for variation in VARIATIONS]
+        if kind == "resized":
+            varied = [tuple(_repeated(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in each) for each in varied]
+        accepted = next((each for each in varied if _outputs(program, each, data) is not None), None)
+        if accepted is None:
+            raise Unsuitable(f"{program.label} refuses other data")
+        yield accepted
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    return torch.cat([vary(x, i, 1) for i in range(times)])
+
+
+def _outputs(program: Program, given: Sequence[Tensor], data: Sequence[int]) -> tuple[Tensor, ...] | None:
+    """The results of the reference for other data; None if it refuses them."""
+    at = dict(zip(data, given, strict=True))
+    reference = Loop()
+    try:
+        with seeded(program.seed):
+            found = program.over(reference)(*(at.get(place, x) for place, x in enumerate(program.inputs)))
+    except Exception:  # the op refuses these inputs, with any error
+        return None
+    return found if len(found) == len(program.observed[0]) else None
+
+
+def _labels(program: Program, given: Sequence[Tensor], data: Sequence[int], k: int, kind: str) -> tuple[Tensor, ...]:
+    found = _outputs(program, given, data) or ()
+    labels = program.drawn_like([found[place] for place in program.active_outputs], f"labels {k}")
+    return tuple(torch.full_like(x, torch.inf) for x in labels) if kind == "scaled" and k == _INFINITE else labels
+
+
+def _train(
+    target: Training,
+    f: Callable[[Sequence[Any], Sequence[Any]], Values],
+    batches: Sequence[Sequence[Any]],
+    data: int,
+    optimizer: str,
+    kind: str,
+    jitted: bool,
+    leaves: Sequence[Any],
+) -> list[Named]:
+    """The steps, and what each leaves behind."""
+    t = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
+    runs: list[None] = []
+    step = STEPS[kind](t)
+
+    def counted(*args: Any) -> tuple[Any, ...]:
+        runs.append(None)
+        return step(*args)
+
+    run = target.jit(counted, donate=(0,) if t.donates else ()) if jitted else counted
+    found: list[Named] = []
+    for k, batch in enumerate(batches):
+        before, state = len(runs), t.state
+        results = run(state, *batch) if state else run(*batch)
+        if t.donates:
+            results, t.state = results[:1], list(results[1])
+            t.parameters = t.state
+            found += [(f"memory of donated parameter {i} after step {k}", x.detach().clone()) for i, x in enumerate(state) if jitted]
+        found += [(f"result {i} of step {k}", x.detach().clone()) for i, x in enumerate(results)]
+        found += [(f"{name} after step {k}", x) for name, x in _left(t)]
+        t.between(k)
+    if jitted and target.name != "loop" and len(runs) > before:
+        raise Mismatch(f"the last of {len(batches)} steps ran the code of the step, so it is no replay of a captured program")
+    if kind == "drawn":
+        found.append(("the next random number", torch.rand(2)))
+    return found
+
+
+def _left(t: Trainer) -> Iterator[Named]:
+    """What a step leaves in the model and its optimizers."""
+    for i, p in enumerate(t.parameters):
+        yield f"parameter {i}", p.detach().clone()
+        yield f".grad of parameter {i}", p.detach().new_empty(0) if p.grad is None else p.grad.detach().clone()
+        yield f"flag of parameter {i}", torch.tensor(p.requires_grad)
+    for name, buffer in t.model.named_buffers():
+        yield f"buffer {name}", buffer.detach().clone()
+    yield from ((name, _tensor(x)) for name, x in (("mean", t.mean), ("total", t.total)) if x is not None)
+    for number, optimizer in enumerate([t.optimizer, *t.further]):
+        for i, p in enumerate(t.parameters):
+            for name, x in sorted(optimizer.state.get(p, {}).items()):
+                yield f"{name} of parameter {i} in optimizer {number}", _tensor(x)
+        for j, group in enumerate(optimizer.param_groups):
+            yield f"lr of group {j} in optimizer {number}", _tensor(group["lr"])
+    if t.scaler is not None:
+        yield "scale", _tensor(t.scaler.get_scale())
+        yield "growth of the scale", _tensor(t.scaler._get_growth_tracker())
+
+
+def _tensor(x: Any) -> Tensor:
+    return x.detach().clone() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)
+
+
+def _require_progress(program: Program, kind: str, count: int) -> None:
+    """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite value. Else there would be nothing to see."""
+    results = program.on_reference()  # it also gives the names
+    found = list(zip(program.names, results, strict=True))
+    kept = [[x for name, x in found if name.startswith("parameter") and name.endswith(f" step {k}")] for k in range(count)]
+    if not all(bool(x.isfinite().all()) for each in kept for x in each):
+        raise Unsuitable(f"{program.label} diverges")
+    for k, (before, after) in enumerate(pairwise(kept), 1):
+        if all(map(torch.equal, before, after)) and not (kind == "scaled" and k == _INFINITE):
+            raise Unsuitable(f"step {k} of {program.label} changes nothing")
