@@ -214,3 +214,24 @@ def test_a_number_that_is_the_size_and_a_static_dimension_are_constants() -> Non
 def test_a_dimension_below_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has dimension -1 of argument \[0\], which has 2 dimensions"):
         export(lambda x: x, (ones(3, 4),), dynamic_shapes=({-1: N},))
+
+
+def reloaded(program: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    return torch.export.load(buffer).module()
+
+
+def test_a_tensor_from_outside_keeps_its_sizes_beside_arguments_of_any_size() -> None:
+    outside = ones(3)
+    program = export(lambda x: x * outside, (ones(4, 3),), dynamic_shapes=({0: N},))
+    for run in (program.module(), reloaded(program)):
+        assert run(ones(7, 3)).equal(ones(7, 3) * outside)
+
+
+def test_an_argument_with_gaps_may_have_any_size() -> None:
+    program = export(lambda x: x * 2, (ones(4, 8)[:, :4],), dynamic_shapes=({0: AUTO, 1: AUTO},))
+    for run in (program.module(), reloaded(program)):
+        for x in (ones(4, 8)[:, :4], ones(5, 9)[:, :3]):
+            assert run(x).equal(x * 2)
