@@ -131,6 +131,7 @@ def test_a_process_that_neither_answers_nor_ends_is_told(monkeypatch: pytest.Mon
         (b"first\nError: the last\n\n", "; its last line is 'Error: the last'"),
         (b"x" * 20_000 + b"\n  end \n", "; its last line is 'end'"),
         (b"\xff!\n", "; its last line is '\ufffd!'"),
+        (b"first" + b"z" * 10_000, f"; its last line is {'z' * 300!r}"),
         (b"y" * 301 + b"\n", f"; its last line is {'y' * 300!r}"),
     ],
 )
@@ -138,6 +139,7 @@ def test_the_last_line_that_the_process_has_written_is_told(written: bytes, said
     one = object.__new__(_Process)
     with tempfile.TemporaryFile() as one._said:
         one._said.write(written)
+        one._said.seek(0)
         assert one._last_words() == said
 
 
