@@ -189,6 +189,7 @@ def test_a_program_takes_the_sizes_between_the_bounds_of_its_dim(dim: Any, sizes
     ("f", "dim", "says"),
     [
         (lambda x: x.sin() if x.shape[0] < 9 else x, Dim("n", min=2, max=20), r"needs 2 <= size <= 8. Say Dim\('n', max=8\)"),
+        (lambda x: x.sin() if x.shape[0] < 9 else x, Dim("n", max=20), r"needs 2 <= size <= 8. Say Dim\('n', max=8\)"),
         (lambda x: x.sin() if x.shape[0] >= 4 else x, Dim("n", min=3, max=20), r"needs 4 <= size <= 20. Say Dim\('n', min=4\)"),
         (lambda x: x.sin() if x.shape[0] % 2 else x, Dim("n", max=20), None),
         (lambda x: x.sin() if x.shape[0] <= 8 else x, Dim("n", max=8), None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_a_chain_is_one_column() -> None:
 def test_boxes_without_edges_stand_side_by_side_from_the_left_border() -> None:
     found = layout(["a", "b", "c"], [], {"a": 40.0, "b": 20.0, "c": 30.0})
     assert found.x == pytest.approx({"a": 20.0, "b": 40 + GAP + 10, "c": 60 + 2 * GAP + 15})
-    assert (found.width, found.depth) == (pytest.approx(90 + 2 * GAP), 1)
+    assert found.width == pytest.approx(90 + 2 * GAP) and found.depth == 1
 
 
 def test_a_box_stands_in_the_middle_above_its_users_and_below_its_inputs() -> None:
@@ -142,7 +143,8 @@ def test_boxes_of_a_row_are_as_near_to_where_they_belong_as_their_widths_allow(s
     """The places are those of least squares under the gaps, which scipy finds by isotonic regression."""
     source = random.Random(seed)
     row = [f"n{i}" for i in range(12)]
-    wish, widths = {n: source.uniform(0, 400) for n in row}, {n: source.uniform(10, 60) for n in row}
+    wish: dict[Any, float] = {n: source.uniform(0, 400) for n in row}
+    widths = {n: source.uniform(10, 60) for n in row}
     room = np.cumsum([0.0, *((widths[a] + widths[b]) / 2 + GAP for a, b in itertools.pairwise(row))])
     expected = isotonic_regression([wish[n] - r for n, r in zip(row, room, strict=True)]).x + room
     found = _apart(row, wish, widths)
