@@ -80,13 +80,13 @@ def written_otherwise(first: Any) -> Any:
     return twice + torch.full((4, 4), 5.0)
 
 
+ZEROS = torch.zeros(4, 4)
 SAME: dict[str, tuple[Program, Program]] = {
     "names and lines": ((lambda x: x.sin() * 2.0 + torch.full((4, 4), 5.0), X), (written_otherwise, X)),
     "the elements of an argument": ((torch.sin, X), (torch.sin, (runtime.wrap(torch.zeros(4, 4), requires_grad=True),))),
     "the elements of a closed-over tensor": ((lambda x: x.sin() * CONSTANT, X), (lambda x: x.sin() * (lambda c: c)(ZEROS), X)),
     "its place among the programs of a process": ((mapped(2), X), (mapped(2), X)),
 }
-ZEROS = torch.zeros(4, 4)
 
 
 @pytest.mark.parametrize("what", SAME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -80,6 +81,5 @@ def test_any_results_of_transposed_values_can_be_differentiated_twice(name: str,
     for which in itertools.chain.from_iterable(itertools.combinations(range(number), k) for k in range(1, number + 1)):
         x, y = start.clone().requires_grad_(), runtime.wrap(start, requires_grad=True)
         expected, found = seen(x, plain(x), which, torch.autograd.grad), seen(y, f(y), which, runtime.autograd.grad)
-        torch.testing.assert_close(
-            found, expected, equal_nan=True, rtol=1e-4, atol=1e-4, msg=lambda text, which=which: f"results {which}: {text}"
-        )
+        where = partial("results {}: {}".format, which)
+        torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4, msg=where)
