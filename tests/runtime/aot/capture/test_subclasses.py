@@ -132,7 +132,7 @@ def test_a_class_may_say_which_contexts_are_equal() -> None:
 
 def test_a_part_that_is_no_tensor_is_refused_by_its_name() -> None:
     t = two(2)
-    t.b = 3  # type: ignore[assignment]
+    t.b = 3
     with pytest.raises(TypeError, match="__tensor_flatten__ of TwoTensor names 'b', which is a int and no tensor"):
         list(flattened(t))
 
