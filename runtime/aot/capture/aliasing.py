@@ -122,9 +122,9 @@ class Group:
 
     members: tuple[int, ...]
     identical: bool
-    start: int
-    length: int
-    places: tuple[Place, ...]
+    start: int = 0
+    length: int = 0
+    places: tuple[Place, ...] = ()
     base_place: Place | None = None
     histories: tuple[int, ...] = ()
     firsts: tuple[int, ...] = ()
@@ -193,7 +193,7 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
             found.append(dataclasses.replace(group, members=once, firsts=tuple([parts[p][0] for p in group.firsts])))
             continue
         identical = len(once) == len(members) and all(t is made[0] for t in made)
-        found.append(Group(once, identical, 0, 0, (), parts_of=kind))
+        found.append(Group(once, identical, parts_of=kind))
     return tuple(dict.fromkeys(found))
 
 
@@ -205,7 +205,7 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
     for i, t in tensors.items():
         if not t.numel():
             empty.setdefault(id(t), []).append(i)
-    found += [Group(tuple(same), True, 0, 0, ()) for same in empty.values() if len(same) > 1]
+    found += [Group(tuple(same), True) for same in empty.values() if len(same) > 1]
     while spans:
         (start, end), first = spans.pop(0)
         members = [first]

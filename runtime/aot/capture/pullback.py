@@ -153,6 +153,6 @@ def _without_derivative(n: fx.Node) -> bool:
     record = op_of(source.target).record if isinstance(source.target, torch._ops.OpOverload) else None
     if record is None:
         return False
-    if source is not n:
-        return record.nondiff is True or n.args[1] in (record.nondiff or ())
+    if source is not n:  # an item of a call that has a derivative by some result
+        return isinstance(record.nondiff, tuple) and n.args[1] in record.nondiff
     return record.nondiff is True or record.draws == "shape"

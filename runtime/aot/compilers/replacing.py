@@ -80,7 +80,7 @@ def without_repetitions(graph: fx.Graph) -> None:
     for n in calls_of(graph):
         if not _pure(n):
             continue
-        key = (n.target, _key(n.args), _key(n.kwargs))
+        key = (n.target, _key(n.args), _key(tuple(n.kwargs.items())))
         first = known.setdefault(key, n)
         if first is n:
             continue
@@ -103,10 +103,6 @@ def _key(a: Any) -> Hashable:
         return a
     if isinstance(a, (list, tuple)):
         return tuple(map(_key, a))
-    if isinstance(a, dict):
-        return tuple((k, _key(b)) for k, b in a.items())
-    if isinstance(a, slice):
-        return slice, _key(a.start), _key(a.stop), _key(a.step)
     return (id(a), torch.Tensor) if isinstance(a, torch.Tensor) else (type(a), repr(a))
 
 

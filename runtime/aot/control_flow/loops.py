@@ -185,7 +185,6 @@ class _While(ControlFlow):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         ctx.condition, ctx.body, ctx.n, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
-        ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 

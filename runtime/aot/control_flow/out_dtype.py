@@ -78,8 +78,6 @@ class _OutDtype(ControlFlow):
         at = _tensors_at(args)
         ctx.args = replaced(args, at, [None] * len(at))
         ctx.at = at
-        if output.dtype not in DIFFERENTIABLE:
-            ctx.mark_non_differentiable(output)
         ctx.save_for_backward(*(args[i] for i in at))
         ctx.save_for_forward(*(args[i] for i in at))
 

@@ -219,7 +219,6 @@ class _Scan(ControlFlow):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         ctx.body, ctx.n, ctx.m, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
-        ctx.mark_non_differentiable(*(o for o in output if o.dtype not in DIFFERENTIABLE))
         ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)

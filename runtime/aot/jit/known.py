@@ -29,23 +29,22 @@ class Known:
 
     def find(self, objects: Iterable[Any]) -> None:
         """Add those among ``objects``, and those that these hold."""
-        seen: set[int] = set()
-        for x in objects:
-            self._find(x, _DEPTH, seen)
+        seen: dict[int, Any] = {}  # holds the objects, so that their ids stay theirs
+        found = list(objects)
+        for _ in range(_DEPTH + 1):  # the nearest first: what is met twice is looked into from there
+            new = {id(x): x for x in found if id(x) not in seen}
+            seen |= new
+            for x in new.values():
+                self._add(x)
+            found = [held for x in new.values() for held in _held(x)]
 
-    def _find(self, x: Any, depth: int, seen: set[int]) -> None:
-        if id(x) in seen:
-            return
+    def _add(self, x: Any) -> None:
         if isinstance(x, GradScaler):
             self.scalers.add(x)
         elif isinstance(x, LRScheduler):
             self.schedulers.add(x)
         elif isinstance(x, Optimizer):
             self.optimizers.add(x)
-        if depth:
-            seen.add(id(x))
-            for held in _held(x):
-                self._find(held, depth - 1, seen)
 
 
 def _held(x: Any) -> Iterator[Any]:
@@ -57,5 +56,5 @@ def _held(x: Any) -> Iterator[Any]:
             yield from x.values() if isinstance(x, dict) else x
     elif isinstance(x, Optimizer):
         yield vars(x).get("optimizer")  # of a wrapper
-    elif hasattr(x, "__dict__") and not callable(getattr(x, "__code__", None)):
+    elif hasattr(x, "__dict__") and not hasattr(x, "__code__"):
         yield from vars(x).values()

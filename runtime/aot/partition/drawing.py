@@ -49,7 +49,7 @@ class _Side:
         self.late: set[str] = set()
         self.left = 0.0
         self.up = False  # whether it runs upwards
-        self.plan = Layout()
+        self.plan: Layout
 
     def add(self, n: fx.Node, kind: str, label: str, note: str = "") -> None:
         self.labels[n.name] = label, _kind(n.meta.get("val"))
@@ -275,7 +275,8 @@ def _kind(value: Any) -> str:
         short = str(value.dtype).removeprefix("torch.").replace("float", "f").replace("int", "i")
         return f"{'×'.join(map(str, value.shape)) or 'scalar'} {short}"
     if isinstance(value, (list, tuple)):
-        return f"{sum(isinstance(v, torch.Tensor) for v in value)} tensors"
+        count = sum(isinstance(v, torch.Tensor) for v in value)
+        return f"{count} tensor{'s' * (count != 1)}"
     return ""
 
 

@@ -17,14 +17,14 @@ Key = str | tuple[str, str, int]  # a box, or the place where an edge passes a l
 
 @dataclass
 class Layout:
-    """``x``: the middle of each box. ``layer``: its layer, from 0. ``bends``: for each edge the (layer, x) at which it passes the layers
-    between its ends. ``width``: of the whole. ``depth``: the number of layers."""
+    """``layer``: of each box, from 0. ``width``: of the whole. ``depth``: the number of layers. ``x``: the middle of each box.
+    ``bends``: for each edge the (layer, x) at which it passes the layers between its ends."""
 
+    layer: dict[str, int]
+    width: float
+    depth: int
     x: dict[str, float] = field(default_factory=dict)
-    layer: dict[str, int] = field(default_factory=dict)
     bends: dict[Edge, list[tuple[int, float]]] = field(default_factory=dict)
-    width: float = 0.0
-    depth: int = 0
 
 
 def layout(nodes: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, float], late: Collection[str] = ()) -> Layout:
@@ -55,7 +55,7 @@ def layout(nodes: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, flo
             above.setdefault(second, []).append(first)
     x = _places(rows, above, below, widths)
     left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
-    found = Layout(layer=layer, depth=depth, width=max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0) - left)
+    found = Layout(layer, max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0) - left, depth)
     for row in rows:
         for key in row:
             if isinstance(key, str):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 import runtime
 from runtime import tensor
 from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot.calls.function import Programs
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
 
@@ -212,3 +216,39 @@ def test_a_program_of_any_size_is_made_again_where_a_condition_divides_by_a_size
     g = aot_function(f, nop, dynamic=True)
     for n in (4, 0, 6):
         assert g(torch.ones(n)).tolist() == f(torch.ones(n)).tolist()
+
+
+def test_what_a_dropped_program_was_called_with_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Programs, "LIMIT", 3)
+
+    class Name:
+        """A key of a dictionary of arguments, by which programs are told apart."""
+
+    f = aot_function(lambda d: next(iter(d.values())) * 2, nop)
+    names: list[Any] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i in range(6):
+            name = Name()
+            names.append(weakref.ref(name))
+            assert f({name: torch.ones(i + 1)}).tolist() == [2.0] * (i + 1)
+            del name
+    gc.collect()
+    assert [r() is None for r in names] == [True, True, True, False, False, False]
+    assert len([w for w in caught if "has been compiled for more than 3 kinds" in str(w.message)]) == 1
+
+
+def test_the_program_that_was_not_called_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Programs, "LIMIT", 2)
+    made: list[int] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        made.append(int(inputs[0].numel()))
+        return nop(module, inputs)
+
+    f = aot_function(lambda x: x * 2, counting)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (1, 2, 2, 3, 2, 3, 1, 3, 2):
+            f(torch.ones(n))
+    assert made == [1, 2, 3, 1, 2]

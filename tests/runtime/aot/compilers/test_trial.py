@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from runtime.aot.compilers import trial
+from runtime.aot.compilers.trial import _Process
 
 ROOT = Path(__file__).parents[4]
 
@@ -90,3 +94,70 @@ def test_the_process_ends_when_the_program_is_killed(tmp_path: Path) -> None:
     done = ran(f"{code}; os.kill(os.getpid(), 9)", tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert ends(int(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("exit 0", "it ends the process with code 0"),
+        ("exit 1", "it ends the process with code 1"),
+        ("kill -HUP $$", "it ends by SIGHUP"),
+        ("kill -SEGV $$", "it ends by SIGSEGV"),
+        ("kill -40 $$", "it ends by signal 40"),
+    ],
+)
+def test_how_the_process_has_ended_is_told(command: str, said: str) -> None:
+    one = object.__new__(_Process)
+    one._process = subprocess.Popen(["sh", "-c", command])
+    assert one._end() == said
+
+
+def test_a_process_that_neither_answers_nor_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "GRACE", 0.05)
+    one = object.__new__(_Process)
+    one._process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert one._end() == "it does not answer any more"
+    finally:
+        one._process.kill()
+        one._process.wait()
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b"", ""),
+        (b"\n  \n", ""),
+        (b"first\nError: the last\n\n", "; its last line is 'Error: the last'"),
+        (b"x" * 20_000 + b"\n  end \n", "; its last line is 'end'"),
+        (b"\xff!\n", "; its last line is '\ufffd!'"),
+        (b"first" + b"z" * 10_000, f"; its last line is {'z' * 300!r}"),
+        (b"y" * 301 + b"\n", f"; its last line is {'y' * 300!r}"),
+    ],
+)
+def test_the_last_line_that_the_process_has_written_is_told(written: bytes, said: str) -> None:
+    one = object.__new__(_Process)
+    with tempfile.TemporaryFile() as one._said:
+        one._said.write(written)
+        one._said.seek(0)
+        assert one._last_words() == said
+
+
+def test_a_process_goes_on_with_the_folders_that_it_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "here")
+    one = object.__new__(_Process)
+    one.folders = trial._folders()
+    one._process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert one.usable()
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "there")
+        assert not one.usable()
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "here")
+        monkeypatch.setenv("TRITON_CACHE_DIR", "there")
+        assert not one.usable()
+        monkeypatch.delenv("TRITON_CACHE_DIR")
+        assert one.usable()
+    finally:
+        one._process.kill()
+        one._process.wait()
+    assert not one.usable()

@@ -245,3 +245,9 @@ def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_ove
     assert n == 4 and z.tolist() == [16.0, 16.0]  # 1, 2, 4, 8, 16
     n, z = make_fx(f, tracing_mode=mode)(x)(x * 3)
     assert n == 2 and z.tolist() == [48.0, 48.0]  # 3, 12, 48
+
+
+def test_a_loop_that_runs_returns_what_its_last_step_has_returned() -> None:
+    kept = torch.ones(2)
+    i, y = while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, kept), (torch.tensor(0), X))
+    assert i == 2 and y is kept

@@ -12,6 +12,7 @@ import torch
 from torch.export import Dim
 
 from runtime.aot import export
+from runtime.aot.exporting.dims import specs_of
 
 N = Dim("n", min=2, max=40)
 AUTO = Dim.AUTO
@@ -105,3 +106,133 @@ def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
         assert [t.shape[0] for t in module(torch.ones(13))] == [5, 5, 3]
         with pytest.raises(RuntimeError, match=r"the exported program is right for .* is dimension 0 of argument \[0\]"):
             module(torch.ones(4))  # two pieces
+
+
+def f_of_all(x: Any, y: Any = None, *rest: Any, scale: Any = None, **more: Any) -> Any:
+    return x
+
+
+T = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "shapes", "expected"),
+    [
+        ((T, 3, [T, None]), {}, None, [{}, None, {}, None]),
+        ((T, T), {}, ({0: N}, None), [{0: N}, {}]),
+        ((T, T), {}, [None, {1: AUTO}], [{}, {1: AUTO}]),
+        ((T,), {"scale": T}, ({0: N}, {1: N}), [{0: N}, {1: N}]),
+        ((T,), {"scale": T}, {"scale": {0: N}}, [{}, {0: N}]),
+        ((T, T), {}, {"y": {0: N}}, [{}, {0: N}]),
+        ((T, T, T, T), {}, {"rest": [None, {0: N}]}, [{}, {}, {}, {0: N}]),
+        ((T, T, T), {}, {"x": {0: N}}, [{0: N}, {}, {}]),
+        ((T,), {"a": T, "b": T}, {"more": {"b": {0: N}}}, [{}, {}, {0: N}]),
+        ((T,), {}, ((N, None),), [{0: N}]),
+        ((T,), {}, ([None, AUTO],), [{1: AUTO}]),
+        (({"p": T, "q": [T, T]},), {}, ({"q": [None, {0: N}]},), [{}, {}, {0: N}]),
+        (((T, (T, 5)),), {}, (({0: N}, ({1: N}, None)),), [{0: N}, {1: N}, None]),
+    ],
+)
+def test_dynamic_shapes_say_something_of_each_tensor(args: Any, kwargs: Any, shapes: Any, expected: Any) -> None:
+    assert specs_of(f_of_all, args, kwargs, shapes) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "shapes", "error", "says"),
+    [
+        ((T,), 3, TypeError, "dict by name of argument, or a tuple with an item per argument, not <class 'int'>"),
+        ((T,), (None, None), ValueError, "has 2 items for 1 arguments"),
+        (([T, T],), ([{0: N}],), ValueError, "says .* of an argument of type list, which does not have that structure"),
+        (({"p": T},), ([{0: N}],), ValueError, "of an argument of type dict"),
+        (([T],), ({0: N},), ValueError, "of an argument of type list"),
+        ((5,), ({0: N},), ValueError, "of an argument of type int"),
+        ((T,), {"x": None, "z": None, "a": None}, ValueError, r"has \['a', 'z'\], which are no parameters"),
+    ],
+)
+def test_dynamic_shapes_of_another_structure_are_refused(args: Any, shapes: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        specs_of(f_of_all, args, {}, shapes)
+
+
+def test_a_size_of_one_is_a_constant_of_an_automatic_dimension_and_refused_for_a_named_one() -> None:
+    program = export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: AUTO, 1: AUTO},))
+    assert program.module()(ones(1, 5)).equal(ones(1, 5) * 2)
+    with pytest.raises((RuntimeError, AssertionError)):
+        program.module()(ones(2, 3))
+    with pytest.raises(ValueError, match=r"Dim 'n', dimension 0 of argument \[0\] has size 1 in the example. Sizes 0 and 1 are constants"):
+        export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: N},))
+    with pytest.raises(ValueError, match=r"the dimension marked .*DYNAMIC.*, dimension 0 of .* has size 1 in the example"):
+        export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+
+@pytest.mark.parametrize(
+    ("dim", "sizes", "refused"),
+    [
+        (Dim("m", min=3, max=6), (3, 6), (2, 7)),
+        (Dim("m", max=6), (2, 6), (1, 7)),
+        (Dim("m", min=3), (3, 60), (2,)),
+        (Dim("m", min=0), (2, 60), ()),
+        (2 * Dim("m", min=2, max=3), (4, 6), (2, 8, 5)),
+        (Dim("m", max=5) + 1, (4, 6), (7,)),
+    ],
+)
+def test_a_program_takes_the_sizes_between_the_bounds_of_its_dim(dim: Any, sizes: tuple[int, ...], refused: tuple[int, ...]) -> None:
+    run = export(lambda x: x * 2, (ones(4),), dynamic_shapes=({0: dim},)).module()
+    for n in sizes:
+        assert run(ones(n)).equal(ones(n) * 2)
+    for n in refused:
+        with pytest.raises((RuntimeError, AssertionError)):
+            run(ones(n))
+
+
+@pytest.mark.parametrize(
+    ("f", "dim", "says"),
+    [
+        (lambda x: x.sin() if x.shape[0] < 9 else x, Dim("n", min=2, max=20), r"needs 2 <= size <= 8. Say Dim\('n', max=8\)"),
+        (lambda x: x.sin() if x.shape[0] < 9 else x, Dim("n", max=20), r"needs 2 <= size <= 8. Say Dim\('n', max=8\)"),
+        (lambda x: x.sin() if x.shape[0] >= 4 else x, Dim("n", min=3, max=20), r"needs 4 <= size <= 20. Say Dim\('n', min=4\)"),
+        (lambda x: x.sin() if x.shape[0] % 2 else x, Dim("n", max=20), None),
+        (lambda x: x.sin() if x.shape[0] <= 8 else x, Dim("n", max=8), None),
+        (lambda x: x.sin() if x.shape[0] >= 2 else x, Dim("n"), None),
+    ],
+)
+def test_a_program_that_takes_fewer_sizes_than_its_dim_says_is_refused_with_the_bound(f: Any, dim: Any, says: str | None) -> None:
+    if says is None:
+        assert export(f, (ones(4),), dynamic_shapes=({0: dim},)).module()(ones(6)).equal(f(ones(6)))
+        return
+    with pytest.raises(ValueError, match=says):
+        export(f, (ones(4),), dynamic_shapes=({0: dim},))
+
+
+def test_a_number_that_is_the_size_and_a_static_dimension_are_constants() -> None:
+    program = export(lambda x: x * 2, (ones(4, 3),), dynamic_shapes=({0: 4, 1: Dim.STATIC},))
+    assert not program.range_constraints
+    for other in ((5, 3), (4, 5)):
+        with pytest.raises((RuntimeError, AssertionError)):
+            program.module()(ones(*other))
+
+
+def test_a_dimension_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"has dimension -1 of argument \[0\], which has 2 dimensions"):
+        export(lambda x: x, (ones(3, 4),), dynamic_shapes=({-1: N},))
+
+
+def reloaded(program: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    return torch.export.load(buffer).module()
+
+
+def test_a_tensor_from_outside_keeps_its_sizes_beside_arguments_of_any_size() -> None:
+    outside = ones(3)
+    program = export(lambda x: x * outside, (ones(4, 3),), dynamic_shapes=({0: N},))
+    for run in (program.module(), reloaded(program)):
+        assert run(ones(7, 3)).equal(ones(7, 3) * outside)
+
+
+def test_an_argument_with_gaps_may_have_any_size() -> None:
+    program = export(lambda x: x * 2, (ones(4, 8)[:, :4],), dynamic_shapes=({0: AUTO, 1: AUTO},))
+    for run in (program.module(), reloaded(program)):
+        for x in (ones(4, 8)[:, :4], ones(5, 9)[:, :3]):
+            assert run(x).equal(x * 2)

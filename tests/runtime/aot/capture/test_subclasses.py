@@ -1,0 +1,142 @@
+"""How a tensor that consists of others is taken apart and put together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.two_tensor import TwoTensor
+
+from runtime.aot.capture.subclasses import Context, Layout, composed, count, flattened, layout_of, names_of_parts, numbers, rebuilt
+from tests.runtime.aot.subclass_helpers import Scaled
+
+
+def two(*sizes: int) -> TwoTensor:
+    return TwoTensor(torch.ones(sizes), torch.zeros(sizes))
+
+
+def nested() -> TwoTensor:
+    return TwoTensor(two(2, 3), two(2, 3))
+
+
+def of(t: Any, sized: bool = False) -> Layout:
+    found = layout_of(t, sized)
+    assert found is not None
+    return found
+
+
+def test_plain_tensors_and_numbers_are_their_own_only_part() -> None:
+    x = torch.ones(2)
+    for one in (x, 3, None, torch.nn.Parameter(x)):
+        assert not composed(one) and layout_of(one) is None and list(flattened(one)) == [one]
+
+
+def test_parts_come_in_order_down_to_the_plain_tensors() -> None:
+    t = nested()
+    assert composed(t) and [p is q for p, q in zip(flattened(t), (t.a.a, t.a.b, t.b.a, t.b.b), strict=True)] == [True] * 4
+    assert of(t).n == 4 and of(two(3)).n == 2
+    assert names_of_parts(of(t)) == [".a.a", ".a.b", ".b.a", ".b.b"] and names_of_parts(None) == [""]
+
+
+def test_a_tensor_is_put_together_from_other_parts() -> None:
+    made = of(nested()).rebuilt(iter([torch.full((2, 3), float(i)) for i in range(5)]))
+    assert [p[0, 0].item() for p in flattened(made)] == [0, 1, 2, 3] and made.shape == (2, 3)
+    scaled = of(Scaled(torch.ones(2), 4.0)).rebuilt(iter([torch.full((2,), 2.0)]))
+    assert type(scaled) is Scaled and scaled.scale == 4.0 and scaled.elements.tolist() == [2.0, 2.0]
+
+
+def test_values_of_several_layouts_take_as_many_tensors_as_they_consist_of() -> None:
+    layouts = [None, of(two(2)), None, of(nested())]
+    assert count(layouts) == 1 + 2 + 1 + 4 and count([]) == 0
+    assert numbers(layouts, [0, 1, 2, 3]) == list(range(8))
+    assert numbers(layouts, [3, 1]) == [4, 5, 6, 7, 1, 2] and numbers(layouts, [2]) == [3]
+    plain = [torch.full((2, 3), float(i)) for i in range(8)]
+    first, second, third, fourth = rebuilt(layouts, plain)
+    assert first is plain[0] and third is plain[3]
+    assert [p[0, 0].item() for p in (*flattened(second), *flattened(fourth))] == [1, 2, 4, 5, 6, 7]
+
+
+def test_a_layout_for_one_size_has_numbers_and_one_for_any_size_says_whose_they_are() -> None:
+    t = TwoTensor(torch.ones(3, 4), torch.ones(3, 4))
+    assert of(t).size == (3, 4) and of(t).stride == (4, 1)
+    assert of(t, sized=True).size == ((0, 0), (0, 1)) and of(t, sized=True).stride == 0
+    other = of(t, sized=True).rebuilt(iter([torch.ones(5, 2), torch.ones(5, 2)]))
+    assert other.shape == (5, 2) and other.stride() == (2, 1)
+    turned = TwoTensor(torch.ones(4, 3).t(), torch.ones(4, 3).t())
+    assert of(turned).stride == (1, 3)
+
+
+def test_layouts_of_one_class_context_and_structure_have_one_key() -> None:
+    assert of(two(2)).key == of(two(5, 3)).key
+    assert of(two(2)).key != of(nested()).key != of(Scaled(torch.ones(2), 1.0)).key
+    assert of(Scaled(torch.ones(2), 1.0)).key == of(Scaled(torch.ones(3), 1.0)).key != of(Scaled(torch.ones(2), 2.0)).key
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (2.0, 2.0, True),
+        (2.0, 3.0, False),
+        (2, 2.0, False),
+        (True, 1, False),
+        (0.0, -0.0, False),
+        (float("nan"), float("nan"), True),
+        (0j, -0j, False),
+        ("a", "a", True),
+        ([1, (2, "x")], [1, (2, "x")], True),
+        ([1, 2], (1, 2), False),
+        ([1, 2], [1, 2, 3], False),
+        ({"k": 1}, {"k": 1}, True),
+        ({"k": 1}, {"j": 1}, False),
+        (None, None, True),
+        (None, 0, False),
+    ],
+)
+def test_contexts_are_equal_if_their_leaves_are_and_of_the_same_types(a: Any, b: Any, equal: bool) -> None:
+    assert (Context(Scaled, a) == Context(Scaled, b)) is equal
+    assert (Context(Scaled, a) != Context(Scaled, b)) is not equal
+    assert Context(Scaled, a) != Context(TwoTensor, a) and Context(Scaled, a) != a
+
+
+def test_a_tensor_in_a_context_is_equal_to_itself_alone() -> None:
+    x = torch.ones(2)
+    assert Context(Scaled, [x]) == Context(Scaled, [x]) != Context(Scaled, [x.clone()])
+
+
+def test_a_context_is_as_it_was_when_the_layout_was_made() -> None:
+    class Settings:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Settings) and self.value == other.value
+
+    settings = Settings(1)
+    context = Context(Scaled, settings)
+    settings.value = 2
+    assert context == Context(Scaled, Settings(1)) != Context(Scaled, settings)
+    assert context.value.value == 1
+
+
+def test_a_class_may_say_which_contexts_are_equal() -> None:
+    class Lenient(Scaled):
+        @classmethod
+        def __metadata_guard__(cls, old: Any, new: Any) -> bool:
+            return bool(new >= old)
+
+    assert Context(Lenient, 1.0) == Context(Lenient, 2.0) and Context(Lenient, 2.0) != Context(Lenient, 1.0)
+
+
+def test_a_part_that_is_no_tensor_is_refused_by_its_name() -> None:
+    t = two(2)
+    t.b = 3
+    with pytest.raises(TypeError, match="__tensor_flatten__ of TwoTensor names 'b', which is a int and no tensor"):
+        list(flattened(t))
+
+
+def test_a_layout_is_told_with_its_parts_and_context() -> None:
+    assert str(of(Scaled(torch.ones(2), 4.0))) == "Scaled(elements=Tensor; context 4.0)"
+    assert str(of(nested())) == "TwoTensor(a={0}, b={0}; context None)".format("TwoTensor(a=Tensor, b=Tensor; context None)")
