@@ -60,6 +60,24 @@ def test_the_uses_of_a_matrix_and_of_its_transpose_are_one() -> None:
     assert "[24, 24]      1   outer   ghost" in grads.explain()
 
 
+@pytest.mark.parametrize(
+    "weight", [lambda w: w[0, 0].t(), lambda w: w.transpose(0, 1)[0, 0], lambda w: w.mT[0, 0], lambda w: w.movedim(0, 1)[0, 0]]
+)
+def test_vectors_and_stacks_that_are_transposed(weight: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    w, x = torch.randn(4, 4, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return (x * weight(w)).pow(3).sum()
+
+    torch.testing.assert_close(per_sample_grads(loss)(w, x).materialize(), by_loop(loss, w, x))
+
+
+def test_a_vector_has_no_transpose() -> None:
+    v, x = torch.ones(3, dtype=torch.float64), torch.arange(9.0, dtype=torch.float64).reshape(3, 3)
+    assert per_sample_grads(lambda v, x: (x * v.t()).sum())(v, x).materialize().equal(x)
+
+
 def test_a_transposed_table_is_no_transposed_product() -> None:
     torch.manual_seed(0)
     w, rows = torch.randn(5, 4, dtype=torch.float64), torch.tensor([[0, 3, 3], [1, 2, 0]])
