@@ -103,6 +103,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: call_for_per_sample_grads(Scale())(samples(4, N), samples(5, N)),
         "at least one input with batch size 4 and one with batch size 5. Say which it is with batch_size=",
     ),
+    "two sizes, one by keyword": (
+        lambda: call_for_per_sample_grads(Scale())(samples(4, N), y=samples(5, N)),
+        "at least one input with batch size 4 and one with batch size 5",
+    ),
     "two sizes, one of a packed sequence": (
         lambda: call_for_per_sample_grads(Scale())(samples(4, N), pack_sequence([samples(2, N)])),
         "at least one input with batch size 4 and one with batch size 1",
