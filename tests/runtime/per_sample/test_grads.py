@@ -232,6 +232,27 @@ def test_the_tangent_kernel_computes_no_more_dense_gradients_than_the_limit(
     assert made or steps == (1, 1)
 
 
+@pytest.mark.parametrize("k", [6, (3, 2)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_projection_computes_no_more_dense_gradients_than_the_limit(
+    wide: bool, k: int | tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, x = (
+        torch.randn(*((2, 35) if wide else (14, 5)), dtype=torch.float64),
+        torch.randn(12, *((1, 35) if wide else (3, 5)), dtype=torch.float64),
+    )
+    ask = per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum(), memory_limit=8 * w.nbytes)
+    grads, whole = ask(w, x), per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum())(w, x)
+    made: list[int] = []
+    dense = Outer.dense
+    monkeypatch.setattr(Outer, "dense", lambda term: (found := dense(term), made.append(found.nbytes))[0])
+    found = grads.project(k, seed=3)
+    assert max(made, default=0) <= 2 * w.nbytes  # as they are, with signs, padded and transformed
+    assert bool(made) is isinstance(k, int)
+    monkeypatch.undo()
+    torch.testing.assert_close(found, whole.project(k, seed=3))
+
+
 def test_the_table_tells_the_uses_the_forms_and_the_bytes() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(6, 8), torch.nn.Linear(8, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3))
     model[3].bias.requires_grad_(False)
