@@ -1,6 +1,7 @@
 """Recurrent layers and cells are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -303,3 +304,38 @@ def test_padding_a_packed_sequence_is_torchs(batch_first: bool, lengths: list[in
         return padded, found.tolist(), gradients(lib, padded * padded, x)
 
     same(scenario)
+
+
+def _of_a_step(module: nn.Module, x: Any) -> Any:
+    return module(x[0])
+
+
+def _of_all(module: nn.Module, x: Any) -> Any:
+    return module(x)
+
+
+FROZEN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {  # by name: a module, and its call with an input of (T, B, n)
+    f"{kind}, {'biases' if bias else 'no biases'}": (partial(getattr(nn, kind), 3, 2, bias=bias), _of_a_step if "Cell" in kind else _of_all)
+    for kind in ("RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell")
+    for bias in (True, False)
+} | {
+    "RNN with relu": (lambda: nn.RNN(3, 2, nonlinearity="relu"), _of_all),
+    "two layers, batch first, both ways": (lambda: nn.GRU(3, 2, 2, batch_first=True, bidirectional=True), _of_all),
+    "a packed sequence": (lambda: nn.GRU(3, 2), lambda m, x: m(nn.utils.rnn.pack_padded_sequence(x, [3, 2]))[0].data),
+    "states of the caller": (lambda: nn.LSTM(3, 2), lambda m, x: m(x, (torch.ones(1, 2, 2), torch.ones(1, 2, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_an_input_of_the_session_has_its_gradient_through_a_plain_module(name: str) -> None:
+    """ATen adds products of the input in place to products of the states, which are plain tensors, as the weights are."""
+    torch.manual_seed(0)
+    make, run = FROZEN[name]
+    module, x = make().requires_grad_(False), torch.randn(3, 2, 3)
+
+    def gradient(x: Any, grad: Any) -> Any:
+        outs = [t for t in pytree.tree_leaves(run(module, x * 1)) if isinstance(t, torch.Tensor)]
+        return grad(sum((t * t).sum() for t in outs), x)[0]
+
+    expected = gradient(x.clone().requires_grad_(), torch.autograd.grad)
+    torch.testing.assert_close(runtime.unwrap(gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad)), expected)
