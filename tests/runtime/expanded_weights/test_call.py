@@ -172,6 +172,12 @@ def test_the_sizes_of_batch_and_weight_are_those_of_the_batch() -> None:
 
 def test_a_packed_sequence_comes_to_the_module_as_one() -> None:
     seen: list[Any] = []
-    module = Scale(lambda packed: (seen.append(packed), packed.data)[1])
+
+    def rows(packed: Any) -> Tensor:
+        seen.append(packed)
+        found: Tensor = packed.data
+        return found
+
+    module = Scale(rows)
     call_for_per_sample_grads(module)(pack_sequence([samples(1, N), samples(1, N)])).sum().backward()
     assert type(seen[0]) is PackedSequence and seen[0].batch_sizes.tolist() == [2]

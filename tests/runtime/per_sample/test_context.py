@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "reduction must be 'sum', 'mean' or None, got 'max'",
     ),
-    "a number for a parameter": (lambda: per_sample({"w": 3}), TypeError, r"\['w'\] must be a tensor, got int"),  # type: ignore[dict-item]
+    "a number for a parameter": (lambda: per_sample({"w": 3}), TypeError, r"\['w'\] must be a tensor, got int"),  # type: ignore[arg-type]
     "a value of a transform": (
         lambda: grad(lambda w: per_sample([w]) and w.sum())(parameter().detach()),
         RuntimeError,

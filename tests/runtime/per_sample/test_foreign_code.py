@@ -209,7 +209,8 @@ class Absolute(Function):  # type: ignore[misc]
 def test_an_output_that_is_marked_as_a_constant_is_followed_as_one() -> None:
     def f(layer: nn.Linear, x: Tensor) -> Tensor:
         size, signs = apply(Absolute, layer(x))
-        return size + layer(x) * signs
+        out: Tensor = size + layer(x) * signs
+        return out
 
     layer, x = layer_and_batch()
     with per_sample(layer.weight) as grads:
@@ -220,7 +221,8 @@ def test_an_output_that_is_marked_as_a_constant_is_followed_as_one() -> None:
 def test_a_custom_function_of_constants_is_a_constant() -> None:
     def f(layer: nn.Linear, x: Tensor) -> Tensor:
         size, signs = apply(Absolute, torch.tensor([-1.0, 2.0, 0.5], dtype=torch.float64))
-        return layer(x) * size * signs
+        out: Tensor = layer(x) * size * signs
+        return out
 
     layer, x = layer_and_batch()
     with per_sample(layer.weight) as grads:

@@ -108,7 +108,7 @@ IN_INFERENCE: dict[str, Any] = {
 def test_what_is_computed_in_inference_mode_is_constant(name: str) -> None:
     def loss(w: Tensor, x: Tensor) -> Tensor:
         with torch.inference_mode():
-            constant = IN_INFERENCE[name](w, x).sum()
+            constant: Tensor = IN_INFERENCE[name](w, x).sum()
         return (w * x).sum() + constant
 
     grads = per_sample_grads(loss)(W, X)

@@ -94,7 +94,8 @@ def test_a_parameter_of_which_one_part_is_used_has_no_gradient_elsewhere() -> No
 
     def loss(w: Tensor, x: Tensor) -> Tensor:
         first, _, last = w.split(2, 1)
-        return (x @ first).pow(2).sum() + (x @ last).sum()
+        found: Tensor = (x @ first).pow(2).sum() + (x @ last).sum()
+        return found
 
     found = per_sample_grads(loss)(w, x).materialize()
     torch.testing.assert_close(found, by_loop(loss, w, x))

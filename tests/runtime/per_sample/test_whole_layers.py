@@ -112,7 +112,8 @@ def test_a_layer_without_grad_mode_is_a_constant() -> None:
     def loss(x: Tensor) -> Tensor:
         with torch.no_grad():
             constant = F.linear(x, w) * cell(x)[0]
-        return (F.linear(x, v) * constant).sum()
+        found: Tensor = (F.linear(x, v) * constant).sum()
+        return found
 
     check(loss, [v, w, *cell.parameters()], numbers(B, T, N))
 
