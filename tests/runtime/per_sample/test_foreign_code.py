@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import runtime
 from runtime.per_sample import per_sample
 
 Function: Any = torch.autograd.Function
@@ -257,3 +260,30 @@ def test_a_gradient_with_the_samples_in_another_dimension_is_refused_by_its_inpu
         y = apply(Swapped, layer(grads.batch(x)), torch.eye(3, dtype=x.dtype))
         with pytest.raises(RuntimeError, match="backward of the custom Function Swapped mixes samples in the gradient of its input 0"):
             y.sum().backward()
+
+
+class DoubledInPlace(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return 2 * g
+
+
+@pytest.mark.parametrize("of", ["constants", "samples"])
+def test_a_custom_function_that_writes_to_its_input_leaves_no_cycle_of_references(of: str) -> None:
+    layer, x = layer_and_batch()
+    w = runtime.wrap(torch.ones(3, dtype=torch.float64), requires_grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        with per_sample(layer.weight) as grads:
+            out = apply(DoubledInPlace, layer(grads.batch(x)) if of == "samples" else w * 1)
+            seen = weakref.ref(out)
+            del out
+            assert seen() is None
+    finally:
+        gc.enable()

@@ -280,3 +280,16 @@ def test_the_batch_has_its_ordinary_gradient(name: str) -> None:
         marked = grads.batch(x)
         (found,) = runtime.autograd.grad(layer(marked, *params).pow(2).sum(), marked)
     torch.testing.assert_close(runtime.unwrap(found), expected)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(N, 2), lambda: nn.GRU(N, 2), lambda: nn.LSTM(N, 2, batch_first=True)])
+def test_weights_that_are_no_parameters_of_the_context_have_their_ordinary_gradient(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    layer, p, x = make().double(), leaf(N), numbers(B, T, N)
+    dim = 0 if not isinstance(layer, nn.RNNBase) or layer.batch_first else 1
+    expected = torch.autograd.grad(squares(layer(x.transpose(0, dim) * p)), [*layer.parameters()])
+    of_p = torch.stack([torch.autograd.grad(squares(layer(x[b : b + 1].transpose(0, dim) * p)), p)[0] for b in range(B)])
+    with per_sample([p]) as grads:
+        squares(layer(grads.batch(x.transpose(0, dim), dim) * p)).backward()
+    torch.testing.assert_close([w.grad for w in layer.parameters()], list(expected))
+    torch.testing.assert_close(grads.materialize()[0], of_p)
