@@ -331,7 +331,6 @@ class BatchSession(StandIn):
             a._inner if isinstance(a, Value) and a._level is SESSION else a.detach() if isinstance(a, torch.Tensor) else a for a in flat
         ]
         size, number, count = call.size, dict(zip(at, range(len(at)), strict=True)), len(results)
-        pooled = isinstance(where[0], Pooled)
         parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
         batched = [isinstance(p, Place) for p in places]
         adapt(op, parts, batched, spec, size)
@@ -342,15 +341,17 @@ class BatchSession(StandIn):
                 self.uses.add((edge, Dense(plain[i].new_zeros(0, *plain[i].shape))) for i, edge in sources.items() if edge is not None)
                 return
             gs: list[Any] = [None] * count  # the tap must not hold the results
-            if pooled:
-                self._passed(where[0].factor)
             for i, k in number.items():
-                g = grads[k]
+                g, place = grads[k], where[i]
                 if g is None:
                     continue
-                if where[i] is None:
+                if place is None:
                     raise RuntimeError(f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient")
-                gs[i] = g.expand(size) / where[0].factor if pooled else self.of_samples(g, where[i])
+                if isinstance(place, Pooled):
+                    self._passed(place.factor)
+                    gs[i] = g.expand(size) / place.factor
+                else:
+                    gs[i] = self.of_samples(g, place)
             uses = zip(used, of_parameters.uses(gs), strict=False)
             self.found([(edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term) for i, (edge, term) in uses])
 

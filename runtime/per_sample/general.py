@@ -75,7 +75,7 @@ class General(Term):
 class Pulled(Term):
     """The gradients of a parameter from those of a tensor that is computed of parameters alone, such as a normalized weight.
 
-    ``pull``: takes a gradient of that tensor to one of the parameter.
+    ``pull``: takes a gradient of that tensor to one of the parameter. ``term`` is scaled already.
     """
 
     def __init__(self, term: Term, pull: Callable[[Tensor], Tensor], parameter: Tensor) -> None:
@@ -91,9 +91,6 @@ class Pulled(Term):
 
     def part(self, start: int, stop: int) -> Pulled:
         return Pulled(self.term.part(start, stop), self.pull, self.parameter)
-
-    def scaled(self, scale: Scale) -> Pulled:
-        return Pulled(self.term.scaled(scale), self.pull, self.parameter)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return self.pull(self.term.weighted_sum(weights))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..func import trees
-from ..rules.per_sample import Grams, Outer, Tensor, Term, flat, real
+from ..rules.per_sample import Grams, Tensor, Term, flat, real
 from .projections import Projection, TwoSided, checked
 from .uses import refuse_written, versions
 
@@ -251,7 +251,7 @@ class PerSampleGrads:
         return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
 
     def _gram_of(self, a: Term, b: Term) -> Tensor:
-        if isinstance(a, Outer) and isinstance(b, Outer) and a.left.shape[1] == b.left.shape[1] == 1:
+        if a.gram_by_factors(b):
             return a.gram(b)
         numel = max(1, a.shape.numel() * a.dtype.itemsize)
         step = max(1, self.memory_limit // (2 * numel))

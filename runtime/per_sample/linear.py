@@ -14,7 +14,6 @@ from ..rules.per_sample import Outer, Tensor, of_bias
 from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
-from ..tape.saved import FREED
 from ..tape.values import edge_of
 from .uses import Use, refuse_written, versions
 
@@ -62,13 +61,10 @@ class _Linear(Node):
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
-        if self.given is None:
-            raise RuntimeError(FREED)
+        assert self.given is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of linear")
         x, weight, _ = self.given
         (g,) = grads
-        if g is None:
-            return (None,)
         to_weight, to_bias = self.parameters
         left = _in_vectors(g)
         uses: list[Use] = []
@@ -78,7 +74,7 @@ class _Linear(Node):
         if to_bias is not None:
             uses.append((to_bias, of_bias(left)))
         self.samples.uses.add(uses)
-        if self.edges[0] is None or not (wanted is None or wanted[0]):
+        if self.edges[0] is None:
             return (None,)
         return (torch.matmul(g, weight.conj() if weight.is_complex() else weight),)
 

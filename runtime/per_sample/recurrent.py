@@ -14,7 +14,6 @@ from ..rules.unrolled import GATES, Cotangents, Unrolled, Weights
 from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Node
-from ..tape.saved import FREED
 from ..tape.values import edge_of
 from .uses import refuse_written, versions
 
@@ -145,17 +144,15 @@ class _Layer(Node):
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
-        unrolled = self.unrolled
-        if unrolled is None:
-            raise RuntimeError(FREED)
+        unrolled, self.unrolled = self.unrolled, None
+        assert unrolled is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of a recurrent layer")
         size = self.samples.size
-        self.unrolled = None  # its steps are used once
         out, *final = (None if g is None else _in_rows(g) for g in grads)
         found = unrolled.pull(out, final)
         terms = terms_of(self.parameters, found, self.x, *[lambda t: _in_samples(t, size).flatten(1, 2)] * 2)
         self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
-        of_x = found.z_x @ unrolled.weights.x if self.edges[0] is not None and (wanted is None or wanted[0]) else None
+        of_x = None if self.edges[0] is None else found.z_x @ unrolled.weights.x
         return [None if g is None else _in_samples(g, size) for g in (of_x, *found.initial)]
 
     def release(self) -> None:

@@ -1,9 +1,14 @@
-"""Where the samples lie in the first states of a recurrent layer: always in dimension 1, whatever ``batch_first`` says of its input."""
+"""Where the samples lie in the first states of a recurrent layer: always in dimension 1, whatever ``batch_first`` says of its input.
+
+A state that is learned, such as ``h.expand(1, batch, -1)`` of a parameter, becomes one of the samples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from ..rules.places import ALONE, Place, listed
 from ..seam.levels import Value
@@ -28,6 +33,11 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
             return list(args)  # the ops of the layer say what is wrong
         place = listed(1, owners, session.size or 0, packed)
     for i, h in enumerate(states):
+        if session.is_parameter(h):
+            ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
+            session.put(ones, place)
+            states[i] = h * ones  # each sample uses its part of the parameter
+            continue
         if isinstance(h, Value) and session.state(h) is not None and id(h) not in session.supposed:
             continue
         states[i] = h if isinstance(h, Value) else SESSION.wrap(h)

@@ -83,4 +83,6 @@ def _is_transpose(node: Node, end: Edge) -> bool:
     saved: Any = node
     if len(node.metas[0][0]) != 2:
         return False
+    if func is aten.permute.default:  # of ``w.T``
+        return bool(saved._saved_dims[0] % 2 == 1)
     return func is aten.t.default or (func is aten.transpose.int and (saved._saved_dim0 - saved._saved_dim1) % 2 == 1)

@@ -16,7 +16,7 @@ from ..seam.levels import Value
 from ..session.tensor import SESSION
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
-from ..tape.running import unfollowed
+from ..tape.running import current_graph_is_retained, unfollowed
 from ..tape.saved import FREED
 from ..tape.values import edge_of
 from . import linear as linear_layer
@@ -128,7 +128,7 @@ def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
     else:
         x = x if call.settings.batch_first else x.transpose(0, 1)
         steps = [x.shape[0]] * x.shape[1]
-    each = [_placed(session, s, place).unbind(0) for s in call.states]
+    each = [s.unbind(0) for s in call.states]
     out, finals = recurrent_layer.in_layers(
         lambda *given: _direction(session, call.kind, *given, steps=steps), x, list(zip(*each, strict=True)), call.of_layers, call.settings
     )
@@ -139,14 +139,6 @@ def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
     elif not call.settings.batch_first:
         out = out.transpose(0, 1)
     return out, *(torch.stack(each) for each in zip(*finals, strict=True))
-
-
-def _placed(session: Any, h: Any, place: Place) -> Any:
-    """First states with a history or a place stay; constants get a place, in dimension 1."""
-    v = h if isinstance(h, Value) else SESSION.wrap(h)
-    if session.state(v) is None and edge_of(v) is None:
-        session.put(v, place if session.alone(place) else place.moved(1))
-    return v
 
 
 def _direction(session: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weights, reverse: bool, *, steps: list[int]) -> list[Any]:
@@ -182,11 +174,11 @@ class _Recurrent(Node):
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
         if create_graph:
             raise RuntimeError(NO_SECOND)
-        unrolled, self.unrolled = self.unrolled, None  # its steps are used once
+        unrolled, again = self.unrolled, current_graph_is_retained()
         if unrolled is None:
             raise RuntimeError(FREED)
         refuse_written(self.versions, "an argument of a recurrent layer")
-        found = unrolled.pull(grads[0], grads[1:])
+        found = unrolled.pull(grads[0], grads[1:], again)
         session = self.session
 
         def gradient(t: Tensor) -> Tensor:

@@ -107,6 +107,10 @@ class Term:
         """The product of each gradient with each in ``other``, of shape (B, B of ``other``)."""
         return real(wide(flat(self.dense())).conj() @ wide(flat(other.dense())).mT)
 
+    def gram_by_factors(self, other: Term) -> bool:
+        """Whether :meth:`gram` takes no dense gradients."""
+        return False
+
     def held(self) -> Sequence[Tensor]:
         """The tensors that the gradients are computed of. They must stay as they are."""
         raise NotImplementedError
@@ -192,8 +196,11 @@ class Outer(Term):
             return self._by_pairs(other)
         return super().products(other)
 
+    def gram_by_factors(self, other: Term) -> bool:
+        return isinstance(other, Outer) and self.left.shape[1] == other.left.shape[1] == 1
+
     def gram(self, other: Term) -> Tensor:
-        if isinstance(other, Outer) and self.left.shape[1] == other.left.shape[1] == 1:
+        if isinstance(other, Outer) and self.gram_by_factors(other):
             left = wide(self.left[:, 0]).conj() @ wide(other.left[:, 0]).mT
             return real(left * (wide(self.right[:, 0]).conj() @ wide(other.right[:, 0]).mT))
         return super().gram(other)

@@ -89,12 +89,14 @@ class Unrolled:
             outs.append(states[0])
         return self._in_time(outs), [_whole(*each) for each in zip(states, ended, strict=True)]
 
-    def pull(self, g_out: Tensor | None, g_final: Sequence[Tensor | None]) -> Cotangents:
-        """Backpropagation through time, once. ``g_out``, ``g_final``: the cotangents of :attr:`out` and :attr:`final`, None for zero.
+    def pull(self, g_out: Tensor | None, g_final: Sequence[Tensor | None], again: bool = False) -> Cotangents:
+        """Backpropagation through time. ``g_out``, ``g_final``: the cotangents of :attr:`out` and :attr:`final`, None for zero.
 
-        What a step has left is dropped as soon as it is used, so that the cotangents of the gates take its memory.
+        What a step has left is dropped as soon as it is used, so that the cotangents of the gates take its memory. ``again``: another call
+        follows, so nothing is dropped.
         """
         w, cell, order = self.weights, self.cell, self.order
+        kept = list(self.kept) if again else self.kept
         ends = [torch.zeros_like(s) if g is None else g for s, g in zip(self.final, g_final, strict=True)]
         given = None if g_out is None else g_out.unbind(1)
         carried = [g[: self.sizes[order[-1]]] for g in ends]
@@ -105,7 +107,7 @@ class Unrolled:
         projected: list[Tensor] = []
         unprojected: list[Any] = []
         for t in reversed(order):
-            n, step = self.sizes[t], self.kept.pop()
+            n, step = self.sizes[t], kept.pop()
             carried = [_resized(*each, n) for each in zip(carried, ends, starts, strict=True)]
             if given is not None:
                 carried[0] = carried[0] + _first(given[t], n)

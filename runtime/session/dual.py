@@ -64,7 +64,6 @@ class Tangents:
         for inner in list(self.holders.values()):
             if self.entered(inner):
                 del inner._dual  # type: ignore[attr-defined]
-        self.holders.clear()
 
     def entered(self, inner: torch.Tensor) -> bool:
         """Whether :meth:`put` was called for ``inner``, also with None. False if another thread's dual level has called it since."""

@@ -214,8 +214,9 @@ def _mine(tensors: Any) -> bool:
 
 
 def _owned(*args: Any) -> tuple[Any, ...]:
-    """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become values of these. ATen adds products of
-    the input in place to products of the state, and a value must not be written into a plain tensor."""
+    """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become values of these, and of the session
+    beside its tensors. ATen adds products of the input in place to products of the state, and a value must not be written into a plain
+    tensor."""
     value = entering()
 
     def own(a: Any) -> Any:
@@ -225,7 +226,22 @@ def _owned(*args: Any) -> tuple[Any, ...]:
             a = value(a)
         return lifted(a, -1) if isinstance(a, torch.Tensor) and not isinstance(a, Value) else a
 
-    return tuple(map(own, args)) if SCOPE.levels and innermost(args, None) is not None else args
+    if SCOPE.levels:
+        return tuple(map(own, args)) if innermost(args, None) is not None else args
+    return args[0], _beside(args), *args[2:]
+
+
+def _beside(args: tuple[Any, ...]) -> Any:
+    """The states of a layer or cell: values of the session if another argument is one. Then products of a state are values, too."""
+    hx = args[1]
+    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    if all(isinstance(s, Value) for s in states):
+        return hx
+    given = (t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)))
+    if not any(isinstance(t, Value) and t._level is SESSION for t in given):
+        return hx
+    states = [s if isinstance(s, Value) else s + SESSION.wrap(s.new_zeros(())) for s in states]
+    return states if isinstance(hx, (list, tuple)) else states[0]
 
 
 def _is_batched(t: Any) -> bool:

@@ -149,6 +149,18 @@ def test_a_tangent_of_another_layout_is_copied_into_that_of_the_primal(level: No
     assert tangent(transposed).stride() == transposed.stride()
 
 
+@pytest.mark.parametrize("part", [lambda x: x[:, 1:], lambda x: x.t(), lambda x: x[1], lambda x: x.as_strided((2, 2), (1, 2), 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+def test_the_memory_of_a_tangent_is_as_large_as_that_of_its_primal(level: None, part: Callable[[Any], Any], dtype: torch.dtype) -> None:
+    x = part(torch.arange(12).reshape(3, 4).to(dtype))
+    d = fw.make_dual(wrap(x), wrap(torch.ones(x.shape, dtype=dtype)))
+    t = unwrap(tangent(d))
+    assert (t.stride(), t.storage_offset()) == (x.stride(), x.storage_offset())
+    assert t.untyped_storage().nbytes() == x.untyped_storage().nbytes() == 12 * dtype.itemsize
+    close(t, torch.ones(x.shape, dtype=dtype))
+    assert t.as_strided((12,), (1,), 0).count_nonzero() == x.numel()  # what the primal does not show has no tangent
+
+
 @pytest.mark.parametrize("primal_bit", ["neither", "conj", "neg"])
 @pytest.mark.parametrize("tangent_bit", ["neither", "conj", "neg"])
 def test_lazy_bits_are_part_of_the_layout(level: None, primal_bit: str, tangent_bit: str) -> None:

@@ -347,3 +347,16 @@ def test_instance_norm_has_the_gradients_of_a_loop_and_updates_its_statistics_as
     for found, wanted in zip(grads.materialize(), zip(*expected, strict=True), strict=True):
         torch.testing.assert_close(found, torch.stack(wanted))
     torch.testing.assert_close(norm.state_dict(), alone.state_dict())
+
+
+def test_running_statistics_of_one_sample_may_be_read_in_the_same_pass() -> None:
+    def loss(x: Tensor) -> Tensor:
+        mean, var = torch.zeros(4, dtype=x.dtype), torch.ones(4, dtype=x.dtype)
+        out: Tensor = F.batch_norm(torch.stack([x * w, x], -1), mean, var, training=True)
+        return out[..., 0].pow(3).sum() + (x * w * mean.detach() * var.detach()).sum()
+
+    w, x = torch.linspace(0.5, 2, 4, dtype=torch.float64).requires_grad_(), torch.arange(1.0, 5, dtype=torch.float64)[None]
+    (expected,) = torch.autograd.grad(loss(x), w)
+    with per_sample([w]) as grads:
+        loss(grads.batch(x)).backward()
+    torch.testing.assert_close(grads.materialize()[0], expected[None])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import runtime
 from runtime.per_sample import per_sample
 
 Function: Any = torch.autograd.Function
@@ -189,3 +192,98 @@ def test_hooks_do_what_they_do_with_each_sample_alone(f: Callable[[nn.Linear, Te
     with per_sample(layer.weight) as grads:
         f(layer, grads.batch(x)).pow(2).sum().backward()
     torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
+class Absolute(Function):  # type: ignore[misc]
+    """Returns the magnitudes, which it gives a gradient, and the signs, which it marks as constants."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        signs = x.sign()
+        ctx.save_for_backward(signs)
+        ctx.mark_non_differentiable(signs)
+        return x.abs(), signs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Any) -> Any:
+        return ctx.saved_tensors[0] * g
+
+
+def test_an_output_that_is_marked_as_a_constant_is_followed_as_one() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        size, signs = apply(Absolute, layer(x))
+        out: Tensor = size + layer(x) * signs
+        return out
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
+def test_a_custom_function_of_constants_is_a_constant() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        size, signs = apply(Absolute, torch.tensor([-1.0, 2.0, 0.5], dtype=torch.float64))
+        out: Tensor = layer(x) * size * signs
+        return out
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
+def test_a_custom_function_of_parameters_alone_is_refused_where_its_gradient_passes() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.parameters()) as grads:
+        y = grads.batch(x) @ apply(Square, layer.weight * 1)
+        with pytest.raises(RuntimeError, match="custom Function Square of parameters in the program"):
+            y.sum().backward()
+
+
+class Swapped(Function):  # type: ignore[misc]
+    """Its backward returns the gradients of two inputs in the wrong places."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        return x @ y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.mT, g.mT
+
+
+def test_a_gradient_with_the_samples_in_another_dimension_is_refused_by_its_input() -> None:
+    layer, x = layer_and_batch()
+    x = torch.cat([x, x[:1]])[:3]  # as many samples as features
+    with per_sample(layer.weight) as grads:
+        y = apply(Swapped, layer(grads.batch(x)), torch.eye(3, dtype=x.dtype))
+        with pytest.raises(RuntimeError, match="backward of the custom Function Swapped mixes samples in the gradient of its input 0"):
+            y.sum().backward()
+
+
+class DoubledInPlace(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return 2 * g
+
+
+@pytest.mark.parametrize("of", ["constants", "samples"])
+def test_a_custom_function_that_writes_to_its_input_leaves_no_cycle_of_references(of: str) -> None:
+    layer, x = layer_and_batch()
+    w = runtime.wrap(torch.ones(3, dtype=torch.float64), requires_grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        with per_sample(layer.weight) as grads:
+            out = apply(DoubledInPlace, layer(grads.batch(x)) if of == "samples" else w * 1)
+            seen = weakref.ref(out)
+            del out
+            assert seen() is None
+    finally:
+        gc.enable()

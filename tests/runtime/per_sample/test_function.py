@@ -96,6 +96,26 @@ def test_what_is_computed_without_grad_mode_is_constant(name: str) -> None:
     torch.testing.assert_close(per_sample_grads(loss)(W, X).materialize(), _loop(loss, W, X))
 
 
+IN_INFERENCE: dict[str, Any] = {
+    "an outer product": lambda w, x: torch.outer(w, x),
+    "an inner product": lambda w, x: torch.inner(w, x),
+    "a linear layer": lambda w, x: F.linear(x[None, :3], w.reshape(2, 3)),
+    "a parameter alone": lambda w, x: torch.outer(w, w),
+}
+
+
+@pytest.mark.parametrize("name", IN_INFERENCE)
+def test_what_is_computed_in_inference_mode_is_constant(name: str) -> None:
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            constant: Tensor = IN_INFERENCE[name](w, x).sum()
+        return (w * x).sum() + constant
+
+    grads = per_sample_grads(loss)(W, X)
+    torch.testing.assert_close(grads.materialize(), X)
+    torch.testing.assert_close(grads.losses, torch.stack([loss(W, x) for x in X]))
+
+
 NESTED: dict[str, Any] = {
     "grad by the input": lambda w, x: grad(lambda x: torch.tanh(w * x).sum())(x).square().sum(),
     "vmap over parts of a sample": lambda w, x: vmap(lambda a: (a * w).sum())(x.reshape(2, 3, 1)).square().sum(),

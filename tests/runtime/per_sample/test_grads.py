@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.per_sample.grads import Parameter
-from runtime.rules.per_sample import Dense
+from runtime.rules.per_sample import Dense, Outer
 from runtime.session.tensor import unwrap
 
 from .models import MODELS, build
@@ -184,3 +186,187 @@ def test_gradients_of_one_parameter_do_not_meet_in_a_projection(entries: int, k:
 
     rows = per_sample_grads(entry)(torch.zeros(entries, dtype=torch.float64), torch.eye(entries, dtype=torch.float64)).project(k)
     assert int(torch.linalg.matrix_rank(rows)) == entries
+
+
+def _of_two_uses(dtype: torch.dtype, second: float) -> PerSampleGrads:
+    """Of a convolution with one place, which is used twice, so that the gradients by both are ``1 + second`` times those by one."""
+    torch.manual_seed(0)
+    w, x = torch.randn(8, 4, 3, 3).to(dtype), torch.randn(16, 1, 4, 3, 3).to(dtype)
+    factors = torch.linspace(0.1, 1.3, 8, dtype=dtype).reshape(8, 1, 1)
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return ((F.conv2d(x, w) + second * F.conv2d(x, w)) * factors).sum()
+
+    found: PerSampleGrads = per_sample_grads(loss)(w, x)
+    return found
+
+
+@pytest.mark.parametrize("second", [-1.0, -0.5, 2.0])
+def test_norms_of_gradients_that_add_up_or_cancel(second: float) -> None:
+    grads, once = _of_two_uses(torch.float32, second), _of_two_uses(torch.float64, 0.0)
+    torch.testing.assert_close(grads.norms().double(), abs(1 + second) * once.norms(), rtol=1e-5, atol=0.05)
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize("sizes", [(6, 6), (1, 6), (6, 1)])
+def test_the_tangent_kernel_computes_no_more_dense_gradients_than_the_limit(
+    sizes: tuple[int, int], steps: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    w = torch.randn(7, 9, dtype=torch.float64)
+    batches = [torch.randn(b, t, 9, dtype=torch.float64) for b, t in zip(sizes, steps, strict=True)]
+    ask = per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum(), memory_limit=4 * w.nbytes)
+    first, second = (ask(w, x) for x in batches)
+    rows = [grads.materialize().flatten(1) for grads in (first, second)]
+    made: list[int] = []
+    dense = Outer.dense
+
+    def measured(term: Outer) -> torch.Tensor:
+        found = dense(term)
+        made.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr(Outer, "dense", measured)
+    if steps == (1, 1):  # nothing is dense, so all is computed at once
+        monkeypatch.setattr(Outer, "part", lambda *_: pytest.fail("a part of the samples was taken"))
+    torch.testing.assert_close(first.gram(second), rows[0] @ rows[1].mT)
+    assert max(made, default=0) <= 2 * w.nbytes
+    assert made or steps == (1, 1)
+
+
+@pytest.mark.parametrize("k", [6, (3, 2)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_projection_computes_no_more_dense_gradients_than_the_limit(
+    wide: bool, k: int | tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, x = (
+        torch.randn(*((2, 35) if wide else (14, 5)), dtype=torch.float64),
+        torch.randn(12, *((1, 35) if wide else (3, 5)), dtype=torch.float64),
+    )
+    ask = per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum(), memory_limit=8 * w.nbytes)
+    grads, whole = ask(w, x), per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum())(w, x)
+    made: list[int] = []
+    dense = Outer.dense
+
+    def measured(term: Outer) -> torch.Tensor:
+        found = dense(term)
+        made.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr(Outer, "dense", measured)
+    found = grads.project(k, seed=3)
+    assert max(made, default=0) <= 2 * w.nbytes  # as they are, with signs, padded and transformed
+    assert bool(made) is isinstance(k, int)
+    monkeypatch.undo()
+    torch.testing.assert_close(found, whole.project(k, seed=3))
+
+
+def test_the_table_tells_the_uses_the_forms_and_the_bytes() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(6, 8), torch.nn.Linear(8, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3))
+    model[3].bias.requires_grad_(False)
+    params = {name: p.detach() for name, p in model.named_parameters()} | {"unused": torch.zeros(5)}
+
+    def loss(params: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        h = F.layer_norm(F.linear(params["0.weight"][x], params["1.weight"], params["1.bias"]), (4,), params["2.weight"], params["2.bias"])
+        return F.linear(h, params["3.weight"], params["3.bias"]).sum()
+
+    lines = per_sample_grads(loss)(params, torch.randint(0, 6, (10, 2))).explain().splitlines()
+    rows = {line.split()[0].strip("[]'"): " ".join(line.split()[1:]) for line in lines if line.strip().startswith("['")}
+    assert lines[0].strip() == "gradients of 10 samples"
+    assert rows == {
+        "0.weight": "[6, 8] 1 rows ghost 1,920",
+        "1.weight": "[4, 8] 1 outer ghost 1,280",
+        "1.bias": "[4] 1 dense direct 160",
+        "2.weight": "[4] 1 dense direct 160",
+        "2.bias": "[4] 1 dense direct 160",
+        "3.weight": "[3, 4] 1 dense direct 480",
+        "3.bias": "[3] 1 dense direct 120",
+        "unused": "[5] 0 unused direct 200",
+    }
+
+
+ASKED: dict[str, tuple[Callable[[PerSampleGrads], object], str]] = {
+    "a bound below zero": (lambda grads: grads.clipped_sum(-1.0), "max_norm must be positive, got -1.0"),
+    "a bound that is no number": (lambda grads: grads.clipped_sum(float("nan")), "max_norm must be positive, got nan"),
+    "weights in columns": (lambda grads: grads.weighted_sum(torch.ones(3, 1)), r"weights of shape \[3\], got \[3, 1\]"),
+    "a projection per layer": (lambda grads: grads.project(2, per="layer"), "per must be one of 'total', 'parameter', got 'layer'"),
+    "clipping per layer": (lambda grads: grads.clipped_sum(1.0, per="layer"), "got 'layer'"),
+    "no columns of one side": (lambda grads: grads.project((2, 0)), r"k must be positive, got \(2, 0\)"),
+    "no columns": (lambda grads: grads.project(-1), "k must be positive, got -1"),
+    "columns of complex gradients": (lambda _: _complex().project(2), "project: parameter is complex"),
+    "products with those of other shapes": (
+        lambda grads: grads.gram(_complex()),
+        "gram: the two batches have gradients of other parameters",
+    ),
+    "products with another structure": (lambda grads: grads.gram(_in_a_list()), "gram: the two batches have gradients of other parameters"),
+    "buffers of another structure": (
+        lambda grads: grads.materialize(out=[torch.zeros(3, 4)]),
+        r"out must be a tree of .* shapes \[\(3, 4\)\]",
+    ),
+    "buffers of fewer samples": (lambda grads: grads.materialize(out=torch.zeros(2, 4)), r"out must be a tree of .* shapes \[\(3, 4\)\]"),
+    "a product with fewer entries": (lambda grads: grads.dot(torch.ones(3)), r"expected shape \[4\] for parameter, got \[3\]"),
+}
+
+
+def _product() -> PerSampleGrads:
+    found: PerSampleGrads = per_sample_grads(lambda w, x: (w * x).sum())(torch.ones(4), torch.arange(12.0).reshape(3, 4))
+    return found
+
+
+def _complex() -> PerSampleGrads:
+    found: PerSampleGrads = per_sample_grads(lambda w, x: (w * x).abs().sum())(torch.ones(3, dtype=torch.complex64), torch.ones(3, 3))
+    return found
+
+
+def _in_a_list() -> PerSampleGrads:
+    found: PerSampleGrads = per_sample_grads(lambda w, x: (w[0] * x).sum())([torch.ones(4)], torch.ones(3, 4))
+    return found
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_refused(name: str) -> None:
+    ask, says = ASKED[name]
+    with pytest.raises(ValueError, match=says):
+        ask(_product())
+
+
+QUESTIONS: dict[str, Callable[[PerSampleGrads], object]] = {
+    "norms": lambda grads: grads.norms(),
+    "weighted_sum": lambda grads: grads.weighted_sum(torch.ones(3)),
+    "clipped_sum": lambda grads: grads.clipped_sum(1.0, per="parameter"),
+    "dot": lambda grads: grads.dot(torch.ones(2, 4)),
+    "gram": lambda grads: grads.gram(),
+    "project": lambda grads: grads.project(2),
+    "materialize": lambda grads: grads.materialize(),
+    "materialize into buffers": lambda grads: grads.materialize(out=torch.zeros(3, 2, 4)),
+    "second_moment": lambda grads: grads.second_moment(),
+    "variance": lambda grads: grads.variance(),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_question_is_answered_of_factors_that_were_written_to_or_given_up(name: str) -> None:
+    def grads() -> PerSampleGrads:
+        found: PerSampleGrads = per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum())(torch.ones(2, 4), x)
+        return found
+
+    x = torch.ones(3, 4)
+    written, given_up = grads(), grads()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match=r"a tensor that the gradients are computed of, of shape .* has been modified by an inplace"):
+        QUESTIONS[name](written)
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        grads().gram(written)
+    x = torch.ones(3, 4)
+    given_up = grads()
+    given_up.weighted_sum(torch.ones(3), keep=False)
+    with pytest.raises(RuntimeError, match=r"the gradients were given up by keep=False\. Ask for what you need before"):
+        QUESTIONS[name](given_up)
+
+
+def test_a_gradient_of_just_the_bound_stays_as_it_is() -> None:
+    grads = _product()
+    norms = grads.norms()
+    rows = grads.materialize()
+    torch.testing.assert_close(grads.clipped_sum(float(norms[2])), rows.sum(0))
+    torch.testing.assert_close(grads.clipped_sum(float(norms[1])), rows[:2].sum(0) + rows[2] * norms[1] / norms[2])

@@ -283,3 +283,65 @@ def test_an_input_of_another_size_is_refused_in_torchs_words() -> None:
     norms, _ = _norms(_layer("LSTM"))
     with pytest.raises(RuntimeError, match=r"input.size\(-1\) must be equal to input_size"):
         norms(parameters_of(_layer("LSTM")), _sequences(4, 3, 5))
+
+
+MISFITS: dict[str, tuple[Callable[[nn.Module, Tensor], Any], str]] = {
+    "states of another number of sequences": (lambda m, x: m(x[None].expand(2, -1, -1), x.new_zeros(1, 3, 4)), "hidden"),
+    "states of another width": (lambda m, x: m(x, x.new_zeros(1, 5)), "hidden"),
+    "states of more layers": (lambda m, x: m(x, x.new_zeros(2, 4)), "hidden"),
+    "states of another dtype": (lambda m, x: m(x, x.new_zeros(1, 4, dtype=torch.float32)), "dtype"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_states_that_do_not_fit_are_refused_as_alone(name: str) -> None:
+    module, (run, says) = _layer("GRU", batch_first=True), MISFITS[name]
+    with pytest.raises((RuntimeError, ValueError), match=says):
+        run(module, _sequences(6, 3))
+    with pytest.raises((RuntimeError, ValueError), match=says):
+        per_sample_grads(lambda params, x: _loss(functional_call(_Of(module, run), params, (x,))))(
+            parameters_of(_Of(module, run)), _sequences(4, 6, 3)
+        )
+
+
+class _Of(nn.Module):
+    def __init__(self, module: nn.Module, run: Callable[[nn.Module, Tensor], Any]) -> None:
+        super().__init__()
+        self.m, self.run = module, run
+
+    def forward(self, x: Tensor) -> Any:
+        return self.run(self.m, x)
+
+
+ATEN: dict[str, Callable[..., Any]] = {
+    "states of another number of sequences": lambda x, h, p: torch.gru(x, h.new_zeros(1, 3, 4), p, True, 1, 0.0, False, False, True),
+    "states of another width": lambda x, h, p: torch.gru(x, h.new_zeros(1, 2, 5), p, True, 1, 0.0, False, False, True),
+    "states of more layers": lambda x, h, p: torch.gru(x, h.new_zeros(2, 2, 4), p, True, 1, 0.0, False, False, True),
+    "states without layers": lambda x, h, p: torch.gru(x, h[0], p, True, 1, 0.0, False, False, True),
+    "weights of fewer layers": lambda x, h, p: torch.gru(x, h.new_zeros(2, 2, 4), p, True, 2, 0.0, False, False, True),
+    "weights without biases": lambda x, h, p: torch.gru(x, h, p, False, 1, 0.0, False, False, True),
+    "an input of another width": lambda x, h, p: torch.gru(x[..., :2], h, p, True, 1, 0.0, False, False, True),
+    "an input of another dtype": lambda x, h, p: torch.gru(x.float(), h, p, True, 1, 0.0, False, False, True),
+    "a weight of another shape": lambda x, h, p: torch.gru(x, h, [p[0], p[1][:, :3], *p[2:]], True, 1, 0.0, False, False, True),
+    "a bias of another shape": lambda x, h, p: torch.gru(x, h, [*p[:2], p[2][:5], p[3]], True, 1, 0.0, False, False, True),
+    "lengths of more sequences": lambda x, h, p: torch.gru(x.flatten(0, 1), torch.tensor([3, 1]), h, p, True, 1, 0.0, False, False),
+    "lengths of fewer rows": lambda x, h, p: torch.gru(x.flatten(0, 1), torch.tensor([2, 1]), h, p, True, 1, 0.0, False, False),
+}
+
+
+@pytest.mark.parametrize("name", ATEN)
+def test_what_aten_takes_or_refuses_is_taken_or_refused(name: str) -> None:
+    """A call that does not fit goes to ATen, one sample after the other, as a call without per-sample gradients does."""
+    params = [p.detach() for p in _layer("GRU").parameters()]
+    x, h = _sequences(3, 2, 5, 3), torch.zeros(1, 2, 4, dtype=torch.float64)
+
+    def loss(params: list[Tensor], x: Tensor) -> Tensor:
+        return _loss(ATEN[name](x, h, params))
+
+    try:
+        wanted = torch.stack([loss(params, one).detach() for one in x])
+    except (RuntimeError, IndexError, ValueError):
+        with pytest.raises((RuntimeError, IndexError, ValueError)):
+            per_sample_grads(loss)(params, x)
+    else:
+        torch.testing.assert_close(per_sample_grads(loss)(params, x).losses, wanted)

@@ -296,3 +296,45 @@ def test_tangents_go_through_an_index_and_a_write() -> None:
             y.mul_(3)
         written: Any = forward_ad.unpack_dual(y).tangent
         assert written.tolist() == [6.0, 0.0, 6.0]
+
+
+def _written(target: Any, write: Callable[[Any], Any]) -> Any:
+    write(target)
+    return target
+
+
+THROUGH: dict[str, Callable[[Any, Any], Any]] = {  # of a tensor that torch recorded, and of another one
+    "an element": lambda marked, x: marked[0],
+    "a part": lambda marked, x: marked[:, None],
+    "a copy": lambda marked, x: marked.clone(),
+    "an element that is written into another": lambda marked, x: _written(x * 2, lambda y: y.__setitem__(0, marked[0])),
+    "a part that is written into another": lambda marked, x: _written(x * 2, lambda y: y.__setitem__(slice(0, 2), marked[:2])),
+    "a number that is written into it": lambda marked, x: _written(marked, lambda y: y.__setitem__(0, 1.0)),
+    "another that is written into it": lambda marked, x: _written(marked, lambda y: y.__setitem__(0, x[0])),
+    "a product in place": lambda marked, x: _written(marked, lambda y: y.mul_(2)),
+    "a product of another with it in place": lambda marked, x: _written(x * 2, lambda y: y.mul_(marked)),
+    "a constant that it is copied to": lambda marked, x: _written(x.detach().clone(), lambda y: y.copy_(marked)),
+    "a linear layer": lambda marked, x: torch.nn.functional.linear(marked, torch.ones(2, 3), torch.ones(2)),
+    "a product of matrices": lambda marked, x: torch.matmul(marked[None], torch.ones(3, 2)),
+    "a normalization": lambda marked, x: torch.nn.functional.layer_norm(marked, (3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_what_comes_from_a_tensor_of_torchs_engine_is_refused_in_a_pass_for_all_leaves(name: str) -> None:
+    other, x = torch.ones(3, requires_grad=True), runtime.wrap(torch.ones(3), requires_grad=True)
+    found = THROUGH[name](x * other, x)
+    with pytest.raises(RuntimeError, match="element 0 of tensors was computed from a plain torch tensor that requires grad by torch's own"):
+        found.sum().backward()
+    with runtime.autograd.no_grad():
+        unrecorded = THROUGH[name]((x * other).detach(), x.detach())
+    assert not unrecorded.requires_grad
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_gradients_of_what_is_named_are_right_beside_torchs_engine(name: str) -> None:
+    x, alone = runtime.wrap(torch.arange(3.0), requires_grad=True), torch.arange(3.0, requires_grad=True)
+    twos = torch.full((3,), 2.0)
+    (expected,) = torch.autograd.grad(THROUGH[name](alone * twos, alone).square().sum(), alone)
+    (found,) = runtime.autograd.grad(THROUGH[name](x * twos.requires_grad_(), x).square().sum(), x, allow_unused=True)
+    torch.testing.assert_close(runtime.unwrap(found), expected)

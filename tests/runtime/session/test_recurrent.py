@@ -1,6 +1,7 @@
 """Recurrent layers and cells are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import runtime
 from runtime import func
 from runtime.session import composite, recurrent
 
-from ..view_scenarios import OURS, Scenario, gradients, outcome
+from ..view_scenarios import OURS, Scenario, gradients, outcome, same
 from ..view_scenarios import TORCH as THEIRS
 
 pytestmark = pytest.mark.skipif(not composite.INTERCEPTED, reason="recurrent layers cannot be intercepted before torch 2.13")
@@ -212,3 +213,129 @@ def test_a_layer_under_vmap_is_a_loop(name: str, batched: str) -> None:
     expected = pytree.tree_map(lambda *parts: torch.stack(parts), element(0), element(1))
     found = func.vmap(func.grad(loss, argnums=(0, 1)), in_dims)(weights, x[0] if batched == "weights" else x)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_cell_without_a_history_has_torchs_results(kind: str, mode: Any, in_one: list[bool]) -> None:
+    def scenario(lib: Any) -> Any:
+        with mode():
+            wanted = mode is not torch.enable_grad
+            x, given = values(lib, 50, BATCH, FEATURES, wanted=wanted), weights(lib, kind, 1, 1, wanted)
+            states = [values(lib, 60 + i, BATCH, HIDDEN, wanted=wanted) for i in range(1 + (kind == "lstm"))]
+            outs = getattr(torch, f"{kind}_cell")(x, states if kind == "lstm" else states[0], *given)
+        outs = outs if isinstance(outs, tuple) else (outs,)
+        return outs, [(o._version if not o.is_inference() else None, o.requires_grad, o.is_inference()) for o in outs]
+
+    agree(scenario)
+    assert in_one == ([True] if mode is not torch.inference_mode else [])
+
+
+Change = Callable[[Any, list[Any], list[Any]], tuple[Any, list[Any], list[Any]]]
+ODD: dict[str, Change] = {
+    "an input of another width": lambda x, states, given: (x[..., :2], states, given),
+    "an input of two dimensions": lambda x, states, given: (x[0], states, given),
+    "an input of no steps": lambda x, states, given: (x[:0], states, given),
+    "states of another width": lambda x, states, given: (x, [s[..., :1] for s in states], given),
+    "states of another batch": lambda x, states, given: (x, [s[:, :1] for s in states], given),
+    "states of two layers": lambda x, states, given: (x, [torch.cat([s, s]) for s in states], given),
+    "states without layers": lambda x, states, given: (x, [s[0] for s in states], given),
+    "weights of another width": lambda x, states, given: (x, states, [given[0][:, :2], *given[1:]]),
+    "weights of other gates": lambda x, states, given: (x, states, [given[0], given[1][:1], *given[2:]]),
+    "weights of one dimension": lambda x, states, given: (x, states, [given[0][0], *given[1:]]),
+    "fewer weights": lambda x, states, given: (x, states, given[:2]),
+    "a bias of another size": lambda x, states, given: (x, states, [*given[:2], given[2][:1], given[3]]),
+    "float32 weights": lambda x, states, given: (x, states, [w.float() for w in given]),
+    "a float32 input": lambda x, states, given: (x.float(), states, given),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ODD)
+def test_what_does_not_fit_has_torchs_result_or_is_refused_as_by_torch(kind: str, name: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x, given = values(lib, 50, STEPS, BATCH, FEATURES), weights(lib, kind, 1, 1)
+        x, states, given = ODD[name](x, [values(lib, 60 + i, 1, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))], given)
+        try:
+            return getattr(torch, kind)(x, states if kind == "lstm" else states[0], given, True, 1, 0.0, False, False, False)
+        except IndexError as error:
+            raise RuntimeError(str(error)) from error
+
+    agree(scenario)
+
+
+OTHERS: dict[str, Callable[..., Any]] = {  # of the input, the states and the weights of two layers
+    "no biases": lambda run, x, h, w: run(x, h, [t for i in (0, 4) for t in w[i : i + 2]], False, 2, 0.0, True, False, False),
+    "dropout in evaluation": lambda run, x, h, w: run(x, h, w, True, 2, 0.5, False, False, False),
+    "dropout of all": lambda run, x, h, w: run(x, h, w, True, 2, 1.0, True, False, False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_layers_with_other_options(kind: str, name: str, in_one: list[bool]) -> None:
+    def scenario(lib: Any) -> Any:
+        x, given = values(lib, 50, STEPS, BATCH, FEATURES), weights(lib, kind, 2, 1)
+        states = [values(lib, 60 + i, 2, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))]
+        outs = OTHERS[name](getattr(torch, kind), x, states if kind == "lstm" else states[0], given)
+        return outs, gradients(lib, sum((o * o).sum() for o in outs), x, *states, *given)
+
+    agree(scenario)
+    assert in_one == [name == "dropout in evaluation"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_between_layers_draws_as_torch_does(kind: str) -> None:
+    def scenario(lib: Any) -> Any:
+        torch.manual_seed(0)
+        outs, leaves = layer(lib, kind, layers=2, dropout=0.5)
+        return outs, gradients(lib, outs[0] * outs[0], *leaves)
+
+    agree(scenario)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(("lengths", "total"), [([3, 1], None), ([3, 1], 5), ([2, 2], None)])
+def test_padding_a_packed_sequence_is_torchs(batch_first: bool, lengths: list[int], total: int | None) -> None:
+    def scenario(lib: Any) -> Any:
+        x = values(lib, 50, max(lengths), 2, FEATURES)
+        packed = nn.utils.rnn.pack_padded_sequence(x * 2, lengths)
+        padded, found = nn.utils.rnn.pad_packed_sequence(packed, batch_first, 0.5, total)
+        return padded, found.tolist(), gradients(lib, padded * padded, x)
+
+    same(scenario)
+
+
+def _of_a_step(module: nn.Module, x: Any) -> Any:
+    return module(x[0])
+
+
+def _of_all(module: nn.Module, x: Any) -> Any:
+    return module(x)
+
+
+FROZEN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {  # by name: a module, and its call with an input of (T, B, n)
+    f"{kind}, {'biases' if bias else 'no biases'}": (partial(getattr(nn, kind), 3, 2, bias=bias), _of_a_step if "Cell" in kind else _of_all)
+    for kind in ("RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell")
+    for bias in (True, False)
+} | {
+    "RNN with relu": (lambda: nn.RNN(3, 2, nonlinearity="relu"), _of_all),
+    "two layers, batch first, both ways": (lambda: nn.GRU(3, 2, 2, batch_first=True, bidirectional=True), _of_all),
+    "a packed sequence": (lambda: nn.GRU(3, 2), lambda m, x: m(nn.utils.rnn.pack_padded_sequence(x, [3, 2]))[0].data),
+    "states of the caller": (lambda: nn.LSTM(3, 2), lambda m, x: m(x, (torch.ones(1, 2, 2), torch.ones(1, 2, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_an_input_of_the_session_has_its_gradient_through_a_plain_module(name: str) -> None:
+    """ATen adds products of the input in place to products of the states, which are plain tensors, as the weights are."""
+    torch.manual_seed(0)
+    make, run = FROZEN[name]
+    module, x = make().requires_grad_(False), torch.randn(3, 2, 3)
+
+    def gradient(x: Any, grad: Any) -> Any:
+        outs = [t for t in pytree.tree_leaves(run(module, x * 1)) if isinstance(t, torch.Tensor)]
+        return grad(sum((t * t).sum() for t in outs), x)[0]
+
+    expected = gradient(x.clone().requires_grad_(), torch.autograd.grad)
+    torch.testing.assert_close(runtime.unwrap(gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad)), expected)

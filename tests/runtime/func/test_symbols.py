@@ -1,0 +1,83 @@
+"""Sizes of fake tensors that a caller brings, and autocast, in a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from runtime.aot import make_fx
+from tests.runtime.func.graphs import node, targets
+
+
+def _fake(*shapes: tuple[int, ...]) -> list[Tensor]:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    return [mode.from_tensor(torch.ones(shape)) for shape in shapes]
+
+
+def _filled(x: Tensor, n: int) -> Tensor:
+    return x.new_ones(n, 2) + x.sum() * n
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_a_size_that_is_an_argument_of_its_own_is_read_from_it(mode: str) -> None:
+    x, y = _fake((5, 6), (7, 8))
+    size = y.shape[0]
+    traced = make_fx(_filled, tracing_mode=mode)(x, size)
+    assert node(traced, "n_1").meta["val"] is size
+    assert torch.ops.aten.sym_size.int not in targets(traced)
+    for n in (3, 9):
+        torch.testing.assert_close(traced(torch.ones(4, 4), n), torch.ones(n, 2) + 16 * n)
+
+
+def test_a_size_of_a_tensor_among_the_arguments_is_read_where_it_comes_first() -> None:
+    (x,) = _fake((5, 6))
+    after = make_fx(_filled)(x, x.shape[0])
+    before = make_fx(lambda n, x: _filled(x, n))(x.shape[0], x)
+    assert torch.ops.aten.sym_size.int in targets(after)
+    assert torch.ops.aten.sym_size.int not in targets(before)
+    torch.testing.assert_close(after(torch.ones(4, 4), 4), before(4, torch.ones(4, 4)))
+
+
+def test_an_argument_that_is_computed_of_sizes_has_its_value_in_meta() -> None:
+    (x,) = _fake((5, 6))
+    twice: Any = 2 * x.shape[0]
+    traced = make_fx(_filled)(x, twice)
+    assert node(traced, "n_1").meta["val"] is twice
+    torch.testing.assert_close(traced(torch.ones(4, 4), 8), torch.ones(8, 2) + 16 * 8)
+
+
+def test_under_autocast_a_trace_casts_a_parameter_at_each_use() -> None:
+    layer, x = nn.Linear(3, 3, bias=False), torch.ones(2, 3)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        layer(x)  # autocast has a copy now
+        traced = make_fx(lambda x: layer(x) + layer(2 * x))(x)
+        assert targets(traced).count(torch.ops.aten._to_copy.default) == 4
+    with torch.no_grad():
+        layer.weight.fill_(1)
+    torch.testing.assert_close(traced(x), torch.full((2, 3), 9.0, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_after_a_trace_autocast_stores_copies_as_before(cached: bool, fails: bool) -> None:
+    seen: list[bool] = []
+
+    def program(x: Tensor) -> Tensor:
+        seen.append(torch.is_autocast_cache_enabled())
+        if fails:
+            raise KeyError
+        return x * 2
+
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cached):
+        if fails:
+            with pytest.raises(KeyError):
+                make_fx(program)(torch.ones(2))
+        else:
+            make_fx(program)(torch.ones(2))
+        assert torch.is_autocast_cache_enabled() is cached
+    assert seen == [False]

@@ -1,0 +1,143 @@
+"""Losses of torch in the context have the gradients of a loop over the samples, with each of their options."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runtime.per_sample import per_sample
+
+B, C, T = 4, 3, 5
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def classes(*shape: int) -> Tensor:
+    return torch.randint(0, C, shape, generator=torch.Generator().manual_seed(2))
+
+
+def check(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, target: Tensor, **options: Any) -> None:
+    """The gradients of ``loss(scores, target)`` are those of each sample alone by torch."""
+    w = torch.linspace(0.5, 2, C, dtype=torch.float64).reshape(C, *[1] * (x.dim() - 2)).requires_grad_()
+    expected = [torch.autograd.grad(loss(x[b : b + 1] * w, target[b : b + 1]), w)[0] for b in range(len(x))]
+    with per_sample(w, **options) as grads:
+        loss(grads.batch(x) * w, grads.batch(target)).backward()
+    torch.testing.assert_close(grads.materialize(), torch.stack(expected))
+    assert torch.stack(expected).abs().max() > 1e-3
+
+
+OPTIONS = [
+    {"reduction": reduction, "label_smoothing": smoothing, "weight": weight}
+    for reduction, smoothing, weight in itertools.product(("mean", "sum"), (0.0, 0.2), (None, torch.tensor([0.5, 2.0, 1.0]).double()))
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v)[:6] for v in o.values()))
+@pytest.mark.parametrize("shape", [(B, C), (B, C, T)], ids=str)
+def test_cross_entropy_with_probabilities(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    check(lambda x, y: F.cross_entropy(x, y, **options), numbers(*shape), numbers(*shape, seed=1).softmax(1))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v)[:6] for v in o.values()))
+@pytest.mark.parametrize("shape", [(B, C), (B, C, T)], ids=str)
+def test_cross_entropy_with_classes(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(x, y, **options)
+
+    if options["label_smoothing"] and options["weight"] is not None and options["reduction"] == "mean":
+        with pytest.raises(RuntimeError, match=r"^per_sample: .* mixes samples"):
+            check(loss, numbers(*shape), classes(B, *shape[2:]))
+    else:
+        check(loss, numbers(*shape), classes(B, *shape[2:]))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_targets_that_are_ignored_have_no_part_in_the_mean_of_their_sample(ignored: int, smoothing: float) -> None:
+    target = classes(B, T)
+    target[0, 2:], target[1, 0] = ignored, ignored
+    options: dict[str, Any] = {} if ignored == -100 else {"ignore_index": ignored}
+    check(lambda x, y: F.cross_entropy(x, y, label_smoothing=smoothing, **options), numbers(B, C, T), target)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_without_reduction_are_reduced_by_the_program(reduction: str) -> None:
+    soft = numbers(B, C, seed=1).softmax(1)
+    check(lambda x, y: getattr(F.cross_entropy(x, y, reduction="none"), reduction)(), numbers(B, C), soft)
+    check(lambda x, y: getattr(F.cross_entropy(x, y, reduction="none", label_smoothing=0.1), reduction)(), numbers(B, C), classes(B))
+
+
+def test_a_sample_of_one_vector_of_scores() -> None:
+    w, x, y = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(1, C), numbers(1, C, seed=1).softmax(1)
+    (expected,) = torch.autograd.grad(F.cross_entropy((x * w)[0], y[0]), w)
+    with per_sample(w) as grads:
+        F.cross_entropy((grads.batch(x) * w)[0], grads.batch(y)[0]).backward()
+    torch.testing.assert_close(grads.materialize(), expected[None])
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
+@pytest.mark.parametrize("old", [{"size_average": False}, {"reduce": True}, {"size_average": True, "reduce": True}])
+def test_the_old_names_of_reductions(old: dict[str, Any]) -> None:
+    check(lambda x, y: F.cross_entropy(x, y, **old), numbers(B, C), classes(B))
+    check(lambda x, y: F.kl_div(x, y, **old), numbers(B, C), numbers(B, C, seed=1).softmax(1))
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
+@pytest.mark.parametrize("log_target", [False, True])
+@pytest.mark.parametrize("reduction", ["batchmean", "sum", "mean"])
+@pytest.mark.parametrize("shape", [(B, C), (B, C, T)], ids=str)
+def test_the_divergence_of_kullback_and_leibler(shape: tuple[int, ...], reduction: str, log_target: bool) -> None:
+    target = numbers(*shape, seed=1).log_softmax(1) if log_target else numbers(*shape, seed=1).softmax(1)
+    check(lambda x, y: F.kl_div(x.log_softmax(1), y, reduction=reduction, log_target=log_target), numbers(*shape), target)
+
+
+NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {  # of the loss of each of 4 samples
+    "divided by their number": lambda each: each.sum() / 4,
+    "divided by a multiple": lambda each: each.sum() / 12,
+    "divided by a tensor": lambda each: each.sum() / torch.tensor(4.0),
+    "times the inverse": lambda each: each.sum() * 0.25,
+    "times the negative inverse": lambda each: -0.25 * each.sum(),
+    "a mean times their number": lambda each: each.mean() * 4,
+    "a mean divided by the inverse": lambda each: each.mean() / 0.25,
+    "in place": lambda each: each.sum().div_(8),
+}
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a sum divided by less": lambda each: each.sum() / 2,
+    "a sum divided by no multiple": lambda each: each.sum() / 6,
+    "a sum divided by more than a multiple": lambda each: each.sum() / 4.001,
+    "a sum times their number": lambda each: each.sum() * 4,
+    "a sum times zero and itself": lambda each: each.sum() * 0.0 + each.sum(),
+    "a mean divided by their number": lambda each: each.mean() / 4,
+    "a mean times less": lambda each: each.mean() * 2,
+    "a mean times no multiple": lambda each: each.mean() * 5,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_sum_by_a_number_that_may_be_that_of_the_samples_is_refused(name: str) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"which may be their number\. Use (mean|sum).., or say which the gradients are of by reduction="
+    ):
+        check(lambda x, y: NUMBERS[name]((x * y).sum(1)), numbers(B, C), numbers(B, C, seed=1))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_sum_by_another_number_is_a_sum_with_a_weight(name: str) -> None:
+    check(lambda x, y: OTHERS[name]((x * y).sum(1)), numbers(B, C), numbers(B, C, seed=1))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_word_decides_what_the_number_means(name: str) -> None:
+    w, x, share = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(B, C), float(NUMBERS[name](torch.ones(B))) / B
+    for reduction, scale in (("sum", share), ("mean", B * share)):
+        with per_sample(w, reduction=reduction) as grads:
+            NUMBERS[name]((grads.batch(x) * w).sum(1)).backward()
+        torch.testing.assert_close(grads.materialize(), scale * x)
