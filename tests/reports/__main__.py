@@ -51,7 +51,7 @@ def _run(chosen: list[Report], side: str) -> int:
 
     def tell(result: Outcome) -> None:
         entry = entries[result.name]
-        mended = side == "torch" and result.verdict == "right"
+        mended = side == "torch" and result.verdict == "right" and entry.is_here
         wrong = side == "runtime" and result.verdict != "right" and not entry.kernel and not entry.runtime
         surprises.extend([entry.number] if mended or wrong else [])
         print(f"{entry.number:7} {result.name}: {result.verdict}{', which is new' if mended or wrong else ''}")

@@ -32,6 +32,7 @@ class Report:
     rtol: float
     runtime: str
     compiled: bool
+    capability: str
     function: Callable[[], Any]
 
     @property
@@ -44,6 +45,11 @@ class Report:
         return self.function.__name__
 
     @property
+    def is_here(self) -> bool:
+        """Whether torch takes the kernels that are wrong on this machine."""
+        return self.capability in ("", torch.backends.cpu.get_cpu_capability())
+
+    @property
     def title(self) -> str:
         return (self.function.__doc__ or "").partition("\n")[0]
 
@@ -54,7 +60,14 @@ class Report:
 
 
 def report(
-    number: str, *links: str, kernel: bool = False, raises: str = "", rtol: float = 1e-4, runtime: str = "", compiled: bool = False
+    number: str,
+    *links: str,
+    kernel: bool = False,
+    raises: str = "",
+    rtol: float = 1e-4,
+    runtime: str = "",
+    compiled: bool = False,
+    capability: str = "",
 ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     """Add a program to the collection: a function that returns what torch gives and what is right.
 
@@ -76,12 +89,13 @@ def report(
     rtol      how far an answer may be from the right one, as part of the largest element of the right one
     runtime   why the runtime of this package does not give the right answer either; empty if it does
     compiled  whether it takes a compiler of code: such a program runs in a process of its own
+    capability  as ``torch.backends.cpu.get_cpu_capability()`` names it, if only kernels for these instructions are wrong
     """
 
     def collect(function: Callable[[], Any]) -> Callable[[], Any]:
         if function.__name__ in _COLLECTED and _COLLECTED[function.__name__].function.__module__ != function.__module__:
             raise ValueError(f"two reports are called {function.__name__}")
-        _COLLECTED[function.__name__] = Report(number, links, kernel, raises, rtol, runtime, compiled, function)
+        _COLLECTED[function.__name__] = Report(number, links, kernel, raises, rtol, runtime, compiled, capability, function)
         return function
 
     return collect

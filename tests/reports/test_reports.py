@@ -64,6 +64,8 @@ def test_cells_that_notice_are_expected_to_fail(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("entry", QUICK, ids=lambda entry: entry.name)
 def test_torch_is_still_wrong(entry: Report) -> None:
+    if not entry.is_here:
+        pytest.skip(f"this machine has no {entry.capability}, whose kernel is the one that is wrong")
     got = answers("torch")[entry.name]
     assert got.verdict != "right", f"torch {torch.__version__} mends {entry.number}: {', '.join(entry.links)}; remove the report"
     assert (got.verdict == "error") == bool(entry.raises) and entry.raises in got.text, got.text
