@@ -9,7 +9,7 @@ which take a tenth of the time of its capture.
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..seam import factories
 from ..seam.ambient import Ambient
+from ..seam.shells import Geometry, faithful_geometry
 
 _META = torch.device("meta")
 _without_dispatch = torch._C._DisableTorchDispatch
@@ -37,22 +38,6 @@ class _Thread(Ambient):
 _THREAD = _Thread()
 
 
-class Geometry(NamedTuple):
-    """What an abstract value says of a strided tensor."""
-
-    shape: torch.Size
-    stride: tuple[Any, ...]
-    offset: Any
-    dtype: torch.dtype
-    device: torch.device
-    conjugated: bool
-    negated: bool
-
-    @classmethod
-    def of(cls, t: torch.Tensor) -> Geometry:
-        return cls(t.shape, t.stride(), t.storage_offset(), t.dtype, t.device, t.is_conj(), t.is_neg())
-
-
 class AbstractValues:
     """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the mode of this thread. ``late``: whether
     those of plain tensors that calls return are made by :meth:`complete`, which any thread may call, and not before."""
@@ -67,10 +52,17 @@ class AbstractValues:
         self._noted: list[tuple[fx.Node, Geometry]] = []
         self._lock = threading.Lock()
 
+    def note(self, node: fx.Node, value: torch.Tensor, geometry: Geometry) -> None:
+        """As :meth:`describe`, for a call that returns one tensor. ``geometry``: that of ``value``."""
+        if self.late and type(value) is torch.Tensor and geometry[0][5] is torch.strided and not value.is_quantized:
+            self._noted.append((node, geometry))
+        else:
+            self.describe(node, value)
+
     def describe(self, node: fx.Node, value: Any) -> Any:
         """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value, or None if it is late."""
         if self.late and type(value) is torch.Tensor and node.op == "call_function" and _is_strided(value):
-            self._noted.append((node, Geometry.of(value)))
+            self._noted.append((node, faithful_geometry(value)))
             return None
         abstract = self.of(value)
         node.meta["val"] = abstract
@@ -101,10 +93,10 @@ class AbstractValues:
         return self._tensor(value)
 
     def _tensor(self, t: torch.Tensor) -> Any:
-        return self._made(Geometry.of(t)) if _is_strided(t) else self._other_layout(t)
+        return self._made(faithful_geometry(t)) if _is_strided(t) else self._other_layout(t)
 
     def _made(self, geometry: Geometry) -> Any:
-        shape, stride, offset, dtype, device, conjugated, negated = geometry
+        (shape, stride, offset, _, dtype, _, device, *_), bits = geometry
         with _without_dispatch():
             like = factories.empty_strided(shape, stride, dtype=dtype, device=_META)
             if offset:
@@ -116,10 +108,9 @@ class AbstractValues:
                 fake = torch.Tensor._make_subclass(FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device)
                 fake.__dict__.update(first)
                 _guard_pointer(fake)
-            if conjugated:
-                torch._C._set_conj(fake, True)
-            if negated:
-                torch._C._set_neg(fake, True)
+            if bits is not None:
+                torch._C._set_conj(fake, bits[0])
+                torch._C._set_neg(fake, bits[1])
         if first is None:
             self._first[device] = dict(fake.__dict__)
         return fake

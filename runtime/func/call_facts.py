@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import torch
@@ -76,7 +77,7 @@ def _found(func: Any) -> CallFacts:
         written=written,
         returned=next((i for i in written if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])), None),
         follows=torch.Tag.nondeterministic_seeded not in func.tags and all(r.alias_info is None for r in schema.returns),
-        special=asks or func in _LITERALS or sized_by_values or composite,
+        special=asks or func in _LITERALS or sized_by_values or composite or iskeyword(func._overloadname),
     )
 
 

@@ -31,6 +31,7 @@ from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .out_arguments import grow, refuse_shared_by, write_out
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
+from .pure_calls import pure_op
 from .scatter import copying_form, put_back
 from .stores import UNSAFE, Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
 from .written_dtypes import refuse_unfit
@@ -123,9 +124,10 @@ class FunctionalLevel(Level):
         return v
 
     def valued(self, result: Any) -> Any:
-        v = super().valued(result)
-        if isinstance(v, FunctionalValue):
-            v._store.memory.made_inside = True
+        if not isinstance(result, torch.Tensor):
+            return super().valued(result)
+        v = self.wrap(result)
+        v._store.memory.made_inside = True
         return v
 
     def present(self, store: Store) -> torch.Tensor:
@@ -148,6 +150,11 @@ class FunctionalLevel(Level):
         store.value = value
         store.seen = memory.generation
         return value
+
+    def is_read(self, v: FunctionalValue) -> bool:
+        """Whether the inner tensor of ``v`` is its present value."""
+        memory = v._store.memory
+        return v._seen == memory.generation and not memory.pieces and memory.part_of is None
 
     def read(self, v: FunctionalValue) -> torch.Tensor:
         """The present value of ``v``."""
@@ -242,6 +249,9 @@ class FunctionalLevel(Level):
         return known
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        pure = pure_op(func)
+        if pure is not None:
+            return self.valued(pure.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
         op = op_of(func)
         if func is aten.dropout.default and drops_nothing(*args, **kwargs):
             return args[0]  # as the kernel does; torch's decomposition in Python makes a copy

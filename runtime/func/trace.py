@@ -229,6 +229,8 @@ class Trace(Level):
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         facts = facts_of(func)
+        if not facts.special and not self.decompositions:
+            return self.record(func, args, kwargs)
         if facts.question is not None:
             return facts.question(self.lowered(args[0]))
         if facts.special and func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
@@ -349,11 +351,13 @@ class Trace(Level):
     def _results(self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any) -> Any:
         if facts.written:
             return self._mutated(func, node, out, facts, args, kwargs)
-        abstract = self.abstract.describe(node, out)
         if isinstance(out, torch.Tensor):
-            v = self._value(out, node)
-            v._literal = self._literal_of(func, facts, args, kwargs, v)
+            v: Any = self._value(out, node)
+            self.abstract.note(node, out, v._geometry)
+            if facts.literal or (facts.follows and not v.dim()):
+                v._literal = self._literal_of(func, facts, args, kwargs, v)
             return v
+        abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
     def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:

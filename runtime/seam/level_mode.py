@@ -12,8 +12,8 @@ from .keys import reopen_keys
 from .levels import Level, composes, hand_over, innermost
 from .shells import VALUES
 
-_n_modes, _mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
-_push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+n_modes, mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
+push_mode, pop_mode = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
 
 
 class EnteringMode(TorchDispatchMode):
@@ -37,7 +37,7 @@ class EnteringMode(TorchDispatchMode):
 
 def entering_mode() -> EnteringMode | None:
     """The innermost active :class:`EnteringMode`."""
-    if _n_modes():
+    if n_modes():
         for mode in reversed(_get_current_dispatch_mode_stack()):
             if isinstance(mode, EnteringMode):
                 return mode
@@ -87,44 +87,48 @@ class LevelMode(TorchDispatchMode):
         """A call that ``level``, an inner one, handles. The calls that its rule makes come to this mode again."""
         if level.leaves_classes and composes(types):
             return NotImplemented
-        _push(self)  # `with self` takes ten times as long: it also notes that a mode is on, which is known here
+        push_mode(self)  # `with self` takes ten times as long: it also notes that a mode is on, which is known here
         try:
             reopen_keys(func)
             return hand_over(level, func, args, kwargs or {})
         finally:
-            _pop(None)
+            pop_mode(None)
 
 
 def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """``func(*args, **kwargs)`` in a mode that was given these ``types``, and has exchanged tensors for values. The next mode is called
     without the dispatcher if it is a level's and no tensor is of a user's class."""
-    n = _n_modes()
-    mode = _mode_at(n - 1) if n else None
-    if type(mode) is not LevelMode or any(kind not in VALUES for kind in types):
+    n = n_modes()
+    mode = mode_at(n - 1) if n else None
+    if type(mode) is not LevelMode or not VALUES.issuperset(types):
         return func(*args, **kwargs)
-    _pop(None)
+    found = innermost(args, kwargs)
+    if found is not None and found.number > mode.level.number:  # the mode is on for the calls of an inner level
+        reopen_keys(func)
+        return hand_over(found, func, args, kwargs)
+    pop_mode(None)
     try:
         return mode.__torch_dispatch__(func, types, args, kwargs)
     finally:
-        _push(mode)
+        push_mode(mode)
 
 
 def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode but that of ``level`` or of an outer
     level comes first. Else NotImplemented."""
-    n = _n_modes()
+    n = n_modes()
     if not n:
         return hand_over(level, func, args, kwargs)
-    mode = _mode_at(n - 1)
+    mode = mode_at(n - 1)
     if type(mode) is not LevelMode or mode.level.number > level.number or (level.leaves_classes and not _of_values(args, kwargs)):
         return NotImplemented
     if mode.level is not level:
         return hand_over(level, func, args, kwargs)
-    _pop(None)
+    pop_mode(None)
     try:
         return hand_over(level, func, args, kwargs)
     finally:
-        _push(mode)
+        push_mode(mode)
 
 
 def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
-from .shells import ON_NEW_VALUES, VALUES, same_shape
+from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
@@ -188,7 +188,7 @@ class Value(torch.Tensor):
     _view: Any = None
     _reshaped: int = 0
     _earlier: dict[int, tuple[Any, Any, Any]] | None = None
-    _geometry: tuple[Any, ...] | None = None
+    _geometry: Geometry | None = None
     _faithful = False
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]

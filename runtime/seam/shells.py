@@ -14,6 +14,10 @@ from torch._C import DispatchKey
 
 from ..errors import NestedTensor
 
+# What a shell is made from: the arguments of `_make_wrapper_subclass` (sizes, strides, offset, None, dtype, layout, device, …), and whether
+# it is a lazy conjugate and a lazy negative. None in place of the latter: neither.
+Geometry = tuple[tuple[Any, ...], tuple[bool, bool] | None]
+
 VALUES: set[type] = set()  # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
 ON_NEW_VALUES: list[Callable[[type], None]] = []  # called with each class of values that is made later
 make_subclass = torch.Tensor._make_subclass
@@ -34,7 +38,9 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
     """A ``cls`` instance without storage, with the shape, strides, dtype, device and lazy bits of ``inner`` without its first ``hidden``
     dimensions."""
     # Three things halve the time: arguments by position, no strides of a contiguous tensor, the same arguments for a shell of a shell.
-    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
+    geometry: Any = inner._geometry if type(inner) in VALUES else None
+    if geometry is not None and hidden:
+        geometry = _without_leading(geometry, hidden)
     if geometry is None:
         if inner.is_nested:
             raise NestedTensor
@@ -53,6 +59,14 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
         with torch.inference_mode(False):
             return _made(cls, geometry)
     return _made(cls, geometry)
+
+
+def _without_leading(geometry: Geometry, hidden: int) -> Geometry | None:
+    """``geometry`` without the first ``hidden`` dimensions. None if more than the sizes and strides may change with them."""
+    shape, strides, offset, _, dtype, layout, device, *others = geometry[0]
+    if others or layout is not torch.strided or dtype in _INTEGERS:
+        return None
+    return (shape[hidden:], strides and strides[hidden:], offset, None, dtype, layout, device), geometry[1]
 
 
 def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
@@ -75,27 +89,31 @@ def is_batched_number(t: torch.Tensor) -> bool:
     return type(t) in VALUES and t.dim() == 0 and torch._C._dispatch_keys(t).has(BATCHED)
 
 
+def faithful_geometry(t: torch.Tensor) -> Geometry:
+    """What ``t``, which is not nested, shows: its strides are exact also in dimensions of size 1."""
+    layout, dtype = t.layout, t.dtype
+    if layout is torch.strided:
+        arguments: Any = (t.shape, t.stride(), t.storage_offset(), None, dtype, layout, t.device)
+        if dtype in _INTEGERS and is_batched_number(t):
+            arguments += _AS_INDEX
+    else:
+        arguments = (t.shape, None, None, None, dtype, layout, t.device)
+        if layout in _COMPRESSED:
+            arguments += _ASKS_LAYOUT
+    return arguments, _lazy_bits(t)
+
+
 def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     """A shell with exactly the strides of ``inner``, also those of dimensions of size 1, and with its lazy bits. For a level that records a
     program: ATen takes no views of memory that is not yet conjugated."""
     if inner.is_nested:
         raise NestedTensor
-    if torch.is_inference_mode_enabled():  # a view of a normal tensor is one, and a shell may be a view of an older one
+    if _inference():  # a view of a normal tensor is one, and a shell may be a view of an older one
         with torch.inference_mode(False):
             return faithful_shell(cls, inner)
     value: Any = inner
-    geometry: Any = value._geometry if type(inner) in VALUES and value._faithful else None
-    if geometry is None:
-        layout, dtype = inner.layout, inner.dtype
-        strided = layout is torch.strided
-        place = (inner.stride(), inner.storage_offset()) if strided else (None, None)
-        arguments: Any = (inner.shape, *place, None, dtype, layout, inner.device)
-        if dtype in _INTEGERS and is_batched_number(inner):
-            arguments += _AS_INDEX
-        elif layout in _COMPRESSED:
-            arguments += _ASKS_LAYOUT
-        geometry = arguments, _lazy_bits(inner)
-    v = _made(cls, geometry)
+    known = value._geometry if type(inner) in VALUES and value._faithful else None
+    v = _made(cls, faithful_geometry(inner) if known is None else known)
     v._faithful = True
     return v
 

@@ -47,8 +47,18 @@ class ClosedOver(EnteringMode):
             known = self._values[id(t)] = self.enter(t)
         return known
 
-    def _entered(self, a: Any) -> Any:
-        return type(a)(map(self._entered, a)) if type(a) is tuple or type(a) is list else self.value(a)
+    def _entered(self, args: Any) -> Any:
+        """``args``, a list or tuple, with values in place of tensors from outside, nested ones too."""
+        entered: list[Any] = []
+        for a in args:
+            kind = type(a)
+            if kind in VALUES and a._level is not SESSION:  # the most common case, without a frame
+                entered.append(a)
+            elif kind is tuple or kind is list:
+                entered.append(self._entered(a))
+            else:
+                entered.append(self.value(a))
+        return entered if type(args) is list else tuple(entered)
 
     def exchange(self, t: torch.Tensor, v: Any) -> None:
         self._values[id(t)] = v
@@ -68,7 +78,7 @@ class ClosedOver(EnteringMode):
             CALL.made_by = around
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = self._entered(args), {name: self._entered(a) for name, a in kwargs.items()} if kwargs else {}
+        args, kwargs = self._entered(args), dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {}
         if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
             return args[0].detach_()
         if torch.is_inference_mode_enabled() and op_of(func).kind is VIEW:

@@ -41,7 +41,7 @@ class Primals:
         self.recording = recording
         self.functional = WholeTensorsLevel()
         self.functional.releases = not recording
-        self.tape = JointLevel(trace)
+        self.tape = JointLevel(trace, self.functional)
         self.flags: list[bool] = []
         self.values: list[Any] = []
         self.edges: list[Any] = []

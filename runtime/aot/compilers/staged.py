@@ -62,11 +62,9 @@ class Staged:
 def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
     """The results of ``module``'s graph, node by node. ``args`` is emptied, and each value freed after its last use."""
     nodes = module.graph.nodes
-    last_used: dict[fx.Node, list[fx.Node]] = {}
-    seen: set[fx.Node] = set()
-    for n in reversed(nodes):
-        last_used[n] = [u for u in (n, *n.all_input_nodes) if u not in seen]
-        seen.update(last_used[n])
+    last_use: dict[fx.Node, fx.Node] = {}
+    for n in nodes:
+        last_use.update(dict.fromkeys(n.all_input_nodes, n))
     values: dict[fx.Node, Any] = {}
     given = iter(args)
     values.update((n, next(given)) for n in nodes if n.op == "placeholder")
@@ -79,7 +77,11 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
                 values[n] = operator.attrgetter(str(n.target))(module)
             elif n.op == "call_function":
                 func: Any = n.target
-                values[n] = func(*fx.map_arg(n.args, values.__getitem__), **fx.map_arg(n.kwargs, values.__getitem__))
-            for u in last_used[n]:
-                del values[u]
+                kwargs = n.kwargs and fx.map_arg(n.kwargs, values.__getitem__)
+                values[n] = func(*fx.map_arg(n.args, values.__getitem__), **kwargs)
+            for used in n.all_input_nodes:
+                if last_use[used] is n:
+                    del values[used]
+            if n not in last_use:
+                del values[n]
     raise AssertionError("a graph has an output")
