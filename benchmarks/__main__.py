@@ -40,7 +40,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, help="one size of the transforms (default: both)")
     parser.add_argument("--suite", choices=SUITES, help=f"one suite (default: all but {', '.join(_ASKED)})")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)")
-    parser.add_argument("--iterations", type=int, default=10_000, help="training steps over which resident memory is measured (10000)")
+    parser.add_argument("--iterations", type=int, default=10_000, help="calls over which resident memory is measured (10000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
     return parser.parse_args()
 
@@ -85,6 +85,7 @@ def main() -> int:
     if kept is not None:
         kept["compiled"] = partitions.tables(console, options.only)
         kept["steps"] = steps.tables(console, options.only)
+        kept["steps resident"] = steps.residents(console, options.iterations) if options.iterations else {}
         kept["per_sample"] = per_sample_memory.report(console, options.only)
     beside = peers.report(console, options.only, options.seconds) if options.suite == "compilers" else None
     if options.json:

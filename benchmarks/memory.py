@@ -226,16 +226,31 @@ def _or_error(saved: Callable[..., Held], f: Callable[..., Any], args: Sequence[
         return f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
 
 
-def resident(iterations: int, every: int) -> Iterator[int]:
-    """Resident bytes of the process while the runtime trains an MLP, once per `every` steps."""
-    p = next(t for t in trainings() if t.name.startswith("MLP"))
-    forward, reset = training_pass(p, True)
-    for i in range(1, iterations + 1):
+def eager_step() -> Callable[[], None]:
+    """A forward and backward pass of an MLP in the session."""
+    forward, reset = training_pass(next(t for t in trainings() if t.name.startswith("MLP")), True)
+
+    def step() -> None:
         forward()()
         reset()
+
+    return step
+
+
+def resident(step: Callable[[], object], iterations: int, every: int) -> Iterator[int]:
+    """Resident bytes of the process while `step` is called, once per `every` calls."""
+    for i in range(1, iterations + 1):
+        step()
         if i % every == 0:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             yield pages * resource.getpagesize()
+
+
+def resident_line(console: Console, what: str, step: Callable[[], object], iterations: int) -> list[int]:
+    """Print ten sizes of the process, in the course of `iterations` calls of `step`, and return them."""
+    found = list(resident(step, iterations, max(1, iterations // 10)))
+    console.print(f"resident MiB during {iterations} {what}: {', '.join(f'{b / 2**20:.1f}' for b in found)}")
+    return found
 
 
 def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
@@ -245,7 +260,7 @@ def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
     return data | {
         "sweep": _more_than_torch_table(console, swept),
         "not compared": _not_compared_table(console, swept),
-        "resident": _resident(console, iterations) if iterations else [],
+        "resident": resident_line(console, "training steps of an MLP", eager_step(), iterations) if iterations else [],
     }
 
 
@@ -307,10 +322,3 @@ def _not_compared_table(console: Console, swept: Sequence[Swept]) -> list[dict[s
         table.add_row(error["op"], error["side"], escape(error["error"]))
     console.print(table)
     return errors
-
-
-def _resident(console: Console, iterations: int) -> list[int]:
-    found = list(resident(iterations, max(1, iterations // 10)))
-    shown = ", ".join(f"{b / 2**20:.1f}" for b in found)
-    console.print(f"resident MiB during {iterations} training steps of an MLP: {shown}")
-    return found

@@ -97,6 +97,20 @@ def peaks(only: str = "") -> dict[str, tuple[int, int]]:
     return found
 
 
+def residents(console: Console, iterations: int) -> dict[str, list[int]]:
+    """Print the resident memory over the calls of one jitted step, and over a tenth as many captures of steps, and return it."""
+    make, x = programs()["MLP 32-64-32-1"]
+
+    def capture() -> None:
+        step = training_step(make, x, jit)
+        step()  # captures the program
+        step()  # generates its code
+
+    step = training_step(make, x, jit)
+    calls = memory.resident_line(console, "calls of a jitted step", step, iterations)
+    return {"calls": calls, "captures": memory.resident_line(console, "captures of steps", capture, iterations // 10)}
+
+
 def tables(console: Console, only: str) -> dict[str, tuple[int, int]]:
     """Print the peaks, and return them."""
     found = peaks(only)
