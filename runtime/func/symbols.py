@@ -64,6 +64,26 @@ class _Sizes(PythonReferenceAnalysis):
     def ceil_to_int(x: Any, dtype: torch.dtype) -> Any:
         return _called(math.ceil, x)
 
+    # In a backward pass no function of torch's sees that it is given a proxy: the engine hides its calls from modes.
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        return _called(torch.sym_min, a, b)
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        return _called(torch.sym_max, a, b)
+
+    @staticmethod
+    def not_(a: Any) -> Any:
+        return _called(torch.sym_not, a)
+
+    @staticmethod
+    def piecewise(*pairs: tuple[Any, Any]) -> Any:
+        result = pairs[-1][0]
+        for value, condition in reversed(pairs[:-1]):
+            result = _called(torch.sym_ite, condition, value, result)
+        return result
+
     @staticmethod
     def round_to_int(a: Any, dtype: torch.dtype) -> Any:
         return _called(round, a)
@@ -73,9 +93,10 @@ class _Sizes(PythonReferenceAnalysis):
         return _called(round, a, b)
 
 
-def _called(f: Callable[..., Any], x: Any, *more: Any) -> Any:
+def _called(f: Callable[..., Any], *given: Any) -> Any:
     """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the number, which an ``int`` may lack."""
-    return x.tracer.create_proxy("call_function", f, (x, *more), {}) if isinstance(x, fx.Proxy) else f(x, *more)
+    proxy = next((x for x in given if isinstance(x, fx.Proxy)), None)
+    return f(*given) if proxy is None else proxy.tracer.create_proxy("call_function", f, given, {})
 
 
 class _ByHint(ShapeEnv):

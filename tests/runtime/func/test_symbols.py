@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from runtime import func, jit
 from runtime.aot import make_fx
 from tests.runtime.func.graphs import node, targets
 
@@ -81,3 +82,32 @@ def test_after_a_trace_autocast_stores_copies_as_before(cached: bool, fails: boo
             make_fx(program)(torch.ones(2))
         assert torch.is_autocast_cache_enabled() is cached
     assert seen == [False]
+
+
+@pytest.mark.parametrize("size", [torch.sym_max, torch.sym_min])
+def test_the_smaller_and_the_larger_of_two_sizes_are_sizes_in_a_backward_pass_too(size: Any) -> None:
+    """The engine hides the calls of a rule from modes over torch's functions, and a proxy is one of those that would see them."""
+
+    class Filled(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            return g * x.new_ones(size(*x.shape)).sum()
+
+    def f(x: Tensor) -> Any:
+        filled: Any = Filled.apply(x)  # type: ignore[no-untyped-call]
+        return filled.sum() + x.diagonal().sin().sum()
+
+    gradient = jit(func.grad(f), dynamic=True)
+    for shape in ((4, 3), (5, 3), (3, 7)):
+        x = torch.rand(shape)
+        diagonal = torch.zeros(shape).diagonal_scatter(x.diagonal().cos())
+        torch.testing.assert_close(gradient(x), torch.full(shape, float(size(*shape))) + diagonal)

@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -138,6 +139,13 @@ class Loop:
         return g
 
 
+def by_formula(x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """``layer_norm``, of which torch gets derivatives of third order wrong: a rule of its takes the saved statistics for constants."""
+    dims = tuple(range(-len(shape), 0))
+    centred = x - x.mean(dims, keepdim=True)
+    return centred / (centred.square().mean(dims, keepdim=True) + 1e-5).sqrt()
+
+
 Run = Callable[["Random", Any], tuple[list[Any], list[Any]]]
 
 
@@ -178,7 +186,8 @@ def outcome(seed: int, run: Run) -> tuple[str, str]:
         try:
             expected, found = run(program, torch.func)
             if not alike(expected, found):  # torch's vmap gives NaN for some programs whose rows have numbers
-                expected, found = run(program, Loop())
+                with patch.object(torch.nn.functional, "layer_norm", by_formula):
+                    expected, _ = run(program, Loop())
         except Senseless:
             return "nothing", ""
         except Exception as error:
@@ -195,6 +204,11 @@ def test_transforms_do_what_they_do_in_torch(run: Run) -> None:
     wrong = [f"# seed {seed}\n{text}" for seed, (what, text) in found.items() if what in ("different", "error")]
     assert not wrong, "\n\n".join(wrong)
     assert counts["same"] > NUMBER / 2 and counts["refused"] <= 0.03 * NUMBER, counts
+
+
+def test_the_formula_of_layer_norm_is_that_of_torch() -> None:
+    x = values(0, (4, 3), torch.float64)
+    assert same(by_formula(x, x.shape[1:]), torch.nn.functional.layer_norm(x, x.shape[1:]), 1e-6)
 
 
 def test_a_difference_would_be_seen() -> None:
