@@ -204,7 +204,8 @@ def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
 
 def _expectation(entry: Entry) -> str:
     spec = entry.spec
-    conditions = [f"{key} {getattr(spec, key)}" for key in ("target", "device", "torch") if isinstance(spec, Known) and getattr(spec, key)]
+    keys = ("target", "device", "torch", "cpu") if isinstance(spec, Known) else ()
+    conditions = [f"{key} {getattr(spec, key)}" for key in keys if getattr(spec, key)]
     when = f" where {' and '.join(conditions)}" if conditions else ""
     if isinstance(spec, Xfail):
         return f"expected to fail with {spec.raises} matching {spec.match!r}{when}"

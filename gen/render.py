@@ -118,7 +118,7 @@ def _known_arguments(plan: Plan, entry: Entry) -> list[tuple[str, object]]:
     spec = entry.spec
     found: list[tuple[str, object]] = [("", entry.kind)]
     if isinstance(spec, Known):
-        found += [("target", spec.target), ("device", spec.device), ("torch", spec.torch)]
+        found += [("target", spec.target), ("device", spec.device), ("torch", spec.torch), ("cpu", spec.cpu)]
     if isinstance(spec, Xfail):
         found += [("raises", spec.raises), ("match", spec.match)]
     if isinstance(spec, ToleranceEntry):

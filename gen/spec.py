@@ -362,6 +362,7 @@ class Known(Where):
     target: Glob | None = None
     device: Glob | None = None
     torch: Specifier | None = None
+    cpu: Glob | None = None
 
 
 class Xfail(Known):

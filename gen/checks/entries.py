@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -19,14 +20,23 @@ class TableError(ValueError):
     """A generated or hand-written module has a table with a mistake."""
 
 
+@cache
+def _cpu() -> str:
+    import torch  # here, because to read a table needs no torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The facts of a run against which the conditions of entries are evaluated."""
+    """The facts of a run against which the conditions of entries are evaluated. `cpu`: the instructions of the machine for which torch
+    chooses its kernels, such as AVX2."""
 
     target: str
     device: str
     torch: str
     today: datetime.date
+    cpu: str = field(default_factory=_cpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class Known:
     target: str | None = None
     device: str | None = None
     torch: str | None = None
+    cpu: str | None = None
     raises: str | None = None
     match: str | None = None
     link: str | None = None
@@ -47,10 +58,11 @@ class Known:
     atol: float | None = None
 
     def active(self, settings: Settings) -> bool:
-        """Whether target, device and torch version match the entry. A condition that it leaves out always matches."""
+        """Whether target, device, torch version and CPU match the entry. A condition that it leaves out always matches."""
         return (
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
+            and (self.cpu is None or fnmatchcase(settings.cpu, self.cpu))
             and (self.torch is None or SpecifierSet(self.torch).contains(settings.torch.split("+")[0], prereleases=True))
         )
 
@@ -76,6 +88,7 @@ def known(
     target: str | None = None,
     device: str | None = None,
     torch: str | None = None,
+    cpu: str | None = None,
     raises: str | None = None,
     match: str | None = None,
     reason: str,
@@ -86,7 +99,7 @@ def known(
     atol: float | None = None,
 ) -> Known:
     """One entry of a module's `known` table. Its error lists every mistake at once."""
-    entry = Known(kind, reason, target, device, torch, raises, match, link, until, source, rtol, atol)
+    entry = Known(kind, reason, target, device, torch, cpu, raises, match, link, until, source, rtol, atol)
     if mistakes := list(_mistakes(entry)):
         raise TableError(f"known({kind!r}, reason={reason!r}): " + "; ".join(mistakes))
     return entry

@@ -4,13 +4,14 @@ import datetime
 from typing import Any
 
 import pytest
+import torch
 
 from gen.checks import cases, family, known, op
 from gen.checks.entries import Settings
 from gen.checks.tables import Cell, Cells, TableError, cells_of
 
 TODAY = datetime.date(2026, 5, 1)
-TORCH_ON_CPU = Settings("torch", "cpu", "2.13.0+cpu", TODAY)
+TORCH_ON_CPU = Settings("torch", "cpu", "2.13.0+cpu", TODAY, "AVX2")
 
 
 def table(*rows: Any, axes: Any = None) -> Cells:
@@ -109,6 +110,8 @@ def test_every_mistake_of_an_entry_is_told_at_once() -> None:
         ({"torch": "<2.14"}, True),
         ({"torch": ">=2.14"}, False),
         ({"target": "torch", "torch": ">=2.14"}, False),
+        ({"cpu": "AVX2"}, True),
+        ({"cpu": "AVX512"}, False),
     ],
 )
 def test_an_entry_is_active_when_all_its_conditions_hold(conditions: dict[str, str], active: bool) -> None:
@@ -117,6 +120,10 @@ def test_an_entry_is_active_when_all_its_conditions_hold(conditions: dict[str, s
 
 def test_a_device_with_an_index_is_of_its_kind() -> None:
     assert known("skip", device="cuda", reason="r").active(Settings("torch", "cuda:1", "2.13.0", TODAY))
+
+
+def test_the_cpu_of_a_run_is_the_one_that_torch_names() -> None:
+    assert Settings("torch", "cpu", "2.13.0", TODAY).cpu == torch.backends.cpu.get_cpu_capability()
 
 
 def test_until_is_the_last_day_on_which_an_entry_holds() -> None:
