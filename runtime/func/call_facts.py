@@ -18,6 +18,7 @@ _SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.de
 _STORED = frozenset(
     getattr(aten, name).default for name in ("values", "_values", "indices", "_indices", "col_indices", "row_indices", "_nnz")
 )
+WITHOUT_MEMORY = aten._efficientzerotensor.default
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 
 
@@ -77,7 +78,7 @@ def _found(func: Any) -> CallFacts:
         written=written,
         returned=next((i for i in written if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])), None),
         follows=torch.Tag.nondeterministic_seeded not in func.tags and all(r.alias_info is None for r in schema.returns),
-        special=asks or func in _LITERALS or sized_by_values or composite or iskeyword(func._overloadname),
+        special=asks or func in _LITERALS or sized_by_values or composite or iskeyword(func._overloadname) or func is WITHOUT_MEMORY,
     )
 
 

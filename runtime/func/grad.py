@@ -36,8 +36,10 @@ def versioned(x: Any) -> Any:
     program is captured it is what stands for ``x`` there."""
     if _n_modes():
         return entered(x)
-    if not isinstance(x, torch.Tensor) or type(x) in VALUES or not x.is_inference() or x.layout is not torch.strided:
+    if not isinstance(x, torch.Tensor) or type(x) in VALUES or x.layout is not torch.strided:
         return x
+    if not x.is_inference():
+        return entered(x)
     alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
     torch._C._set_conj(alias, x.is_conj())
     torch._C._set_neg(alias, x.is_neg())

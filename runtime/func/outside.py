@@ -79,7 +79,7 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
     t = t.detach()
     if isinstance(t, Value):
         t = constant_of(t)
-    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested:
+    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or t._is_zerotensor():
         return t.clone()
     fresh = factories.empty(0, dtype=t.dtype, device=t.device)
     storage: Any = t.untyped_storage()

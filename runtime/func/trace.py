@@ -32,6 +32,7 @@ from .abstract_values import AbstractValues
 from .call_facts import CallFacts, facts_of
 from .graph_edits import add_call
 from .known_sizes import size_depends_on_values
+from .other_forms import OTHERWISE
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
 from .random_states import RandomStates
@@ -239,7 +240,7 @@ class Trace(Level):
             self._refuse_size(func)
         if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
-        table = self.decompositions.get(func) or _UNSPELLABLE.get(func)
+        table = self.decompositions.get(func) or OTHERWISE.get(func)
         if table is not None:
             out = self._decomposed(func, table, args, kwargs)
             if out is not NotImplemented:
@@ -466,29 +467,6 @@ class Trace(Level):
 
 
 _NOTHING = nullcontext()
-
-
-def _drawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """The numbers of ``aten.random.from``, by an op that draws the same."""
-    if high is None:
-        raise RuntimeError(f"random_({low}, None) has no upper end, which a graph cannot say. Give it one.{here()}")
-    drawn: torch.Tensor
-    if generator is None:
-        drawn = aten.randint_like.low_dtype(x, low, high)
-    else:
-        drawn = aten.randint_like.low_generator_dtype(x, low, high, generator=generator)
-    return drawn
-
-
-def _redrawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    return x.copy_(_drawn_between(x, low, high, generator=generator))
-
-
-# Ops whose names are no Python, so that no module can be generated from a graph that has them.
-_UNSPELLABLE: dict[Any, Callable[..., Any]] = {
-    getattr(aten.random, "from"): _drawn_between,
-    getattr(aten.random_, "from"): _redrawn_between,
-}
 
 
 def _literal(a: Any) -> Any:

@@ -143,7 +143,8 @@ class MappedFunction:
         """Run the function on the whole batch."""
         level = self.level(size)
         try:
-            inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else entered(x)) for x, d in zip(leaves, dims, strict=True)]
+            entering = [x if d is None else entered(x) for x, d in zip(leaves, dims, strict=True)]
+            inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else x) for x, d in zip(entering, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
             with draws.Randomness(level):
                 outs = self.func(*args, **kwargs)

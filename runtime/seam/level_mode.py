@@ -53,9 +53,14 @@ def entering() -> Callable[[Any], Any] | None:
 
 def entered(t: Any) -> Any:
     """``t``, or its value if it is a tensor from outside of a program that is captured. A transform asks for it before it makes a value of
-    its own level of an argument, because the calls of that level would not show the tensor to the program."""
+    its own level of an argument, because the calls of that level would not show the tensor to the program. Zeros without memory, which
+    the dispatcher would not recognize in a value, become zeros with memory."""
+    if not isinstance(t, torch.Tensor):
+        return t
     mode = entering_mode()
-    return t if mode is None or not isinstance(t, torch.Tensor) else mode.value(t)
+    if mode is not None:
+        t = mode.value(t)
+    return t.clone() if t._is_zerotensor() else t
 
 
 class LevelMode(TorchDispatchMode):

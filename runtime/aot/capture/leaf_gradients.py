@@ -349,9 +349,16 @@ class _GradFunctions(TorchFunctionMode):
         handler = _HANDLERS.get(func) if not self.gradients.entering else None
         if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
-        if handler is None:
+        if handler is None or _is_of_functorch(args):
             return func(*args, **kwargs or {}) if not kwargs or not kwargs.get("requires_grad") else _leaf_of(func, args, kwargs)
         return handler(self.gradients, *args, **kwargs or {})
+
+
+def _is_of_functorch(args: Any) -> bool:
+    """Whether the first argument of a call is a tensor of a transform of torch.func, or a list of them. Torch keeps its gradients."""
+    first = args[0] if args else None
+    several = first if isinstance(first, (list, tuple)) else (first,)
+    return any(isinstance(t, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in several)
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from runtime import jit
 from runtime.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.tensor([[0.5, 1.5], [2.5, 3.5]])
@@ -108,3 +109,20 @@ def test_an_empty_batch_has_the_shapes_of_any_other(f: Any, shape: Any) -> None:
     one = torch.ones(1, *shape)
     for transformed in (f, grad(lambda x: f(x).sin().sum())):
         assert vmap(transformed)(one[:0]).shape == (0, *vmap(transformed)(one).shape[1:])
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        grad(lambda x: (x.cos() + x * 3).sum()),
+        vmap(lambda x: x.cos()),
+        vmap(lambda x: x.cos(), 1, 1),
+        lambda x: x.cos() * torch._efficientzerotensor(2, 3),
+        lambda x: jvp(torch.sin, (x,), (x,)),
+    ],
+)
+def test_zeros_without_memory_are_zeros(f: Any, wrap: Any) -> None:
+    """A value of a level does not tell the dispatcher that its tensor has no memory, and a kernel would read it."""
+    zeros = torch._efficientzerotensor(2, 3)
+    torch.testing.assert_close(wrap(f)(zeros), f(torch.zeros(2, 3)))

@@ -52,6 +52,26 @@ def test_a_jitted_function_can_be_transformed(transform: Callable[[Any], Any]) -
     torch.testing.assert_close(transform(jit(cubes))(x), transform(cubes)(x))
 
 
+OF_TORCH: dict[str, Callable[[Any], Any]] = {
+    "grad": torch.func.grad(cubes),
+    "grad of grad": torch.func.grad(lambda x: torch.func.grad(cubes)(x).sum()),
+    "vmap of grad": torch.func.vmap(torch.func.grad(lambda x: x.sin() * x)),
+    "hessian": torch.func.hessian(cubes),  # a sum of zeros without memory and of what has memory
+    "jacrev": torch.func.jacrev(lambda x: x.sin() * x),
+    "vjp": lambda x: torch.func.vjp(torch.sin, x)[1](x),
+    "beside a gradient of its own": lambda x: torch.func.grad(cubes)(x) + grad(cubes)(x),
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_transforms_of_torch_are_captured_like_any_function(name: str) -> None:
+    f = OF_TORCH[name]
+    jitted = jit(f)
+    for _ in range(3):
+        x = torch.randn(4)
+        torch.testing.assert_close(jitted(x), f(x))
+
+
 def test_gradients_flow_through_a_jitted_function_to_any_order() -> None:
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
     (g,) = runtime.autograd.grad(jit(lambda x: (x**3).sum())(x), x, create_graph=True)
