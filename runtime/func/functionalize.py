@@ -31,7 +31,7 @@ from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .out_arguments import grow, refuse_shared_by, write_out
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
-from .pure_calls import pure_op
+from .pure_calls import is_pure
 from .scatter import copying_form, put_back
 from .stores import UNSAFE, Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
 from .written_dtypes import refuse_unfit
@@ -249,10 +249,9 @@ class FunctionalLevel(Level):
         return known
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        pure = pure_op(func)
-        if pure is not None:
-            return self.valued(pure.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
         op = op_of(func)
+        if is_pure(func):
+            return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
         if func is aten.dropout.default and drops_nothing(*args, **kwargs):
             return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
         if op.composite and func not in self.whole:

@@ -10,7 +10,7 @@ Transforms entered inside a trace are inner levels, so the ATen calls of their r
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from math import isfinite
 from typing import Any, NoReturn
@@ -300,6 +300,30 @@ class Trace(Level):
             self.abstraction.bind_results(node, out)
         return self._results(func, facts, node, out, args, kwargs)
 
+    def computed(self, func: Any, args: Sequence[Any]) -> Any:
+        """As :meth:`call`, for a call that only computes, of values of plain tensors and Python numbers. None for any other call. It
+        needs no modes to be left, and takes half the time."""
+        facts = facts_of(func)
+        if facts.special or facts.may_draw or self.decompositions or self.abstraction is not None:
+            return None
+        given: list[Any] = []
+        inner: list[Any] = []
+        for a in args:
+            if type(a) is not TracedValue:
+                given.append(a)
+                inner.append(a)
+            elif a._level is self and type(a._inner) is torch.Tensor:
+                given.append(a._node)
+                inner.append(a._inner)
+            else:
+                return None
+        with without_dispatch():
+            out = func(*inner)
+        node = add_call(self.graph, func, tuple(given), None, facts.node_name)
+        if self.provenance is not None:
+            self.provenance.note(node)
+        return self._results(func, facts, node, out, args, {})
+
     def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
         """A call of ``func`` on ``given``, nodes and values of the graph, whose results ``out`` are known."""
         node = add_call(self.graph, func, given)
@@ -467,6 +491,7 @@ class Trace(Level):
 
 
 _NOTHING = nullcontext()
+without_dispatch = torch._C._DisableTorchDispatch
 
 
 def _literal(a: Any) -> Any:

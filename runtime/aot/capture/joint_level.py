@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...autograd.function_node import FunctionNode
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
-from ...func.pure_calls import pure_op
+from ...func.pure_calls import is_pure
 from ...func.stores import Memory
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
-from ...seam.level_mode import mode_at, n_modes, pop_mode, push_mode
+from ...seam.level_mode import mode_at, n_modes
 from ...seam.levels import Value
 from ...seam.shells import shell
 from ...seam.surgery import GEOMETRY
@@ -138,11 +138,8 @@ class JointLevel(GradLevel):
         It goes to the trace at once, and does what the calls of the levels between would do, in half of their time.
         """
         functional = self.functional
-        n = n_modes()
-        if not n or mode_at(n - 1) is not functional.mode or not self.outer_mode or self.refuses_recording:
-            return None
-        op = pure_op(func)
-        if op is None:
+        innermost = n_modes() == 2 and mode_at(0) is self.trace.mode and mode_at(1) is functional.mode  # no mode of the caller's sees calls
+        if not innermost or not self.outer_mode or self.refuses_recording or not is_pure(func):
             return None
         inner: list[Any] = []
         for a in args:
@@ -156,16 +153,13 @@ class JointLevel(GradLevel):
                 inner.append(a)
             else:
                 return None
-        pop_mode(None)
-        try:
-            traced = op.run(inner, {})
-        finally:
-            push_mode(functional.mode)
+        traced = self.trace.computed(func, inner)
+        if traced is None:
+            return None
         result = functional.valued(traced)
         if result.dtype not in self.wrapped_dtypes:
             return result
-        if (node := getattr(traced, "_node", None)) is not None:
-            self.derivatives.setdefault(node, NONE)
+        self.derivatives.setdefault(traced._node, NONE)
         v: Any = shell(GradValue, result)
         v._level, v._inner, v._edge = self, result, None
         return shown(v, result)
