@@ -299,8 +299,9 @@ class _Reader:
                 found = self._step(found, step, name)
         if found is MISSING:
             return
-        if ends and isinstance(found, _WHOLES):
+        if ends and isinstance(found, (tuple, *_WHOLES)):
             self._read_whole(found)
+            self.handed[id(found)] = found
         if ends and type(found) not in _WHOLES:
             self.hand_on(found)
 
@@ -488,7 +489,9 @@ class _Reader:
                 self._note(items, WHOLE, copy.copy(items))
             for value in values:
                 self.reach(value)
-                if isinstance(value, _WHOLES) and id(value) not in self.reached:  # the copy holds the same object, whatever is in it
+                if (
+                    isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached
+                ):  # the copy holds the same object, whatever is in it
                     self.reached.add(id(value))
                     self._read_whole(value)
                 self.hand_on(value)

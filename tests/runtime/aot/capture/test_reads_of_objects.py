@@ -93,6 +93,10 @@ def _total(table: Any) -> Any:
     return sum(table["a"])
 
 
+def _rate_of(table: Any) -> Any:
+    return table["a"]["b"].rate
+
+
 def _hooked() -> Case:
     layer = nn.Linear(2, 2)
     return lambda x: layer(x).detach(), lambda: layer.register_forward_hook(lambda _, args, out: out * 2)
@@ -216,6 +220,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "a list in a dictionary that is handed on": _of_items(
         lambda d, x: x * _total(d), lambda: {"a": [2.0, 1.0]}, lambda d: d["a"].append(3.0)
     ),
+    "an object in a dictionary that is handed on": _of_items(
+        lambda d, x: x * _rate_of(d), lambda: {"a": {"b": Scale()}}, lambda d: setattr(d["a"]["b"], "rate", 3.0)
+    ),
+    "an object of a tuple": _of_items(
+        lambda t, x: x * sum([item.rate for item in t]), lambda: (Scale(), Scale()), lambda t: setattr(t[1], "rate", 3.0)
+    ),
+    "a list of a tuple": _of_items(lambda t, x: x * sum([sum(items) for items in t]), lambda: ([2.0], [1.0]), lambda t: t[1].append(3.0)),
     "a list of parameters": _of_items(
         lambda p, x: _looped(p, x).detach(), lambda: nn.ParameterList([torch.ones(2)]), lambda p: p.append(torch.zeros(2))
     ),
