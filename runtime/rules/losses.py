@@ -149,7 +149,7 @@ for _name in ("nll_loss", "nll_loss2d"):
             "grad_output": asking("g", "target", "weight", "reduction", "ignore_index")(
                 lambda g, target, weight, reduction, ignore_index, op=_forward: op(g, target, weight, reduction, ignore_index)[0]
             ),
-            "self": lambda g: None,
+            "self": lambda g: torch.zeros_like(g),
         },
         jvp="linear",
         batch=_nll_backward_batch,

@@ -60,7 +60,7 @@ elementwise("div.Scalar", {"self": lambda g, other: g / conj(other)}, {"self": l
 
 
 def _by_mode(t: Any, other: Any, rounding_mode: Any) -> Any:
-    return t / other if rounding_mode is None else None
+    return t / other if rounding_mode is None else torch.zeros_like(t)
 
 
 elementwise(
@@ -303,8 +303,8 @@ diagonal("frac", self=lambda g: g)
 diagonal("nan_to_num", self=lambda g, self: g * torch.isfinite(self))
 register(
     "copysign.Tensor",
-    vjp={"self": lambda g, self, result: copysign_slope(g, self, result), "other": lambda g: None},
-    jvp={"self": lambda self_t, self, result: copysign_slope(self_t, self, result), "other": lambda other_t: None},
+    vjp={"self": lambda g, self, result: copysign_slope(g, self, result), "other": lambda g: torch.zeros_like(g)},
+    jvp={"self": lambda self_t, self, result: copysign_slope(self_t, self, result), "other": lambda other_t: torch.zeros_like(other_t)},
     batch=broadcast,
     in_place=True,
     family="pointwise",
@@ -312,8 +312,8 @@ register(
 diagonal("copysign.Scalar", self=lambda g, self, result: copysign_slope(g, self, result))
 elementwise(
     "nextafter",
-    {"self": lambda g, self, other: torch.where(self != other, g, 0.0), "other": lambda g: None},
-    {"self": lambda self_t, self, other: torch.where(self != other, self_t, 0.0), "other": lambda other_t: None},
+    {"self": lambda g, self, other: torch.where(self != other, g, 0.0), "other": lambda g: torch.zeros_like(g)},
+    {"self": lambda self_t, self, other: torch.where(self != other, self_t, 0.0), "other": lambda other_t: torch.zeros_like(other_t)},
 )
 elementwise(
     "frexp.Tensor",

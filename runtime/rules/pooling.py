@@ -24,7 +24,7 @@ def _average(name: str, rank: int, *options: str) -> None:
         again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
     else:
         again = asking("g", "grad_output_shape")(lambda g, shape: forward(g, shape[2 - rank :]))
-    linear(f"{name}_backward", {"grad_output": again, "self": lambda g: None}, fold(rank))
+    linear(f"{name}_backward", {"grad_output": again, "self": lambda g: torch.zeros_like(g)}, fold(rank))
 
 
 _average("avg_pool2d", 4, *_AVERAGE)
@@ -58,7 +58,7 @@ def _maximum(name: str, spatial: int, batch: Any, *, abstract: Any = None, abstr
     )
     linear(
         f"{name}_backward",
-        {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: None},
+        {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: torch.zeros_like(g)},
         fold(spatial + 2),
         fresh=True,
         abstract=abstract_backward,

@@ -144,7 +144,7 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
     seen: tuple[list[Any], list[Any]] = [], []
     hidden: tuple[list[Any], list[Any]] = [], []
     for record, target, new, recorded in writes:
-        if recorded or record.counted > 1 or type(target) not in _PLAIN or target.layout is not torch.strided or 0 in target.stride():
+        if recorded or record.counted > 1 or type(target) not in _PLAIN or not _copied_in_list(target):
             record.write(target, new, recorded)
         else:
             targets, news = seen if record.counted else hidden
@@ -155,6 +155,11 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
             torch._foreach_copy_(*seen)
     if hidden[0]:
         uncounted(torch._foreach_copy_, *hidden)
+
+
+def _copied_in_list(target: torch.Tensor) -> bool:
+    """Whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated or negated lazily."""
+    return target.layout is torch.strided and 0 not in target.stride() and not target.is_conj() and not target.is_neg()
 
 
 def refuse_hooked_view(target: Tensor, hooked: bool) -> None:

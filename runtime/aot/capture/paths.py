@@ -29,6 +29,7 @@ class Root(Enum):
 
 class Step(Enum):
     ATTRIBUTE = "."
+    NAMED = "getattr or hasattr"  # an attribute that may be missing
     ITEM = "[]"
 
 
@@ -52,6 +53,7 @@ _ROOTS = {
     "LOAD_FAST_CHECK": Root.LOCAL,
     "LOAD_FAST_AND_CLEAR": Root.LOCAL,
 }
+_BY_NAME = (Path(Root.GLOBAL, "getattr"), Path(Root.GLOBAL, "hasattr"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 _UNKNOWN = frozenset(("CALL", "CALL_FUNCTION_EX", "FOR_ITER", "BINARY_SUBSCR"))
 _WITHOUT_EFFECT = frozenset(("CACHE", "PUSH_NULL", "NOP", "RESUME", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL"))
@@ -67,6 +69,7 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
     found: dict[Path, None] = {}
     path: Path | None = None
     key: tuple[Any] | None = None  # a constant on top of the stack, above what `path` leads to
+    by_name = False  # whether `path` begins right after the name `getattr` or `hasattr`
     for i in instructions:
         name = i.opname
         if name == "COPY" and path is not None and i.argval == (1 if key is None else 2):
@@ -88,7 +91,8 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
             elif path.root is not Root.UNKNOWN or path.steps:
                 found[Path(path.root, path.name, path.steps, True)] = None
             if key is not None and type(key[0]) is str:  # getattr(self, "scale")
-                found[Path(path.root, path.name, (*path.steps, (Step.ATTRIBUTE, key[0])))] = None
+                found[Path(path.root, path.name, (*path.steps, (Step.NAMED if by_name else Step.ATTRIBUTE, key[0])))] = None
+        by_name = path in _BY_NAME
         path, key = Path(Root.UNKNOWN, "") if name in _UNKNOWN else None, None
         if name in _ROOTS:
             root = _ROOTS[name]

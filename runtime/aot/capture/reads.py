@@ -249,7 +249,9 @@ class _Reader:
             for hooks in (*(vars(x)[name] for name in _HOOKS if name in vars(x)), *_HOOKS_OF_ALL):
                 self._read_whole(hooks)
             if isinstance(x, _CONTAINERS):  # which find their children by loops over themselves
-                self._read_whole(x._modules)
+                for items in (x._modules, vars(x).get("_keys", x._modules)):
+                    self._read_whole(items)
+                self._read(vars(x), "_size")  # of a list of parameters
 
     def _scan_method(self, f: FunctionType, owner: Any) -> None:
         names = f.__code__.co_varnames[: min(1, f.__code__.co_argcount)]
@@ -297,8 +299,9 @@ class _Reader:
                 found = self._step(found, step, name)
         if found is MISSING:
             return
-        if ends and isinstance(found, _WHOLES):
+        if ends and isinstance(found, (tuple, *_WHOLES)):
             self._read_whole(found)
+            self.handed[id(found)] = found
         if ends and type(found) not in _WHOLES:
             self.hand_on(found)
 
@@ -380,11 +383,8 @@ class _Reader:
             if name not in _OF_SHAPES:
                 self._read_through(owner)
             return MISSING
-        if isinstance(owner, (ChainMap, UserDict)) and name in _ASKING:
-            self._read_through(owner)
-            return MISSING
-        if isinstance(owner, _WHOLES) and name in _ASKING:
-            self._read_whole(owner)
+        if isinstance(owner, (ChainMap, UserDict, *_WHOLES)) and name in _ASKING:
+            (self._read_whole if isinstance(owner, _WHOLES) else self._read_through)(owner)
             return MISSING
         if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *_SIMPLE)):
             return MISSING
@@ -396,6 +396,9 @@ class _Reader:
         for names in places:
             if isinstance(names, Mapping) and name in names and not isinstance(names[name], (staticmethod, classmethod)):
                 return self._read(self.classes.setdefault(owner, names) if isinstance(owner, type) else names, name)
+        for names in places if step is Step.NAMED else ():
+            if isinstance(names, dict):  # the namespace of a class is none
+                self._note(names, name, MISSING)
         if isinstance(owner, dict) and name in owner and hasattr(type(owner), "__getattr__"):
             return self._read(owner, name)
         return self._of_class(owner, name)
@@ -486,6 +489,11 @@ class _Reader:
                 self._note(items, WHOLE, copy.copy(items))
             for value in values:
                 self.reach(value)
+                if (
+                    isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached
+                ):  # the copy holds the same object, whatever is in it
+                    self.reached.add(id(value))
+                    self._read_whole(value)
                 self.hand_on(value)
 
     def _note(self, owner: Any, name: Any, value: Any) -> None:

@@ -124,7 +124,7 @@ def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
         given: Any = _argument(n, i)
         if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), NUMBERS_OF_PYTHON):
             ways.append(NUMBERS)
-        elif kind == "Tensor" and type(given) in (int, float):
+        elif kind == "Tensor" and isinstance(given, (int, float)):  # True is a number too
             ways.append(NUMBER)
         else:
             ways.append(LIST if kind == "Tensor" and not (once and i == 1) else ONE)

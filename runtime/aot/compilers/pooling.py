@@ -54,4 +54,5 @@ def max_pool2d(x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = (
         result: tuple[torch.Tensor, torch.Tensor] = _kernel(x, window, stride, *rest)
         return result
     pooled, indices = _kernel(x.contiguous(memory_format=_last), window, stride, *rest)
-    return pooled.contiguous(), indices.contiguous()
+    # `contiguous` would return an image of one element as it is, whose strides are those of the other format
+    return pooled.clone(memory_format=torch.contiguous_format), indices.clone(memory_format=torch.contiguous_format)

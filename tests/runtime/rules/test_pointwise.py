@@ -51,3 +51,23 @@ def test_near_one_the_derivatives_keep_the_digits_that_a_difference_of_squares_l
     (again,) = autograd.grad(found.sum(), x)
     torch.testing.assert_close(runtime.unwrap(found.detach()).double(), first.detach(), rtol=1e-6, atol=0)
     torch.testing.assert_close(runtime.unwrap(again).double(), second, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        torch.copysign,
+        torch.nextafter,
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    ],
+)
+def test_a_gradient_that_is_zero_everywhere_is_zeros_and_not_none(op: Any) -> None:
+    """An optimizer leaves a parameter without a gradient as it is. One with a gradient of zeros still decays."""
+    given = torch.tensor([2.0, -3.0]), torch.tensor([[1.5], [0.5]])
+    mine = [runtime.wrap(t.clone(), requires_grad=True) for t in given]
+    theirs = [t.clone().requires_grad_() for t in given]
+    autograd.backward(op(*mine).sum())
+    op(*theirs).sum().backward()
+    for x, y in zip(mine, theirs, strict=True):
+        assert x.grad is not None and y.grad is not None and torch.equal(runtime.unwrap(x.grad), y.grad)

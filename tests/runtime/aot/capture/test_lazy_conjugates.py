@@ -52,6 +52,17 @@ def test_a_part_of_a_complex_argument_is_written(name: str, argument: Any) -> No
     torch.testing.assert_close(runtime.unwrap(own), g)
 
 
+@pytest.mark.parametrize("lazy", [lambda t: t.conj(), lambda t: t.conj().imag], ids=["conjugated", "negated"])
+def test_an_argument_without_a_history_is_written_and_stays_lazy(lazy: Any) -> None:
+    mine, theirs = VALUES.clone(), VALUES.clone()
+    doubled = runtime.jit(lambda x: x.mul_(2))
+    for _ in range(3):  # captured, generated, replayed
+        argument = lazy(mine)
+        assert doubled(argument) is argument and argument.is_conj() is lazy(theirs).is_conj() and argument._version == mine._version
+        lazy(theirs).mul_(2)
+        assert torch.equal(mine, theirs) and mine._version == theirs._version
+
+
 def test_a_write_to_a_conjugated_overlapping_argument_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"argument 0, which shows an element of its memory several times, .* conjugated"):
         compiled(lambda x: x.real.mul_(2))(VALUES.unfold(0, 3, 1).conj())

@@ -85,6 +85,18 @@ def _looped(items: Any, x: Any) -> Any:
     return x
 
 
+def _shift(scale: Any) -> Any:
+    return getattr(scale, "shift", 1.0)
+
+
+def _total(table: Any) -> Any:
+    return sum(table["a"])
+
+
+def _rate_of(table: Any) -> Any:
+    return table["a"]["b"].rate
+
+
 def _hooked() -> Case:
     layer = nn.Linear(2, 2)
     return lambda x: layer(x).detach(), lambda: layer.register_forward_hook(lambda _, args, out: out * 2)
@@ -199,6 +211,31 @@ CASES: dict[str, Callable[[], Case]] = {
         lambda items, x: x * items[len(items) - 1].rate, lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
     ),
     "getattr with a name": _of_object(lambda c, x: x * getattr(c, "rate")),  # noqa: B009 - what is tested
+    "getattr of what is missing": _of_object(lambda c, x: x * getattr(c, "shift", 1.0), name="shift"),
+    "getattr of what an argument lacks": _of_object(lambda c, x: x * _shift(c), name="shift"),
+    "hasattr": _of_object(lambda c, x: x * 3 if hasattr(c, "shift") else x, name="shift"),
+    "a buffer that a module lacks": _of_items(
+        lambda m, x: x * getattr(m, "shift", 1.0), lambda: nn.Linear(2, 2), lambda m: m.register_buffer("shift", torch.tensor([2.0]))
+    ),
+    "a list in a dictionary that is handed on": _of_items(
+        lambda d, x: x * _total(d), lambda: {"a": [2.0, 1.0]}, lambda d: d["a"].append(3.0)
+    ),
+    "an object in a dictionary that is handed on": _of_items(
+        lambda d, x: x * _rate_of(d), lambda: {"a": {"b": Scale()}}, lambda d: setattr(d["a"]["b"], "rate", 3.0)
+    ),
+    "an object of a tuple": _of_items(
+        lambda t, x: x * sum([item.rate for item in t]), lambda: (Scale(), Scale()), lambda t: setattr(t[1], "rate", 3.0)
+    ),
+    "a list of a tuple": _of_items(lambda t, x: x * sum([sum(items) for items in t]), lambda: ([2.0], [1.0]), lambda t: t[1].append(3.0)),
+    "a list of parameters": _of_items(
+        lambda p, x: _looped(p, x).detach(), lambda: nn.ParameterList([torch.ones(2)]), lambda p: p.append(torch.zeros(2))
+    ),
+    "the length of a list of parameters": _of_items(
+        lambda p, x: x * len(p), lambda: nn.ParameterList([torch.ones(2)]), lambda p: p.append(torch.ones(2))
+    ),
+    "a key of a dictionary of parameters": _of_items(
+        lambda p, x: x * 2 if "b" in p else x, lambda: nn.ParameterDict({"a": torch.ones(2)}), lambda p: p.update({"b": torch.ones(2)})
+    ),
     "an object that is called": _of_object(lambda c, x: c(x)),
     "an item of an object": _of_object(lambda c, x: x * c[0]),
     "an object that is entered": _of_object(_entered),

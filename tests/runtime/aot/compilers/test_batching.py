@@ -140,6 +140,11 @@ def test_numbers_that_stay_numbers_are_batched() -> None:
     calls(lambda x, y: (torch.add(x, large, alpha=2), torch.add(y, large, alpha=2)), X, Y)
 
 
+def test_a_boolean_is_a_number() -> None:
+    assert "_foreach_mul" in calls(lambda x, y: (x * True, y * True), X, Y)
+    assert "_foreach_add_" in calls(lambda x, y: (x.sin() + False, y.sin() + False), X, Y)
+
+
 def test_operands_of_several_sizes_are_expanded_as_by_single_calls() -> None:
     assert "_foreach_mul" in calls(lambda x, y, z: (x * z, y * z[0], y[0] * z), X, Y, torch.randn(4, 3))
 

@@ -78,6 +78,11 @@ def test_contiguous_images_of_many_channels_are_pooled_so() -> None:
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
 
 
+def test_a_single_element_of_each_channel_has_the_strides_of_contiguous_images() -> None:
+    for mine, theirs in zip(pooling.max_pool2d(WORTH_IT, [32]), aten.max_pool2d_with_indices(WORTH_IT, [32]), strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+
+
 @pytest.mark.parametrize("x", OTHERS.values(), ids=OTHERS)
 def test_other_images_are_pooled_as_they_are(x: Images) -> None:
     assert pooling.max_pool2d not in _targets(_pooled, x.contiguous() if 0 in x.stride() else x)
