@@ -33,23 +33,22 @@ from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .pure_calls import is_pure
 from .scatter import copying_form, put_back
-from .stores import UNSAFE, Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
+from .stores import (
+    UNSAFE,
+    Chain,
+    Pieces,
+    Replaced,
+    Store,
+    WrittenBack,
+    agree,
+    has_gradient,
+    has_history,
+    refuse_overlapping_piece,
+    refuse_restrided,
+)
 from .written_dtypes import refuse_unfit
 
 aten = torch.ops.aten
-
-
-class WrittenBack(NamedTuple):
-    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether a write to it was made with grad mode.
-    ``counted``: whether a write was made other than through ``.data``."""
-
-    value: torch.Tensor
-    recorded: bool
-    counted: bool
-
-    def into(self, t: torch.Tensor) -> None:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
-            (t if self.counted else t.data).copy_(self.value)
 
 
 class Place(NamedTuple):

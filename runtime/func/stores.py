@@ -9,7 +9,7 @@ numbers go from one to the other when a memory is used after the other one was w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -221,3 +221,16 @@ def has_gradient(t: Any) -> bool:
             return True
         t = t._inner
     return False
+
+
+class WrittenBack(NamedTuple):
+    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether a write to it was made with grad mode.
+    ``counted``: whether a write was made other than through ``.data``."""
+
+    value: torch.Tensor
+    recorded: bool
+    counted: bool
+
+    def into(self, t: torch.Tensor) -> None:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
+            (t if self.counted else t.data).copy_(self.value)

@@ -39,49 +39,12 @@ from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
 from .torch_checks import complaint
 from .traced_numbers import TracedNumber, number_of, with_values
+from .traced_value import TracedValue, escape
 
 aten = torch.ops.aten
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
 _LITERAL_KINDS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
-
-
-class TracedValue(Value):
-    """The tensor of a node. It has no storage of its own, so nothing can read its elements behind the graph's back."""
-
-    _level: Trace
-    _node: fx.Node
-    _literal: torch.Tensor | None = None  # set for constants of the program's text: their elements may be read
-
-    @property
-    def _version(self) -> int:  # type: ignore[override]
-        return self._inner._version  # views are shells of their own; what they stand for shares one counter
-
-    def tolist(self) -> Any:
-        if self._literal is not None:
-            return self._literal.tolist()
-        if self._level.reads == "symbol":
-            return [t.tolist() for t in self.unbind()] if self.dim() else self.item()
-        raise _escape("tolist()")
-
-    def numpy(self, *, force: bool = False) -> Any:
-        if self._literal is not None:
-            return self._literal.numpy(force=force)
-        raise _escape("numpy()")
-
-    def __array__(self, dtype: Any = None) -> Any:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"TracedValue({self._node.name}: {self.dtype}{list(self.shape)})"
-
-
-def _escape(how: str) -> RuntimeError:
-    return RuntimeError(
-        f"{how} asks for the elements of a tensor while the program is being traced. The graph would keep today's value for ever. "
-        "Use tensor operations instead (torch.where for a choice), pass the number as an argument of its own, or leave this part out of "
-        f"what is traced.{here()}"
-    )
 
 
 class Trace(Level):
@@ -290,7 +253,7 @@ class Trace(Level):
             except DynamicOutputShapeException:
                 self._refuse_size(func)
             except DataDependentOutputException as e:
-                raise _escape(f"{e.func}") from None
+                raise escape(f"{e.func}") from None
         if drawing is not None:
             drawing.note(options.get("generator"))
         node = add_call(self.graph, func, tuple(given), named, facts.node_name)
@@ -369,7 +332,7 @@ class Trace(Level):
             if self.reads == "constant" and self.abstraction is None:
                 return func(*self.lowered_args(args), **kwargs)
             name = op_of(func).base_name
-            raise _escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
+            raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
         with _disable_current_modes() if self.abstraction is not None else _NOTHING:
             return func(*[_literal(a) for a in args], **kwargs)
 

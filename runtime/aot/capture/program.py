@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from ...func.functionalize import FunctionalValue
 from ...func.random_states import RandomStates, Seeding
-from ...func.trace import Trace, TracedValue
+from ...func.trace import Trace
+from ...func.traced_value import TracedValue
 from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Input as Leaf

@@ -1,0 +1,53 @@
+"""The value of a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ..seam.levels import Value
+from .provenance import here
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+
+class TracedValue(Value):
+    """The tensor of a node. It has no storage of its own, so nothing can read its elements behind the graph's back."""
+
+    _level: Trace
+    _node: fx.Node
+    _literal: torch.Tensor | None = None  # set for constants of the program's text: their elements may be read
+
+    @property
+    def _version(self) -> int:  # type: ignore[override]
+        return self._inner._version  # views are shells of their own; what they stand for shares one counter
+
+    def tolist(self) -> Any:
+        if self._literal is not None:
+            return self._literal.tolist()
+        if self._level.reads == "symbol":
+            return [t.tolist() for t in self.unbind()] if self.dim() else self.item()
+        raise escape("tolist()")
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if self._literal is not None:
+            return self._literal.numpy(force=force)
+        raise escape("numpy()")
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"TracedValue({self._node.name}: {self.dtype}{list(self.shape)})"
+
+
+def escape(how: str) -> RuntimeError:
+    """The error for a program that asks for elements, by ``how``."""
+    return RuntimeError(
+        f"{how} asks for the elements of a tensor while the program is being traced. The graph would keep today's value for ever. "
+        "Use tensor operations instead (torch.where for a choice), pass the number as an argument of its own, or leave this part out of "
+        f"what is traced.{here()}"
+    )
