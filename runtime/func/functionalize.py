@@ -33,19 +33,8 @@ from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .pure_calls import is_pure
 from .scatter import copying_form, put_back
-from .stores import (
-    UNSAFE,
-    Chain,
-    Pieces,
-    Replaced,
-    Store,
-    WrittenBack,
-    agree,
-    has_gradient,
-    has_history,
-    refuse_overlapping_piece,
-    refuse_restrided,
-)
+from .stores import UNSAFE, Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
+from .written_back import WrittenBack
 from .written_dtypes import refuse_unfit
 
 aten = torch.ops.aten
@@ -149,11 +138,6 @@ class FunctionalLevel(Level):
         store.value = value
         store.seen = memory.generation
         return value
-
-    def is_read(self, v: FunctionalValue) -> bool:
-        """Whether the inner tensor of ``v`` is its present value."""
-        memory = v._store.memory
-        return v._seen == memory.generation and not memory.pieces and memory.part_of is None
 
     def read(self, v: FunctionalValue) -> torch.Tensor:
         """The present value of ``v``."""

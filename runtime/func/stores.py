@@ -9,7 +9,7 @@ numbers go from one to the other when a memory is used after the other one was w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -49,6 +49,10 @@ class Memory:
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None
         self.writes: int | None = None
+
+    def is_at(self, generation: int) -> bool:
+        """Whether it was written to so often, and not by way of a piece or of a whole."""
+        return self.generation == generation and not self.pieces and self.part_of is None
 
     @property
     def whole(self) -> Memory:
@@ -221,16 +225,3 @@ def has_gradient(t: Any) -> bool:
             return True
         t = t._inner
     return False
-
-
-class WrittenBack(NamedTuple):
-    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether a write to it was made with grad mode.
-    ``counted``: whether a write was made other than through ``.data``."""
-
-    value: torch.Tensor
-    recorded: bool
-    counted: bool
-
-    def into(self, t: torch.Tensor) -> None:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
-            (t if self.counted else t.data).copy_(self.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,14 +10,11 @@ from torch import fx
 from ..seam.levels import Value
 from .provenance import here
 
-if TYPE_CHECKING:
-    from .trace import Trace
-
 
 class TracedValue(Value):
     """The tensor of a node. It has no storage of its own, so nothing can read its elements behind the graph's back."""
 
-    _level: Trace
+    _level: Any  # a Trace
     _node: fx.Node
     _literal: torch.Tensor | None = None  # set for constants of the program's text: their elements may be read
 

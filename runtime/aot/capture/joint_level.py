@@ -147,7 +147,7 @@ class JointLevel(GradLevel):
             if kind is GradValue and a._level is self and a._edge is None and a._view is None:
                 a = a._inner
                 kind = type(a)
-            if kind is FunctionalValue and a._level is functional and functional.is_read(a):
+            if kind is FunctionalValue and a._level is functional and a._store.memory.is_at(a._seen):
                 inner.append(a._inner)
             elif kind in _NUMBERS:
                 inner.append(a)
