@@ -28,7 +28,8 @@ from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.closed_over import modules_of
 from ..capture.joint import Joint, joint_graph
 from ..capture.python_state import PythonState
-from ..capture.reads import Read, once, reads_of, tensors_read, unchanged
+from ..capture.reader import reads_of, tensors_read
+from ..capture.reads import Read, once, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast, without_collection
