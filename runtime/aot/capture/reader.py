@@ -30,9 +30,11 @@ import torch
 from torch import fx
 
 from ...func.provenance import is_of_user
+from ...seam.levels import Value
+from ...session.tensor import unwrap
 from .closed_over import at_hand
 from .paths import Root, Step, paths_of
-from .reads import MISSING, SIMPLE, WHOLE, Read, Slots, look_up
+from .reads import FACTS, MISSING, OF_MEMORY, SIMPLE, WHOLE, Read, Slots, facts, look_up
 
 _LIMIT = 4096  # reads of one program
 _MANY = 32  # items of a list or dictionary that are compared
@@ -75,7 +77,7 @@ def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Se
         names = dict(zip(f.__code__.co_varnames[: f.__code__.co_argcount], args, strict=False)) | dict(kwargs)
         reader.scan(f, {name: x for name, x in names.items() if not isinstance(x, (list, tuple, dict))})  # which a call makes anew
     reader.follow_arguments()
-    return list(reader.found.values())
+    return [*reader.found.values(), *reader.tensors.values()]
 
 
 def tensors_read(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Read]:
@@ -99,6 +101,7 @@ class _Reader:
         self.classes: dict[type, Mapping[str, Any]] = {}
         self.slots: dict[int, Slots] = {}
         self.found: dict[tuple[int, Any], Read] = {}
+        self.tensors: dict[int, Read] = {}  # by id of a tensor, what it says of itself
         self.seen: set[tuple[Any, ...]] = set()
         self.reached: set[int] = set()
         self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
@@ -108,7 +111,9 @@ class _Reader:
     def reach(self, x: Any) -> None:
         """Read what ``x`` reads if the program calls it."""
         self.held.append(x)
-        if isinstance(x, functools.partial):
+        if isinstance(x, torch.Tensor):
+            self._note_facts(x)
+        elif isinstance(x, functools.partial):
             for part in (x.func, *x.args, *x.keywords.values()):
                 self.reach(part)
                 self._follow(part, (), True)
@@ -175,6 +180,8 @@ class _Reader:
             self._read_whole(f.__kwdefaults__)
 
     def _follow(self, found: Any, steps: Sequence[tuple[Step, Any]], ends: bool) -> None:
+        if isinstance(found, torch.Tensor):  # a default of an argument
+            self._note_facts(found)
         for step, name in steps:
             if found is not MISSING:
                 found = self._step(found, step, name)
@@ -235,10 +242,14 @@ class _Reader:
         while len(self.found) < _LIMIT:
             pairs = [(x, steps) for x in self.handed.values() for steps in self.unbound if steps and (id(x), steps) not in done]
             if not pairs:
-                return
+                break
             for x, steps in pairs:
                 done.add((id(x), steps))
                 self._follow(x, steps, self.unbound[steps])
+        names = {steps[0][1] for steps in self.unbound if steps and steps[0][0] is not Step.ITEM}
+        for name in names & (OF_MEMORY.keys() - {"_version"}):  # which steps of training change, also where it is not asked for
+            for read in self.tensors.values():
+                self._note_memory(read.owner, name)
 
     def _step(self, owner: Any, step: Step, name: Any) -> Any:
         """What ``owner`` has under ``name``, noted if a dictionary or list holds it. Nothing is called to find it."""
@@ -267,6 +278,8 @@ class _Reader:
         if isinstance(owner, (ChainMap, UserDict, *_WHOLES)) and name in _ASKING:
             (self._read_whole if isinstance(owner, _WHOLES) else self._read_through)(owner)
             return MISSING
+        if isinstance(owner, torch.Tensor) and name in OF_MEMORY:
+            self._note_memory(owner, name)
         if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *SIMPLE)):
             return MISSING
         if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
@@ -376,6 +389,16 @@ class _Reader:
                     self.reached.add(id(value))
                     self._read_whole(value)
                 self.hand_on(value)
+
+    def _note_facts(self, t: torch.Tensor) -> None:
+        """Note what ``t`` says of itself. The program may ask it without a call that the graph would have."""
+        if id(t) not in self.tensors and not (isinstance(t, Value) and t._level.number > 0):
+            self.held.append(t)
+            self.tensors[id(t)] = Read(t, FACTS, facts(t))
+
+    def _note_memory(self, t: torch.Tensor, name: str) -> None:
+        if t.layout is torch.strided and type(unwrap(t)) in (torch.Tensor, torch.nn.Parameter) and not t.is_inference():
+            self._note(t, name, look_up(t, name))
 
     def _note(self, owner: Any, name: Any, value: Any) -> None:
         if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):

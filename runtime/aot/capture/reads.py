@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ...session.tensor import unwrap
+
 MISSING: Any = object()
 WHOLE: Any = object()
+FACTS: Any = object()
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FACTORIES: tuple[Any, ...] = (int, float, complex, bool, str, list, dict, set, tuple)  # of a defaultdict, which may be called
 
@@ -32,7 +35,9 @@ class Slots:
 @dataclass(frozen=True, eq=False)
 class Read:
     """Where a program finds an object: as item ``name`` of a dictionary or list, or in a cell. With the name ``WHOLE`` it is the list or
-    dictionary with all its items. ``value``: what it has found."""
+    dictionary with all its items. ``value``: what it has found.
+
+    With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with a name of ``OF_MEMORY`` where it is."""
 
     owner: Any
     name: Any
@@ -47,6 +52,8 @@ class Read:
 
     def condition(self, constant: Callable[[Any], str]) -> str:
         """Python source of the question whether the same is still there. ``constant``: a name for an object."""
+        if self.name is FACTS:
+            return f"{constant(facts)}({constant(self.owner)}) == {constant(self.value)}"
         if self.name is WHOLE and not isinstance(self.value, np.ndarray) and not self.value:
             return f"not {constant(self.owner)}"
         if self.name is WHOLE:
@@ -67,8 +74,38 @@ class Read:
         return f"({now} is {value} or {constant(same)}({now}, {value}))" if compared else f"{now} is {value}"
 
     def __str__(self) -> str:
+        if self.name is FACTS:
+            return f"what a {type(self.owner).__name__} says of itself"
         name = "" if self.name is WHOLE else f" {type(self.name).__name__}" if isinstance(self.name, torch.Tensor) else f" {self.name!r}"
         return f"the{name} of a {type(self.owner).__name__}" if not isinstance(self.owner, CellType) else "a variable of a function around"
+
+
+class Facts(NamedTuple):
+    """What a tensor says of itself. ``sizes``: with the strides."""
+
+    requires_grad: bool
+    is_leaf: bool
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    sizes: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        sizes = f"{list(self.sizes[0])}" if self.sizes else ""
+        return f"{self.dtype}{sizes}{' that requires grad' if self.requires_grad else ''}".removeprefix("torch.")
+
+
+def facts(t: torch.Tensor) -> Facts:
+    sizes = () if t.is_nested else (tuple(t.shape), t.stride() if t.layout is torch.strided else None)
+    return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, sizes)
+
+
+OF_MEMORY: dict[str, Callable[[Any], Any]] = {
+    "data_ptr": lambda t: unwrap(t).data_ptr(),
+    "storage_offset": lambda t: unwrap(t).storage_offset(),
+    "_version": lambda t: t._version,
+}
+"""What the elements or the place of a tensor change, by the name that a program asks for."""
 
 
 def same(a: Any, b: Any) -> bool:
@@ -94,6 +131,8 @@ def same(a: Any, b: Any) -> bool:
 def look_up(owner: Any, name: Any) -> Any:
     if name is WHOLE:
         return owner
+    if isinstance(owner, torch.Tensor):
+        return facts(owner) if name is FACTS else OF_MEMORY[name](owner)
     if isinstance(owner, CellType):
         try:
             return owner.cell_contents
@@ -106,6 +145,14 @@ def look_up(owner: Any, name: Any) -> Any:
     if isinstance(owner, Slots):
         return getattr(owner.of, name, MISSING)
     return owner[name] if -len(owner) <= name < len(owner) else MISSING
+
+
+def asked_for(reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, Any]]) -> list[Read]:
+    """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says of itself which is ``known``, or which
+    is found at a place of ``carried``."""
+    others = [read for read in reads if (id(read.owner), read.name) not in carried]
+    gone = {id(read.value) for read in reads if (id(read.owner), read.name) in carried} | {id(t) for t in known}
+    return [read for read in others if read.name is not FACTS or id(read.owner) not in gone]
 
 
 def once(reads: Iterable[Read]) -> list[Read]:
