@@ -34,10 +34,10 @@ from ...seam.levels import Value
 from ...session.tensor import unwrap
 from .closed_over import at_hand
 from .paths import Root, Step, paths_of
-from .reads import FACTS, MISSING, OF_MEMORY, SIMPLE, WHOLE, Read, Slots, facts, look_up
+from .reads import FACTS, MANY, MISSING, OF_MEMORY, SIMPLE, WHOLE, Read, Slots, facts, look_up
 
 _LIMIT = 4096  # reads of one program
-_MANY = 32  # items of a list or dictionary that are compared
+_MOST = 2**14  # items of a list or dictionary that are compared
 _WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)  # what is compared with all its items
 _MAPPINGS = (ChainMap, UserDict, MappingProxyType, WeakValueDictionary)  # what finds items in dictionaries
 _OF_SHAPES = frozenset(("shape", "ndim", "size", "dtype", "nbytes"))  # attributes of an array that its elements do not change
@@ -104,6 +104,8 @@ class _Reader:
         self.tensors: dict[int, Read] = {}  # by id of a tensor, what it says of itself
         self.seen: set[tuple[Any, ...]] = set()
         self.reached: set[int] = set()
+        self.warned: set[int] = set()
+        self.guessing = False  # whether what is read from now on may be more than the program reads
         self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
         self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
         self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
@@ -218,13 +220,8 @@ class _Reader:
         if isinstance(x, np.ndarray):
             if x.nbytes <= _LARGE:
                 self._note(x, WHOLE, x.copy())
-            elif (id(x), WHOLE) not in self.found:
-                self.held.append(x)
-                warnings.warn(
-                    f"the program may read a NumPy array of {x.nbytes} bytes, whose elements a call does not compare. Pass it as a tensor.",
-                    UserWarning,
-                    stacklevel=2,
-                )
+            else:
+                self._warn(x, f"a NumPy array of {x.nbytes} bytes, whose elements")
         elif isinstance(x, ReferenceType):
             target = x()
             self._note(self.slots.setdefault(id(x), Slots(_Referent(x))), "number", id(target))
@@ -239,6 +236,7 @@ class _Reader:
     def follow_arguments(self) -> None:
         """Read of each object that is handed on what any function reads of an argument. That may be more than the program reads."""
         done: set[tuple[int, Any]] = set()
+        self.guessing = True
         while len(self.found) < _LIMIT:
             pairs = [(x, steps) for x in self.handed.values() for steps in self.unbound if steps and (id(x), steps) not in done]
             if not pairs:
@@ -376,19 +374,36 @@ class _Reader:
         return value
 
     def _read_whole(self, items: Any) -> None:
-        """Note a list or dictionary with all its items, and reach these. One of many items is taken for data that is not looked through."""
+        """Note a list or dictionary with all its items, and reach these. One of many items only if it is data."""
         values = list(items.values()) if isinstance(items, dict) else list(items)
-        if len(items) <= _MANY or isinstance(values[0], torch.nn.Module):
-            if type(items) in _WHOLES:  # a copy of another class need not be of that class
-                self._note(items, WHOLE, copy.copy(items))
-            for value in values:
-                self.reach(value)
-                if (
-                    isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached
-                ):  # the copy holds the same object, whatever is in it
-                    self.reached.add(id(value))
-                    self._read_whole(value)
-                self.hand_on(value)
+        if len(items) > MANY and not isinstance(values[0], torch.nn.Module):
+            if not self._is_data(items, values):
+                return
+            if len(items) > _MOST:
+                self._warn(items, f"a {type(items).__name__} of {len(items)} items, which")
+                return
+        if type(items) in _WHOLES:  # a copy of another class need not be of that class
+            self._note(items, WHOLE, copy.copy(items))
+        for value in values:
+            self.reach(value)
+            if isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached:  # the copy holds the same object, whatever is in it
+                self.reached.add(id(value))
+                self._read_whole(value)
+            self.hand_on(value)
+
+    def _is_data(self, items: Any, values: Sequence[Any]) -> bool:
+        """Whether a container holds no functions and objects: a registry of these is much more than the program reads. Where it is not sure
+        that the program reads it: whether it is a list of numbers or tensors, and no table of names either."""
+        if not self.guessing:
+            return all(isinstance(value, (*SIMPLE, torch.Tensor, tuple, *_WHOLES)) for value in values)
+        return type(items) in (list, deque) and all(isinstance(value, (int, float, complex, torch.Tensor)) for value in values)
+
+    def _warn(self, x: Any, what: str) -> None:
+        """Warn once of ``x``, which is too large to be compared by each call."""
+        if id(x) not in self.warned:
+            self.warned.add(id(x))
+            self.held.append(x)
+            warnings.warn(f"the program may read {what} a call does not compare. Pass it as a tensor.", UserWarning, stacklevel=2)
 
     def _note_facts(self, t: torch.Tensor) -> None:
         """Note what ``t`` says of itself. The program may ask it without a call that the graph would have."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +216,52 @@ def test_why_a_program_was_captured_names_what_a_tensor_says() -> None:
     m.weight.requires_grad_(False)
     f(torch.ones(1))
     assert f.captured[1].why == "what a Parameter says of itself is float32[2, 2], was float32[2, 2] that requires grad"
+
+
+LONG: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any], object]]] = {
+    "append": (lambda: [1.0] * 40, sum, lambda o: o.append(3.0)),
+    "item": (lambda: [1.0] * 40, sum, lambda o: o.__setitem__(5, 9.0)),
+    "sign of a zero": (lambda: [0.0] * 40, lambda o: math.copysign(1.0, o[len(o) - 1]), lambda o: o.__setitem__(39, -0.0)),
+    "class of a number": (lambda: [1] * 40, lambda o: 1.0 + isinstance(o[len(o) - 1], bool), lambda o: o.__setitem__(39, True)),
+    "queue": (lambda: deque([1.0] * 40, 40), sum, lambda o: o.append(3.0)),
+    "dictionary": (lambda: dict.fromkeys(range(40), 1.0), lambda o: sum(o.values()), lambda o: o.__setitem__(7, 2.0)),
+    "set": (lambda: set(range(40)), sum, lambda o: o.add(50)),
+    "rows": (lambda: [[1.0, 2.0] for _ in range(40)], lambda o: sum(row[0] for row in o), lambda o: o[33].__setitem__(0, 7.0)),
+    "strings": (lambda: ["a"] * 40, lambda o: len("".join(o)), lambda o: o.__setitem__(39, "bc")),
+    "tensors": (lambda: [torch.ones(1) for _ in range(40)], sum, lambda o: o.append(torch.ones(1))),
+    "flags of tensors": (
+        lambda: [torch.ones(1) for _ in range(40)],
+        lambda o: sum(t.requires_grad for t in o),
+        lambda o: o[39].requires_grad_(),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_a_long_container_is_compared_with_all_its_items(what: str) -> None:
+    make, total, change = LONG[what]
+    o, x = make(), torch.ones(1)
+    f = runtime.jit(lambda x: x * total(o))
+    before = [f(x).item() for _ in range(3)]
+    assert before == [total(o)] * 3
+    assert len(f.captured) == 1
+    change(o)
+    assert [f(x).item() for _ in range(2)] == [total(o)] * 2 != before[:2]
+
+
+def test_equal_items_in_a_long_container_make_no_other_program() -> None:
+    o = [i / 7 for i in range(40)]
+    f = runtime.jit(lambda x: x * sum(o))
+    f(torch.ones(1))
+    o[:] = [i / 7 for i in range(40)]
+    f(torch.ones(1))
+    assert len(f.captured) == 1
+
+
+def test_a_container_that_is_too_long_to_be_compared_is_named() -> None:
+    o = [1.0] * 20_000
+    with pytest.warns(UserWarning, match="a list of 20000 items, which a call does not compare"):
+        runtime.jit(lambda x: x * sum(o))(torch.ones(1))
 
 
 def test_programs_are_found_again_if_what_they_read_is_as_before() -> None:
