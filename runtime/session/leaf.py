@@ -11,6 +11,10 @@ import torch
 from ..seam.levels import Value
 from .tensor import Tensor, wrap
 
+OF_TORCH = (
+    "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot "
+    "cross. Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
+)
 _known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}  # by id of a plain tensor: its leaf
 
 
@@ -26,10 +30,7 @@ def as_leaf(t: torch.Tensor) -> torch.Tensor:
         known[1]._hooks = _hooks(t)
         return known[1]
     if t.grad_fn is not None:
-        raise RuntimeError(
-            "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot "
-            "cross. Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
-        )
+        raise RuntimeError(OF_TORCH)
     leaf = wrap(t.detach(), requires_grad=True)
     number = id(t)
     source = weakref.ref(t, lambda _: _known.pop(number, None))

@@ -28,7 +28,8 @@ from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.closed_over import modules_of
 from ..capture.joint import Joint, joint_graph
 from ..capture.python_state import PythonState
-from ..capture.reads import Read, once, reads_of, tensors_read, unchanged
+from ..capture.reader import reads_of, tensors_read
+from ..capture.reads import Read, asked_for, once, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast, without_collection
@@ -202,8 +203,8 @@ class Recipe:
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)
-        kept = [read for read in unchanged(reads) if (id(read.owner), read.name) not in beside.carried]
-        reads = once([*kept, *beside.reads])
+        compared = joint.closed_over if tracked else ()  # in inference mode a call does not ask which of them require grad
+        reads = once([*unchanged(asked_for(reads, compared, beside.carried)), *beside.reads])
         return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags)
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:

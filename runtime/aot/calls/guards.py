@@ -28,7 +28,7 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.values import edge_of
 from ..capture.aliasing import Group, sharing
-from ..capture.reads import Read
+from ..capture.reads import FACTS, Read
 from .arguments import Call, Kind, kind_of
 from .numbers import in_range
 
@@ -111,6 +111,7 @@ def guard(
         plain.append(inner)
         if target:
             targets.append(target)
+    reads = [read for read in reads if read.name is not FACTS or not _says_the_same(source, read.owner)]
     source.compare()
     source.require(*(read.condition(source.constant) for read in reads))
     if sizes is not None:
@@ -183,6 +184,18 @@ def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dyna
         source.require(f"kind_of({inner}, {bool(kind[0])}, {dynamic}) == {source.constant(kind)}")
     else:
         source.compared[inner] = value
+
+
+def _says_the_same(source: _Source, t: torch.Tensor) -> bool:
+    """Require of a tensor that the program does not compute with that it says of itself what it says now. False if that needs Python."""
+    if t.layout is not torch.strided or type(t) not in _PLAIN:
+        return False
+    if all(t is not other for other in source.compared.values()):
+        name = source.constant(t, "a")
+        source.compared[name] = t
+        if t.requires_grad:  # else it is a leaf
+            source.require(f"{name}.is_leaf is {t.is_leaf}")
+    return True
 
 
 def _outside(source: _Source, t: torch.Tensor, kind: Kind, tracked: bool) -> tuple[str, str, str] | None:

@@ -1,55 +1,29 @@
-"""What a program reads of Python's state: numbers, tensors, functions that it finds by a name, an attribute or an item.
-
-    scale = 2.0
-    f = aot_function(lambda x: x * scale, …)
-    f(x)
-    scale = 3.0
-    f(x)                # another program
-
-A graph keeps what the program has found. So each call asks whether it would find the same. That is asked of the function, of the functions
-of the user's and the modules that it calls by such names, and so on. What the program finds in another way stays as it was: by
-``getattr`` with a computed name, in an object that it is given by a call.
-"""
+"""What a program has found in Python's state, each with the question whether it is still there. What it finds is known from
+:mod:`.reader`."""
 
 from __future__ import annotations
 
-import copy
-import functools
 import itertools
 import operator
 import warnings
-from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CellType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any
-from weakref import ReferenceType, WeakValueDictionary
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import fx
 
-from ...func.provenance import is_of_user
-from .closed_over import at_hand
-from .paths import Root, Step, paths_of
+from ...session.tensor import unwrap
 
 MISSING: Any = object()
 WHOLE: Any = object()
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-_LIMIT = 4096  # reads of one program
-_MANY = 32  # items of a list or dictionary that are compared
-_WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)  # what is compared with all its items
-_MAPPINGS = (ChainMap, UserDict, MappingProxyType, WeakValueDictionary)  # what finds items in dictionaries
+FACTS: Any = object()
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+MANY = 32  # items of a container from which on it is compared by the identity of its items first
 _FACTORIES: tuple[Any, ...] = (int, float, complex, bool, str, list, dict, set, tuple)  # of a defaultdict, which may be called
-_OF_SHAPES = frozenset(("shape", "ndim", "size", "dtype", "nbytes"))  # attributes of an array that its elements do not change
-_LARGE = 2**24  # bytes of an array that are compared
-_ASKING = frozenset(("get", "items", "keys", "values", "count", "index", "copy", "union", "intersection", "issubset"))  # methods of these
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_HOOKS_OF_ALL = [vars(torch.nn.modules.module)[f"_global{name}"] for name in _HOOKS]
-_UNASKED = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"))
-"""The special methods of an object that no operator or statement of a program calls."""
-_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +34,11 @@ class Slots:
 
 
 @dataclass(frozen=True, eq=False)
-class _Referent:
-    """What a weak reference refers to, by number: a read does not keep it alive."""
-
-    reference: ReferenceType[Any]
-
-    @property
-    def number(self) -> int:
-        return id(self.reference())
-
-
-@dataclass(frozen=True, eq=False)
 class Read:
     """Where a program finds an object: as item ``name`` of a dictionary or list, or in a cell. With the name ``WHOLE`` it is the list or
-    dictionary with all its items. ``value``: what it has found."""
+    dictionary with all its items. ``value``: what it has found.
+
+    With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with a name of ``OF_MEMORY`` where it is."""
 
     owner: Any
     name: Any
@@ -88,8 +53,12 @@ class Read:
 
     def condition(self, constant: Callable[[Any], str]) -> str:
         """Python source of the question whether the same is still there. ``constant``: a name for an object."""
+        if self.name is FACTS:
+            return f"{constant(facts)}({constant(self.owner)}) == {constant(self.value)}"
         if self.name is WHOLE and not isinstance(self.value, np.ndarray) and not self.value:
             return f"not {constant(self.owner)}"
+        if self.name is WHOLE and not isinstance(self.value, np.ndarray) and len(self.value) > MANY:
+            return f"{constant(_long_same)}({constant(self.owner)}, {constant(self.value)})"
         if self.name is WHOLE:
             now = constant(self.owner)
         elif isinstance(self.owner, CellType):
@@ -102,14 +71,44 @@ class Read:
         else:
             now = f"{constant(look_up)}({constant(self.owner)}, {self.name!r})"
         value = constant(self.value)
-        if self.name is WHOLE and type(self.value) is list and not any(isinstance(x, (*_SIMPLE, tuple, list, dict)) for x in self.value):
+        if self.name is WHOLE and type(self.value) is list and not any(isinstance(x, (*SIMPLE, tuple, list, dict)) for x in self.value):
             return f"len({now}) == {len(self.value)} and all(map({constant(operator.is_)}, {now}, {value}))"
-        compared = self.name is WHOLE or isinstance(self.value, (*_SIMPLE, tuple))
+        compared = self.name is WHOLE or isinstance(self.value, (*SIMPLE, tuple))
         return f"({now} is {value} or {constant(same)}({now}, {value}))" if compared else f"{now} is {value}"
 
     def __str__(self) -> str:
+        if self.name is FACTS:
+            return f"what a {type(self.owner).__name__} says of itself"
         name = "" if self.name is WHOLE else f" {type(self.name).__name__}" if isinstance(self.name, torch.Tensor) else f" {self.name!r}"
         return f"the{name} of a {type(self.owner).__name__}" if not isinstance(self.owner, CellType) else "a variable of a function around"
+
+
+class Facts(NamedTuple):
+    """What a tensor says of itself. ``sizes``: with the strides."""
+
+    requires_grad: bool
+    is_leaf: bool
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    sizes: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        sizes = f"{list(self.sizes[0])}" if self.sizes else ""
+        return f"{self.dtype}{sizes}{' that requires grad' if self.requires_grad else ''}".removeprefix("torch.")
+
+
+def facts(t: torch.Tensor) -> Facts:
+    sizes = () if t.is_nested else (tuple(t.shape), t.stride() if t.layout is torch.strided else None)
+    return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, sizes)
+
+
+OF_MEMORY: dict[str, Callable[[Any], Any]] = {
+    "data_ptr": lambda t: unwrap(t).data_ptr(),
+    "storage_offset": lambda t: unwrap(t).storage_offset(),
+    "_version": lambda t: t._version,
+}
+"""What the elements or the place of a tensor change, by the name that a program asks for."""
 
 
 def same(a: Any, b: Any) -> bool:
@@ -129,12 +128,24 @@ def same(a: Any, b: Any) -> bool:
         return bool(a == b)
     if isinstance(a, (float, complex)):
         return repr(a) == repr(b)  # 0.0 and -0.0 are equal, and a NaN is not
-    return isinstance(a, _SIMPLE) and bool(a == b)
+    return isinstance(a, SIMPLE) and bool(a == b)
+
+
+def _long_same(a: Any, b: Any) -> bool:
+    """As :func:`same`, of two long containers of one class. Most often they hold the same objects, which takes 20 ns for each."""
+    if len(a) != len(b):
+        return False
+    if isinstance(a, (set, frozenset)):
+        return bool(a == b)
+    identical = all(map(operator.is_, a, b)) and (not isinstance(a, dict) or all(map(operator.is_, a.values(), b.values())))
+    return identical or same(a, b)
 
 
 def look_up(owner: Any, name: Any) -> Any:
     if name is WHOLE:
         return owner
+    if isinstance(owner, torch.Tensor):
+        return facts(owner) if name is FACTS else OF_MEMORY[name](owner)
     if isinstance(owner, CellType):
         try:
             return owner.cell_contents
@@ -149,38 +160,12 @@ def look_up(owner: Any, name: Any) -> Any:
     return owner[name] if -len(owner) <= name < len(owner) else MISSING
 
 
-def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> list[Read]:
-    """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are known to be the same."""
-    reader = _Reader(modules)
-    reader.reach(f)
-    for x in (*args, *kwargs.values()):
-        if isinstance(x, torch.nn.Module):
-            reader.reach(x)
-        reader.hand_on(x)
-    while isinstance(f, functools.partial):
-        f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
-    if isinstance(f, MethodType):
-        f, args = f.__func__, (f.__self__, *args)
-    if isinstance(f, FunctionType):
-        names = dict(zip(f.__code__.co_varnames[: f.__code__.co_argcount], args, strict=False)) | dict(kwargs)
-        reader.scan(f, {name: x for name, x in names.items() if not isinstance(x, (list, tuple, dict))})  # which a call makes anew
-    reader.follow_arguments()
-    return list(reader.found.values())
-
-
-def tensors_read(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Read]:
-    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
-    wanted = {id(t) for t in tensors}
-    found: list[Read] = []
-    for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
-        found += [Read(names, name, v) for name, v in names.items() if id(v) in wanted]
-    for x in at_hand(f, 3):
-        if isinstance(x, FunctionType):
-            cells = [(c, look_up(c, None)) for c in x.__closure__ or ()]
-            found += [Read(c, None, t) for c, t in cells if id(t) in wanted]
-            names = x.__globals__
-            found += [Read(names, n, names[n]) for n in x.__code__.co_names if id(names.get(n)) in wanted]
-    return found
+def asked_for(reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, Any]]) -> list[Read]:
+    """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says of itself which is ``known``, or which
+    is found at a place of ``carried``."""
+    others = [read for read in reads if (id(read.owner), read.name) not in carried]
+    gone = {id(read.value) for read in reads if (id(read.owner), read.name) in carried} | {id(t) for t in known}
+    return [read for read in others if read.name is not FACTS or id(read.owner) not in gone]
 
 
 def once(reads: Iterable[Read]) -> list[Read]:
@@ -210,293 +195,3 @@ def _filled(read: Read) -> Read:
     if make is None or make not in _FACTORIES or not same(owner[read.name], make()):
         return read
     return Read(owner, read.name, owner[read.name])
-
-
-class _Reader:
-    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
-        self.flags_known = {id(vars(m)) for m in modules}
-        self.classes: dict[type, Mapping[str, Any]] = {}
-        self.slots: dict[int, Slots] = {}
-        self.found: dict[tuple[int, Any], Read] = {}
-        self.seen: set[tuple[Any, ...]] = set()
-        self.reached: set[int] = set()
-        self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
-        self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
-        self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
-
-    def reach(self, x: Any) -> None:
-        """Read what ``x`` reads if the program calls it."""
-        self.held.append(x)
-        if isinstance(x, functools.partial):
-            for part in (x.func, *x.args, *x.keywords.values()):
-                self.reach(part)
-                self._follow(part, (), True)
-        elif isinstance(x, MethodType):
-            if isinstance(x.__func__, FunctionType):
-                self._scan_method(x.__func__, x.__self__)
-        elif isinstance(x, FunctionType):
-            self.scan(x, {})
-            wrapped = getattr(x, "__wrapped__", None)
-            if wrapped is not None:
-                self.reach(wrapped)
-        elif isinstance(x, torch.nn.Module) and not isinstance(x, fx.GraphModule) and id(x) not in self.reached:
-            self.reached.add(id(x))
-            forward: Any = getattr(x, "forward", None)
-            if forward is not None:
-                self.reach(forward)
-                self._defined(type(x), "forward")
-            self._note(vars(x), "forward", vars(x).get("forward", MISSING))
-            for hooks in (*(vars(x)[name] for name in _HOOKS if name in vars(x)), *_HOOKS_OF_ALL):
-                self._read_whole(hooks)
-            if isinstance(x, _CONTAINERS):  # which find their children by loops over themselves
-                for items in (x._modules, vars(x).get("_keys", x._modules)):
-                    self._read_whole(items)
-                self._read(vars(x), "_size")  # of a list of parameters
-
-    def _scan_method(self, f: FunctionType, owner: Any) -> None:
-        names = f.__code__.co_varnames[: min(1, f.__code__.co_argcount)]
-        self.scan(f, dict.fromkeys(names, owner), of_module=isinstance(owner, torch.nn.Module))
-
-    def scan(self, f: FunctionType, arguments: Mapping[str, Any], of_module: bool = False) -> None:
-        """Follow the paths of ``f``, whose ``arguments`` are known as far as named. Of torch's functions only the methods of modules."""
-        code = f.__code__
-        key = code, *(id(x) for x in arguments.values())
-        if key in self.seen or not (is_of_user(code.co_filename) or of_module):
-            return
-        self.seen.add(key)
-        self.held += arguments.values()
-        cells = dict(zip(code.co_freevars, f.__closure__ or (), strict=True))
-        values = f.__defaults__ or ()
-        defaults = dict(zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True))
-        defaults |= f.__kwdefaults__ or {}
-        self._note_defaults(f)
-        users = is_of_user(code.co_filename)
-        for path in paths_of(code):
-            if len(self.found) >= _LIMIT:
-                return
-            if path.root is Root.GLOBAL:
-                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else MISSING
-            elif path.name in cells:
-                found = self._read(cells[path.name], None)
-            elif path.root is Root.LOCAL and path.name in arguments:
-                found = arguments[path.name]
-            else:
-                self.unbound[path.steps] = path.ends or self.unbound.get(path.steps, False)
-                found = defaults.get(path.name, MISSING)
-            self._follow(found, path.steps, path.ends)
-
-    def _note_defaults(self, f: FunctionType) -> None:
-        owner = self.slots.setdefault(id(f), Slots(f))
-        if f.__defaults__:
-            self._note(owner, "__defaults__", f.__defaults__)
-        if f.__kwdefaults__:
-            self._note(owner, "__kwdefaults__", f.__kwdefaults__)
-            self._read_whole(f.__kwdefaults__)
-
-    def _follow(self, found: Any, steps: Sequence[tuple[Step, Any]], ends: bool) -> None:
-        for step, name in steps:
-            if found is not MISSING:
-                found = self._step(found, step, name)
-        if found is MISSING:
-            return
-        if ends and isinstance(found, (tuple, *_WHOLES)):
-            self._read_whole(found)
-            self.handed[id(found)] = found
-        if ends and type(found) not in _WHOLES:
-            self.hand_on(found)
-
-    def hand_on(self, x: Any) -> None:
-        """Note that the program uses ``x`` as a whole: calls it, or loops over it. It may be an argument of a function that it calls."""
-        if isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *_SIMPLE)) or id(x) in self.handed:
-            return
-        if isinstance(x, (np.ndarray, ReferenceType, *_MAPPINGS)):
-            self._read_through(x)
-            if isinstance(x, _MAPPINGS):
-                self.handed[id(x)] = x
-            return
-        if not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")):
-            return
-        self.handed[id(x)] = x
-        self.held.append(x)
-        for kind in type(x).__mro__:
-            for name, f in vars(kind).items():
-                special = name.startswith("__") and name.endswith("__") and name not in _UNASKED
-                if special and isinstance(f, FunctionType) and is_of_user(f.__code__.co_filename):
-                    self._defined(type(x), name)
-                    self._scan_method(f, x)
-
-    def _read_through(self, x: Any) -> None:
-        """Note the elements of an array, or what a weak reference or a mapping refers to."""
-        if isinstance(x, np.ndarray):
-            if x.nbytes <= _LARGE:
-                self._note(x, WHOLE, x.copy())
-            elif (id(x), WHOLE) not in self.found:
-                self.held.append(x)
-                warnings.warn(
-                    f"the program may read a NumPy array of {x.nbytes} bytes, whose elements a call does not compare. Pass it as a tensor.",
-                    UserWarning,
-                    stacklevel=2,
-                )
-        elif isinstance(x, ReferenceType):
-            target = x()
-            self._note(self.slots.setdefault(id(x), Slots(_Referent(x))), "number", id(target))
-            self.reach(target)
-            self.hand_on(target)
-        elif isinstance(x, (ChainMap, UserDict)):
-            if isinstance(x, ChainMap):
-                self._note(x.maps, WHOLE, list(x.maps))
-            for items in x.maps if isinstance(x, ChainMap) else (x.data,):
-                (self._read_whole if isinstance(items, dict) else self.hand_on)(items)
-
-    def follow_arguments(self) -> None:
-        """Read of each object that is handed on what any function reads of an argument. That may be more than the program reads."""
-        done: set[tuple[int, Any]] = set()
-        while len(self.found) < _LIMIT:
-            pairs = [(x, steps) for x in self.handed.values() for steps in self.unbound if steps and (id(x), steps) not in done]
-            if not pairs:
-                return
-            for x, steps in pairs:
-                done.add((id(x), steps))
-                self._follow(x, steps, self.unbound[steps])
-
-    def _step(self, owner: Any, step: Step, name: Any) -> Any:
-        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. Nothing is called to find it."""
-        if step is Step.ITEM:
-            if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
-                return self._read(owner, name)
-            if isinstance(owner, (dict, *_MAPPINGS)) and name in owner:
-                return self._read(owner, name)
-            if isinstance(owner, (dict, *_MAPPINGS)):
-                self._note(owner, name, MISSING)
-            self.hand_on(owner)
-            return MISSING
-        if isinstance(owner, ContextVar) and name == "get":
-            self._note(owner, name, owner.get(MISSING))
-            try:
-                value = owner.get()
-            except LookupError:
-                return MISSING
-            self.reach(value)
-            self.hand_on(value)
-            return MISSING
-        if isinstance(owner, np.ndarray):
-            if name not in _OF_SHAPES:
-                self._read_through(owner)
-            return MISSING
-        if isinstance(owner, (ChainMap, UserDict, *_WHOLES)) and name in _ASKING:
-            (self._read_whole if isinstance(owner, _WHOLES) else self._read_through)(owner)
-            return MISSING
-        if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *_SIMPLE)):
-            return MISSING
-        if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
-            users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
-            return self._read(vars(owner), name) if users else vars(owner).get(name, MISSING)
-        own = getattr(owner, "__dict__", {})
-        places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
-        for names in places:
-            if isinstance(names, Mapping) and name in names and not isinstance(names[name], (staticmethod, classmethod)):
-                return self._read(self.classes.setdefault(owner, names) if isinstance(owner, type) else names, name)
-        for names in places if step is Step.NAMED else ():
-            if isinstance(names, dict):  # the namespace of a class is none
-                self._note(names, name, MISSING)
-        if isinstance(owner, dict) and name in owner and hasattr(type(owner), "__getattr__"):
-            return self._read(owner, name)
-        return self._of_class(owner, name)
-
-    def _of_class(self, owner: Any, name: str) -> Any:
-        kind = owner if isinstance(owner, type) else type(owner)
-        defining = next((c for c in kind.__mro__ if name in vars(c)), None)
-        if defining is None:
-            return MISSING
-        value = vars(defining)[name]
-        if isinstance(value, (FunctionType, property, staticmethod, classmethod)):
-            self._defined(kind, name)
-        if isinstance(value, MemberDescriptorType) and not isinstance(owner, type):
-            return self._read(self.slots.setdefault(id(owner), Slots(owner)), name)
-        if isinstance(value, property):
-            if isinstance(value.fget, FunctionType):
-                self._scan_method(value.fget, owner)
-            return MISSING
-        if isinstance(value, FunctionType):
-            if isinstance(owner, type):
-                self.scan(value, {})
-            else:
-                self._overridden(owner, name)
-                self._scan_method(value, owner)
-                self._read_attributes(value, owner)
-            return MISSING
-        if isinstance(value, (staticmethod, classmethod)):
-            if isinstance(value.__func__, FunctionType) and isinstance(value, classmethod):
-                self._scan_method(value.__func__, kind)
-            elif isinstance(value.__func__, FunctionType):
-                self.scan(value.__func__, {})
-            return MISSING
-        if hasattr(type(value), "__get__"):
-            return MISSING
-        if not isinstance(owner, type):
-            self._overridden(owner, name)
-        for c in itertools.takewhile(lambda c: c is not defining, kind.__mro__):
-            self._note(self.classes.setdefault(c, vars(c)), name, MISSING)
-        return self._read(self.classes.setdefault(defining, vars(defining)), name)
-
-    def _defined(self, kind: type, name: str) -> None:
-        """Note which function ``name`` of the class ``kind`` is. Not of Python's and torch's own classes, but for a ``forward``."""
-        for c in kind.__mro__:
-            if c.__module__.startswith(("torch.", "builtins")) and name != "forward":
-                return
-            value = vars(c).get(name, MISSING)
-            self._note(self.classes.setdefault(c, vars(c)), name, value)
-            if value is not MISSING:
-                return
-
-    def _read_attributes(self, f: FunctionType, owner: Any) -> None:
-        """Note the numbers and tensors of an object of torch's, such as a gradient scaler or a distribution, whose method ``f`` the program
-        calls. The code of the method is not looked through. A step of a scheduler changes what it reads, and is refused elsewhere."""
-        if isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and f.__name__ == "step":
-            return
-        if (
-            is_of_user(f.__code__.co_filename)
-            or isinstance(owner, (torch.nn.Module, torch.optim.Optimizer, type))
-            or not hasattr(owner, "__dict__")
-        ):
-            return
-        for name, value in vars(owner).items():
-            flat = all(isinstance(x, _SIMPLE) for x in value) if type(value) in (list, tuple) else False
-            if flat or isinstance(value, (*_SIMPLE, torch.Tensor)):
-                self._note(vars(owner), name, value)
-            if flat and type(value) is list:
-                self._read_whole(value)
-
-    def _overridden(self, owner: Any, name: str) -> None:
-        """Note that ``owner`` has no attribute ``name`` of its own, which would come before that of its class."""
-        if hasattr(owner, "__dict__"):
-            self._note(vars(owner), name, MISSING)
-
-    def _read(self, owner: Any, name: Any) -> Any:
-        value = look_up(owner, name)
-        if value is MISSING:
-            return MISSING
-        if (id(owner), name) not in self.found:
-            self._note(owner, name, value)
-        self.reach(value)
-        return value
-
-    def _read_whole(self, items: Any) -> None:
-        """Note a list or dictionary with all its items, and reach these. One of many items is taken for data that is not looked through."""
-        values = list(items.values()) if isinstance(items, dict) else list(items)
-        if len(items) <= _MANY or isinstance(values[0], torch.nn.Module):
-            if type(items) in _WHOLES:  # a copy of another class need not be of that class
-                self._note(items, WHOLE, copy.copy(items))
-            for value in values:
-                self.reach(value)
-                if (
-                    isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached
-                ):  # the copy holds the same object, whatever is in it
-                    self.reached.add(id(value))
-                    self._read_whole(value)
-                self.hand_on(value)
-
-    def _note(self, owner: Any, name: Any, value: Any) -> None:
-        if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):
-            self.held.append(owner)
-            self.found[id(owner), name] = Read(owner, name, value)

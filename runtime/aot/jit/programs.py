@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ..calls.arguments import Call, Kind, kind_of
 from ..calls.compiled_program import CompiledProgram
 from ..calls.function import Programs, Recipe
-from ..capture.reads import MISSING, Read
+from ..capture.reads import MISSING, Facts, Read
 
 
 class Break(Exception):
@@ -122,6 +122,8 @@ def described(x: object) -> str:
     """An object in a few words: ``float32[2, 3]`` for a tensor."""
     if x is MISSING:
         return "not there"
+    if isinstance(x, Facts):
+        return str(x)
     if isinstance(x, torch.Tensor):
         return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
     return repr(x) if isinstance(x, (bool, int, float, complex, str, type(None))) else type(x).__name__

@@ -31,6 +31,7 @@ from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
 from ...seam.ambient import Ambient
 from ...seam.level_mode import entering
 from ...session.captures import CAPTURE
+from ...session.leaf import OF_TORCH
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.nodes import Node
 from ...tape.saved import FREED
@@ -63,6 +64,23 @@ class _Spent(Node):
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Any:
         raise RuntimeError(FREED)
+
+
+class _Uncrossable(Node):
+    """The history that torch's own autograd has given to what is at a place before a call."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Any:
+        raise RuntimeError(OF_TORCH)
+
+
+def _without_history_of_torch(x: Any) -> Any:
+    """``x``, what is at a place to which the program assigns. Most often the program does not compute with it, so that only a gradient that
+    comes to what torch has recorded of it is an error."""
+    if not isinstance(x, torch.Tensor) or isinstance(x, Tensor) or x.grad_fn is None or not torch.is_grad_enabled():
+        return x
+    return SESSION.wrap(x.detach(), (_Uncrossable(SESSION, (), ((x.shape, x.dtype),)), 0))
 
 
 class _Effects:
@@ -219,7 +237,7 @@ class Steps:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
         leaves = [flat[x] if type(x) is int else x for x in self.asked]
         gradients = [x._grad if isinstance(x, Tensor) else x.grad for x in leaves]
-        return _Entry(gradients, [place.current() for place in self.places])
+        return _Entry(gradients, [_without_history_of_torch(place.current()) for place in self.places])
 
     def _captured(self, args: Any, kwargs: Any) -> Any:
         """A run of ``f`` under capture, without its effects. In a transform, or in another function that is captured, ``f`` itself runs."""

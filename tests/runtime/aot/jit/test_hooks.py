@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_all
+from torch.nn.utils import prune
 
 from runtime import jit
 
@@ -194,3 +195,38 @@ def test_an_argument_that_has_got_a_hook_since_the_capture_is_refused_beside_clo
     with pytest.raises(RuntimeError, match="reaches an argument with hooks"):
         step(hooked)
     assert hooked.grad is None
+
+
+def test_a_step_trains_a_layer_whose_hook_computes_the_weight_anew() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model: Any = deep()
+        prune.l1_unstructured(next(m for m in model.modules() if isinstance(m, nn.Linear)), "weight", 0.4)  # leaves one that torch recorded
+        step = wrap(step_of(model, torch.optim.SGD(model.parameters(), 0.1)))
+        for i in range(3):
+            step(normal(i, 8, 4))
+        return left(model)
+
+    both(program)
+
+
+class Decaying(nn.Module):
+    """Assigns a state to itself that torch's own autograd has recorded before the first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.state = self.weight * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state = self.state * 0.5 + x * self.weight
+        return self.state
+
+
+def test_a_gradient_that_comes_to_a_history_of_torch_at_an_assigned_place_is_refused() -> None:
+    result = jit(Decaying())(torch.ones(2))
+    assert result.tolist() == [2.0, 2.0]
+    with pytest.raises(RuntimeError, match="recorded by torch's own autograd"):
+        result.sum().backward()
+    model = Decaying()
+    with pytest.raises(RuntimeError, match=r"history from before the call.*\n?.*model\(x\)"):
+        jit(lambda x: model(x).sum().backward())(torch.ones(2))
