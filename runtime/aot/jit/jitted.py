@@ -78,6 +78,7 @@ class Jitted:
 
     def __init__(self, f: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, f, updated=())
+        self.__name__ = getattr(f, "__name__", type(f).__name__)  # a module has none, nor has a partial function
         self.options = options
         self._run: Callable[..., Any]
         self._captures: dict[Any, Captures] = {}  # by the static arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import pickle
 import threading
@@ -224,6 +225,14 @@ def test_threads_share_one_capture() -> None:
 def test_pickling_is_refused() -> None:
     with pytest.raises(TypeError, match="cubes is jitted, and its programs are of this process"):
         pickle.dumps(jit(cubes))
+
+
+@pytest.mark.parametrize("f", [functools.partial(torch.mul, other=2), nn.Linear(3, 2)], ids=lambda f: type(f).__name__)
+def test_what_has_no_name_is_called_by_its_class(f: Any) -> None:
+    jitted = jit(f)
+    jitted(torch.ones(3))
+    assert repr(getattr(jitted, "jitted", jitted)) == f"<jitted {type(f).__name__}, 1 programs>"
+    assert type(f).__name__ in str(jit.explain(jitted))
 
 
 def test_a_compiler_of_the_users_gets_the_graph() -> None:
