@@ -22,6 +22,11 @@ def test_every_call_knows_the_line_of_the_program() -> None:
     assert line_of(node(module, "x_1")) is None
 
 
+def test_a_program_without_a_line_of_the_users_has_that_of_the_layer() -> None:
+    line = line_of(node(make_fx(nn.Tanh())(torch.ones(2)), "tanh"))
+    assert line is not None and "activation.py" in line and "tanh" in line
+
+
 def test_a_call_of_a_backward_pass_has_the_line_and_the_number_of_its_forward_call() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
