@@ -203,7 +203,8 @@ class Recipe:
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)
-        compared = joint.closed_over if tracked else ()  # in inference mode a call does not ask which of them require grad
+        compared = [t for t in call.leaves if isinstance(t, torch.Tensor)]
+        compared += joint.closed_over if tracked else ()  # in inference mode a call does not ask which of them require grad
         reads = once([*unchanged(asked_for(reads, compared, beside.carried)), *beside.reads])
         return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags)
 

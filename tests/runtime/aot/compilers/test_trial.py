@@ -101,7 +101,7 @@ def test_the_process_ends_when_the_program_is_killed(tmp_path: Path) -> None:
     [
         ("exit 0", "it ends the process with code 0"),
         ("exit 1", "it ends the process with code 1"),
-        ("kill -HUP $$", "it ends by SIGHUP"),
+        ("kill -USR1 $$", "it ends by SIGUSR1"),  # SIGHUP is ignored under nohup
         ("kill -SEGV $$", "it ends by SIGSEGV"),
         ("kill -40 $$", "it ends by signal 40"),
     ],
