@@ -134,7 +134,6 @@ class Primals:
             self.versions.append((t, t._version))
         with _disable_current_modes():
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
-            self.versions += [(part, part._version) for part in flattened(plain) if part is not plain and not part.is_inference()]
             flag = self.recording and t.requires_grad
             self.outside.append(t)
             return self._further(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
@@ -174,7 +173,7 @@ class Primals:
     def close(self) -> None:
         self.tape.close()
         self.functional.close()
-        for t, version in self.versions:
+        for t, version in reversed(self.versions):  # several may share a count: the first to be met tells it
             torch._C._autograd._unsafe_set_version_counter((t,), (version,))
 
     # what is known of a value

@@ -279,3 +279,24 @@ def test_a_capture_does_not_count_as_a_write_to_the_parts_of_a_closed_over_tenso
 
     expected = [(i * wrapped, i * wrapped) for i in (1, 2, 3)]  # torch does not count writes that a class makes to its parts
     assert versions(compiled) == versions(lambda f: f) == expected
+
+
+def test_a_refused_capture_counts_no_writes_to_tensors_that_it_closes_over() -> None:
+    w = TwoTensor(torch.ones(2), torch.zeros(2))
+    whole = torch.zeros(2, 2)
+    view, held = whole[0], runtime.wrap(w)
+
+    def first_whole(x: Any) -> Any:
+        whole.mul_(2)
+        view.mul_(2)
+        return x * 1
+
+    def first_part(x: Any) -> Any:
+        held.a.mul_(2)
+        held.mul_(2)
+        return x * 1
+
+    for f in (first_whole, first_part):
+        with pytest.raises(RuntimeError, match=r"share memory|aliased inputs"):
+            compiled(f)(torch.ones(2))
+    assert (whole._version, w._version, w.a._version, w.b._version) == (0, 0, 0, 0)
