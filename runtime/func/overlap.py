@@ -68,13 +68,14 @@ def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
 
 def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
     """Whether ``part`` shows no memory before the first element of ``whole`` or after its last."""
-    (first, end), (start, stop) = _span(part), _span(whole)
-    return not part.numel() or bool(start <= first and end <= stop)
+    (first, last), (start, stop) = _span(part), _span(whole)
+    return not part.numel() or bool(start <= first and last <= stop)
 
 
 def _span(t: torch.Tensor) -> tuple[Any, Any]:
+    """The places in memory of the first and the last element."""
     first = t.storage_offset()
-    return first, first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
+    return first, first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:

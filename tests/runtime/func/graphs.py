@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def names(module: torch.fx.GraphModule) -> list[str]:
@@ -24,6 +25,18 @@ def node(module: torch.fx.GraphModule, name: str) -> torch.fx.Node:
 
 def close(a: object, b: object) -> None:
     torch.testing.assert_close(a, b)
+
+
+class CallsSeen(TorchDispatchMode):
+    """A mode of the caller's. ``names``: of the ops whose calls it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
 
 
 class Net(nn.Module):

@@ -146,6 +146,7 @@ def test_a_write_through_as_strided_to_memory_beside_the_view_that_it_is_taken_o
 def test_a_write_through_as_strided_within_a_view_reaches_its_base() -> None:
     def f(x: Any) -> Any:
         x[1:].as_strided((1, 2), (6, 1)).add_(1)
+        x.view(-1).as_strided((2,), (11,)).add_(1)  # the first and the last element
 
     x, y = (torch.arange(12.0).reshape(2, 6) for _ in range(2))
     f(x)

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from runtime import func, jit
 from runtime.aot import make_fx
-from tests.runtime.func.graphs import node, targets
+from tests.runtime.func.graphs import CallsSeen, node, targets
 
 
 def _fake(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -111,3 +111,17 @@ def test_the_smaller_and_the_larger_of_two_sizes_are_sizes_in_a_backward_pass_to
         x = torch.rand(shape)
         diagonal = torch.zeros(shape).diagonal_scatter(x.diagonal().cos())
         torch.testing.assert_close(gradient(x), torch.full(shape, float(size(*shape))) + diagonal)
+
+
+def test_a_size_that_depends_on_values_has_its_symbol_in_meta() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.new_zeros(x.nonzero().shape[0] + 1)
+
+    size = node(make_fx(f, tracing_mode="symbolic")(torch.ones(4)), "sym_size_int").meta["val"]
+    assert isinstance(size, torch.SymInt)
+
+
+def test_modes_of_the_caller_see_no_reading_of_a_literal_in_a_trace_of_abstract_tensors() -> None:
+    with CallsSeen() as seen:
+        module = make_fx(lambda x: x * int(torch.tensor(3)), tracing_mode="fake")(torch.ones(2))
+    assert module(torch.ones(2)).tolist() == [3.0, 3.0] and "aten::_local_scalar_dense" not in seen.names

@@ -370,3 +370,8 @@ def test_a_gradient_of_just_the_bound_stays_as_it_is() -> None:
     rows = grads.materialize()
     torch.testing.assert_close(grads.clipped_sum(float(norms[2])), rows.sum(0))
     torch.testing.assert_close(grads.clipped_sum(float(norms[1])), rows[:2].sum(0) + rows[2] * norms[1] / norms[2])
+
+
+def test_every_bit_of_a_seed_counts(both: Both) -> None:
+    found = [both[0].project(64, seed=seed) for seed in (1, 1 + 2**32, 1 + 2**40)]
+    assert len({tuple(columns.flatten().tolist()) for columns in found}) == 3

@@ -30,4 +30,9 @@ def calls(f: Callable[..., Any], *args: torch.Tensor) -> list[str]:
         ours, expected = ([t for t in pytree.tree_leaves(g(*given)) if t is not None] for g, given in ((compiled, mine), (f, theirs)))
         for a, b in zip([*ours, *mine], [*expected, *theirs], strict=True):
             assert a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(bits(a), bits(b))
-    return [getattr(n.target, "__name__", str(n.target)).partition(".")[0] for n in graphs[0].nodes if n.op == "call_function"]
+    return names(graphs[0])
+
+
+def names(graph: fx.Graph) -> list[str]:
+    """Of the ops that ``graph`` calls."""
+    return [getattr(n.target, "__name__", str(n.target)).partition(".")[0] for n in graph.nodes if n.op == "call_function"]

@@ -1,5 +1,6 @@
 """Graphs run as straight Python, and the calls that need not run at all."""
 
+import operator
 import weakref
 from typing import Any
 
@@ -114,3 +115,9 @@ def test_a_result_that_is_its_argument_transposed_twice_is_a_tensor_of_its_own()
     assert y is not x and y.data_ptr() == x.data_ptr()
     (y.sum() + z.sum()).backward()
     assert torch.equal(runtime.unwrap(x.grad), torch.full((2, 3), 3.0))
+
+
+def test_an_argument_may_be_a_slice() -> None:
+    n = _call(operator.getitem, torch.ones(5), slice(1, None, 2), val=torch.ones(2))
+    n.graph.output([n])
+    assert _run(fx.GraphModule(torch.nn.Module(), n.graph), [torch.arange(5.0)])[0].tolist() == [1.0, 3.0]

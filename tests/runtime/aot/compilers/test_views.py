@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from runtime import aot
+from runtime.aot.compilers.peephole import rewritten
 
-from .rewritten_graphs import calls
+from .rewritten_graphs import calls, names
 
 X, BIAS, W = torch.randn(8, 6), torch.randn(6), torch.randn(6, 6)
 
@@ -21,6 +22,11 @@ def test_views_that_undo_each_other_are_not_taken() -> None:
 
 def test_a_view_of_a_view_is_taken_of_what_both_show() -> None:
     assert calls(lambda x: x.view(2, 4, 6).view(4, 12).sum(0), X) == ["view", "sum"]
+
+
+def test_a_returned_view_of_views_that_undo_each_other_is_one_of_what_they_show() -> None:
+    graph = aot.make_fx(lambda x: [u := x * 2, u.t().t()[1]])(X).graph
+    assert names(rewritten(graph, ())[0]) == ["mul", "select"]
 
 
 def test_equal_views_are_one() -> None:

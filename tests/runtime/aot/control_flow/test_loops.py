@@ -12,6 +12,7 @@ import torch
 import runtime
 from runtime.aot import aot_function, cond, default_partition, export, make_fx, min_cut_rematerialization_partition, nop, while_loop
 from runtime.func import functionalize, grad, hessian, jacfwd, jvp, vmap
+from tests.runtime.func.graphs import CallsSeen
 
 X, W = torch.tensor([0.3, 0.4]), torch.tensor([1.5, 1.2])
 BATCH = torch.tensor([[0.3, 0.4], [3.0, 1.0], [20.0, 1.0], [0.1, 0.1]])  # 5, 2, 0 and 7 steps
@@ -251,3 +252,9 @@ def test_a_loop_that_runs_returns_what_its_last_step_has_returned() -> None:
     kept = torch.ones(2)
     i, y = while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, kept), (torch.tensor(0), X))
     assert i == 2 and y is kept
+
+
+def test_modes_of_the_caller_see_the_steps_of_a_loop_that_runs() -> None:
+    with CallsSeen() as seen:
+        (y,) = while_loop(lambda y: y.sum() < 10, lambda y: (y * 2,), (torch.ones(2),))
+    assert y.tolist() == [8.0, 8.0] and seen.names.count("aten::mul") == 3

@@ -11,6 +11,7 @@ import torch
 import runtime
 from runtime.aot import aot_export_module, aot_function, default_partition, export, make_fx, min_cut_rematerialization_partition, nop
 from runtime.func import grad, jvp, vmap
+from tests.runtime.func.graphs import CallsSeen
 
 aten = torch.ops.aten
 OUT_DTYPE = torch.ops.higher_order.out_dtype
@@ -113,3 +114,9 @@ def test_tensors_of_the_session_take_it(recording: bool) -> None:
     if recording:
         found.sum().backward()
         torch.testing.assert_close(runtime.unwrap(leaf.grad), grad(lambda x: widened_by_hand(x, w).sum())(x))
+
+
+def test_modes_of_the_caller_see_the_op_in_the_wide_dtype() -> None:
+    with CallsSeen() as seen:
+        found = product(runtime.wrap(X), W)
+    assert runtime.unwrap(found).equal(X.int() @ W.int()) and "aten::mm" in seen.names

@@ -236,3 +236,8 @@ def test_an_argument_with_gaps_may_have_any_size() -> None:
     for run in (program.module(), reloaded(program)):
         for x in (ones(4, 8)[:, :4], ones(5, 9)[:, :3]):
             assert run(x).equal(x * 2)
+
+
+def test_an_example_beyond_a_computed_dim_is_told_the_sizes_that_this_may_have() -> None:
+    with pytest.raises(ValueError, match="has size 5 in the example, which is not between 0 and 2"):
+        export(lambda x: x.sum(), (ones(5),), dynamic_shapes={"x": {0: Dim("n", max=4) - 2}})
