@@ -192,7 +192,8 @@ class LeafGradients:
             raise RuntimeError(f"the program calls backward() on a value of a transform. Return it, and differentiate outside.{here()}")
         cotangents = session.cotangents_of(outputs, edges, given)
         reached = _behind([e[0] for e in edges if e is not None])
-        leaves = [n for n in reached if isinstance(n, (Argument, Input))]
+        frozen = {_end(v) for _, v in self._frozen.values()}  # leaves get no gradient that do not require grad now
+        leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is not None:
             wanted = [edge_of(t) for t in self.inside(session.listed(inputs))]
             leaves = [n for n in leaves if any(e is not None and e[0] is n for e in wanted)]

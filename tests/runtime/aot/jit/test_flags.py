@@ -91,6 +91,42 @@ def test_a_frozen_parameter_can_be_written_to_and_its_gradient_dropped() -> None
     both(program)
 
 
+def test_a_parameter_that_the_step_freezes_before_the_backward_pass_gets_no_gradient() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model: Any = linear()
+
+        def step(x: Tensor) -> None:
+            loss = model(x).square().mean()
+            model.weight.requires_grad_(False)
+            loss.backward()
+            model.weight.requires_grad_(True)
+
+        run = wrap(step)
+        return [t for i in range(3) for t in (run(normal(i, 8, 4)), *left(model))]
+
+    both(program)
+
+
+def test_a_parameter_that_the_step_freezes_has_its_gradient_from_before() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model: Any = linear()
+
+        def step(x: Tensor) -> Tensor:
+            model.weight.requires_grad_(False)
+            g: Tensor = model.weight.grad.clone()
+            model.weight.requires_grad_(True)
+            return g
+
+        run = wrap(step)
+        found: list[Tensor | None] = []
+        for i in range(3):
+            model(normal(i, 8, 4)).mean().backward()
+            found += [run(normal(i, 8, 4)), *left(model)]
+        return found
+
+    both(program)
+
+
 def test_a_capture_that_fails_leaves_the_flags() -> None:
     model = linear()
 
