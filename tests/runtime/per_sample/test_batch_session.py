@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import runtime
 from runtime.per_sample import per_sample
@@ -76,6 +77,7 @@ WRITES: dict[str, Program] = {
     "masked samples": lambda x, w, y: y.masked_fill_(x > 0, 0.5),
     "accumulated parts": lambda x, w, y: buffer(x, len(x), 2).index_add_(1, torch.tensor([0, 1, 1]), y),
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
+    "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
 }
 
@@ -232,3 +234,12 @@ def test_a_term_of_parameters_alone_is_refused_by_the_name_of_the_parameter() ->
             loss.backward()
         with pytest.raises(RuntimeError, match=r"the loss depends on \['shift'\] by a term without samples"):
             v.square().sum().backward()
+
+
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_a_row_of_indices_is_the_bag_of_a_sample(mode: str) -> None:
+    rows, table = torch.tensor([[0, 4, 0], [2, 2, 1]]), torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2).requires_grad_()
+    expected = [torch.autograd.grad(F.embedding_bag(row[None], table, mode=mode).exp().sum(), table)[0] for row in rows]
+    with per_sample([table]) as grads:
+        F.embedding_bag(grads.batch(rows), table, mode=mode).exp().sum().backward()
+    torch.testing.assert_close(grads.materialize()[0], torch.stack(expected))
