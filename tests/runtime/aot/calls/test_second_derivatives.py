@@ -403,3 +403,17 @@ def test_a_view_that_is_first_read_under_no_grad_after_a_write_has_a_second_deri
     expected, found = derivatives(program, matrices, 2), derivatives(aot_function(program, nop), matrices, 2)
     for a, b in zip(expected, found, strict=True):
         assert torch.allclose(unwrap(a), unwrap(b))
+
+
+def test_what_is_computed_before_a_write_under_no_grad_has_a_second_derivative() -> None:
+    def f(x: Any) -> Any:
+        y, z = x.exp(), x * 1
+        with torch.no_grad():
+            z.mul_(2)
+        return y, z.detach()
+
+    def make() -> list[Any]:
+        return [tensor([0.3, 0.7], requires_grad=True)]
+
+    for a, b in zip(derivatives(aot_function(f, nop), make, 2), derivatives(f, make, 2), strict=True):
+        torch.testing.assert_close(a, b)
