@@ -102,8 +102,3 @@ def test_asking_for_a_file_changes_nothing() -> None:
     before = dict(provenance._kinds)
     assert not provenance.is_of_user(nn.modules.module.__file__) and provenance.is_of_user(__file__)
     assert {file: provenance._kinds[file] for file in before} == before
-
-
-def test_in_a_program_that_is_a_layer_a_call_knows_the_line_of_the_layer() -> None:
-    line = str(line_of(node(make_fx(nn.GELU())(torch.ones(2)), "gelu")))
-    assert line.startswith(f"{nn.modules.activation.__file__}:") and "F.gelu(" in line

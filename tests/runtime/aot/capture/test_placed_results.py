@@ -48,3 +48,15 @@ def test_it_shares_that_memory(program: str, requires_grad: bool, dynamic: bool)
     found = seen(runtime.wrap, runtime.autograd.grad, lambda f: compiled(f, dynamic=dynamic))
     assert found[0] == expected[0]
     torch.testing.assert_close(found[1:], expected[1:])
+
+
+def test_a_result_with_the_memory_of_an_argument_by_set_has_the_history_of_its_writes() -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = torch.zeros(2) * 1
+        y.set_(x)
+        return y.mul_(w)
+
+    x, w = runtime.tensor([1.0, 2.0]), runtime.tensor([3.0, 4.0], requires_grad=True)
+    y = compiled(f)(x, w)
+    assert y.data_ptr() == x.data_ptr() and y.tolist() == [3.0, 8.0]
+    assert runtime.autograd.grad(y.sum(), w)[0].tolist() == [1.0, 2.0]

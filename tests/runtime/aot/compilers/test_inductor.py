@@ -115,3 +115,14 @@ def test_arguments_that_are_no_tensors_are_not_given_to_inductor(monkeypatch: py
     monkeypatch.setattr(compile_fx, "compile_fx_inner", noting)
     out = aot_function(lambda x, flag, n, text: x * n, here)(torch.ones(2), None, 3, "text")
     assert out.tolist() == [3.0, 3.0] and len(given) == 1
+
+
+def test_random_numbers_are_those_of_eager_mode() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.5) + torch.rand(64)
+
+    def seeded(f: Any) -> Any:
+        torch.manual_seed(0)
+        return f(torch.ones(64))
+
+    assert torch.equal(seeded(aot_function(program, here)), seeded(program))

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from runtime.aot.compilers import trial
 from runtime.aot.compilers.trial import _Process
+from runtime.aot.compilers.trial_process import _zeros
 
 ROOT = Path(__file__).parents[4]
 
@@ -161,3 +163,8 @@ def test_a_process_goes_on_with_the_folders_that_it_has_used(monkeypatch: pytest
         one._process.kill()
         one._process.wait()
     assert not one.usable()
+
+
+def test_a_trial_runs_on_zeros_that_take_the_memory_which_the_layout_needs() -> None:
+    zeros = _zeros(torch.ones(7).as_strided((2, 3), (4, 1)))
+    assert zeros.stride() == (4, 1) and zeros.untyped_storage().nbytes() == 7 * zeros.element_size() and not zeros.any()

@@ -17,7 +17,7 @@ from runtime import aot
 from runtime.aot.partition.budget import choices
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.parts import Parts
-from runtime.aot.partition.recompute import Again, again, recomputable
+from runtime.aot.partition.recompute import Again, again, is_view, recomputable
 
 BUDGETS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 WIDTH = 6
@@ -219,3 +219,8 @@ def test_what_cannot_be_honoured_is_refused_by_name() -> None:
     unknown = torch.fx.symbolic_trace(lambda a, b: [a.sin(), b * a.cos()])
     with pytest.raises(ValueError, match="known to be a tangent"):
         cut(unknown, num_fwd_outputs=1)
+
+
+def test_views_cost_the_least_that_a_call_can() -> None:
+    made = network(0)
+    assert {made.price_of(n) for n in made.vertex if is_view(n)} == {1}
