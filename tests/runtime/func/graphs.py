@@ -31,7 +31,7 @@ class CallsSeen(TorchDispatchMode):
     """A mode of the caller's. ``names``: of the ops whose calls it sees."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

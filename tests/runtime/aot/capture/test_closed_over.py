@@ -283,8 +283,9 @@ def test_a_capture_does_not_count_as_a_write_to_the_parts_of_a_closed_over_tenso
 
 def test_a_refused_capture_counts_no_writes_to_tensors_that_it_closes_over() -> None:
     w = TwoTensor(torch.ones(2), torch.zeros(2))
+    held: Any = runtime.wrap(w)
     whole = torch.zeros(2, 2)
-    view, held = whole[0], runtime.wrap(w)
+    view = whole[0]
 
     def first_whole(x: Any) -> Any:
         whole.mul_(2)
