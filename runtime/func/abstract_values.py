@@ -52,17 +52,11 @@ class AbstractValues:
         self._noted: list[tuple[fx.Node, Geometry]] = []
         self._lock = threading.Lock()
 
-    def note(self, node: fx.Node, value: torch.Tensor, geometry: Geometry) -> None:
-        """As :meth:`describe`, for a call that returns one tensor. ``geometry``: that of ``value``."""
-        if self.late and type(value) is torch.Tensor and geometry[0][5] is torch.strided and not value.is_quantized:
-            self._noted.append((node, geometry))
-        else:
-            self.describe(node, value)
-
-    def describe(self, node: fx.Node, value: Any) -> Any:
-        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value, or None if it is late."""
+    def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:
+        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value, or None if it is late.
+        ``geometry``: that of ``value``, if it is known."""
         if self.late and type(value) is torch.Tensor and node.op == "call_function" and _is_strided(value):
-            self._noted.append((node, faithful_geometry(value)))
+            self._noted.append((node, geometry or faithful_geometry(value)))
             return None
         abstract = self.of(value)
         node.meta["val"] = abstract
@@ -96,7 +90,8 @@ class AbstractValues:
         return self._made(faithful_geometry(t)) if _is_strided(t) else self._other_layout(t)
 
     def _made(self, geometry: Geometry) -> Any:
-        (shape, stride, offset, _, dtype, _, device, *_), bits = geometry
+        arguments, bits = geometry
+        shape, stride, offset, _, dtype, _, device = arguments[:7]
         with _without_dispatch():
             like = factories.empty_strided(shape, stride, dtype=dtype, device=_META)
             if offset:

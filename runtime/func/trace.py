@@ -43,7 +43,7 @@ from .traced_value import TracedValue, escape
 
 aten = torch.ops.aten
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
-_LITERAL_KINDS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+LITERAL_KINDS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
 
 
@@ -256,6 +256,10 @@ class Trace(Level):
                 raise escape(f"{e.func}") from None
         if drawing is not None:
             drawing.note(options.get("generator"))
+        return self._written(func, facts, given, named, out, args, kwargs)
+
+    def _written(self, func: Any, facts: CallFacts, given: Sequence[Any], named: dict[str, Any], out: Any, args: Any, kwargs: Any) -> Any:
+        """Write a call that has run into the graph. ``given`` and ``named``: its arguments there. ``out``: what it has returned."""
         node = add_call(self.graph, func, tuple(given), named, facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)
@@ -264,8 +268,8 @@ class Trace(Level):
         return self._results(func, facts, node, out, args, kwargs)
 
     def computed(self, func: Any, args: Sequence[Any]) -> Any:
-        """As :meth:`call`, for a call that only computes, of values of plain tensors and Python numbers. None for any other call. It
-        needs no modes to be left, and takes half the time."""
+        """As :meth:`call`, for a call that only computes, of values of plain tensors and literals. None for any other call. It needs no
+        modes to be left, and takes half the time."""
         facts = facts_of(func)
         if facts.special or facts.may_draw or self.decompositions or self.abstraction is not None:
             return None
@@ -280,12 +284,9 @@ class Trace(Level):
                 inner.append(a._inner)
             else:
                 return None
-        with without_dispatch():
+        with _without_dispatch():
             out = func(*inner)
-        node = add_call(self.graph, func, tuple(given), None, facts.node_name)
-        if self.provenance is not None:
-            self.provenance.note(node)
-        return self._results(func, facts, node, out, args, {})
+        return self._written(func, facts, given, {}, out, args, {})
 
     def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
         """A call of ``func`` on ``given``, nodes and values of the graph, whose results ``out`` are known."""
@@ -341,7 +342,7 @@ class Trace(Level):
             return self._mutated(func, node, out, facts, args, kwargs)
         if isinstance(out, torch.Tensor):
             v: Any = self._value(out, node)
-            self.abstract.note(node, out, v._geometry)
+            self.abstract.describe(node, out, v._geometry)
             if facts.literal or (facts.follows and not v.dim()):
                 v._literal = self._literal_of(func, facts, args, kwargs, v)
             return v
@@ -400,7 +401,7 @@ class Trace(Level):
                 own.append(a)
                 given.append(a._node)
                 inner.append(a._inner)
-            elif kind in _LITERAL_KINDS:
+            elif kind in LITERAL_KINDS:
                 own.append(a)
                 given.append(a)
                 inner.append(a)
@@ -454,7 +455,7 @@ class Trace(Level):
 
 
 _NOTHING = nullcontext()
-without_dispatch = torch._C._DisableTorchDispatch
+_without_dispatch = torch._C._DisableTorchDispatch
 
 
 def _literal(a: Any) -> Any:

@@ -13,7 +13,7 @@ from .levels import Level, composes, hand_over, innermost
 from .shells import VALUES
 
 n_modes, mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
-push_mode, pop_mode = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+_push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
 
 
 class EnteringMode(TorchDispatchMode):
@@ -92,12 +92,12 @@ class LevelMode(TorchDispatchMode):
         """A call that ``level``, an inner one, handles. The calls that its rule makes come to this mode again."""
         if level.leaves_classes and composes(types):
             return NotImplemented
-        push_mode(self)  # `with self` takes ten times as long: it also notes that a mode is on, which is known here
+        _push(self)  # `with self` takes ten times as long: it also notes that a mode is on, which is known here
         try:
             reopen_keys(func)
             return hand_over(level, func, args, kwargs or {})
         finally:
-            pop_mode(None)
+            _pop(None)
 
 
 def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -111,11 +111,11 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if found is not None and found.number > mode.level.number:  # the mode is on for the calls of an inner level
         reopen_keys(func)
         return hand_over(found, func, args, kwargs)
-    pop_mode(None)
+    _pop(None)
     try:
         return mode.__torch_dispatch__(func, types, args, kwargs)
     finally:
-        push_mode(mode)
+        _push(mode)
 
 
 def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -129,11 +129,11 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
         return NotImplemented
     if mode.level is not level:
         return hand_over(level, func, args, kwargs)
-    pop_mode(None)
+    _pop(None)
     try:
         return hand_over(level, func, args, kwargs)
     finally:
-        push_mode(mode)
+        _push(mode)
 
 
 def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:

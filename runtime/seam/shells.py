@@ -38,9 +38,7 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
     """A ``cls`` instance without storage, with the shape, strides, dtype, device and lazy bits of ``inner`` without its first ``hidden``
     dimensions."""
     # Three things halve the time: arguments by position, no strides of a contiguous tensor, the same arguments for a shell of a shell.
-    geometry: Any = inner._geometry if type(inner) in VALUES else None
-    if geometry is not None and hidden:
-        geometry = _without_leading(geometry, hidden)
+    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
     if geometry is None:
         if inner.is_nested:
             raise NestedTensor
@@ -59,14 +57,6 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
         with torch.inference_mode(False):
             return _made(cls, geometry)
     return _made(cls, geometry)
-
-
-def _without_leading(geometry: Geometry, hidden: int) -> Geometry | None:
-    """``geometry`` without the first ``hidden`` dimensions. None if more than the sizes and strides may change with them."""
-    shape, strides, offset, _, dtype, layout, device, *others = geometry[0]
-    if others or layout is not torch.strided or dtype in _INTEGERS:
-        return None
-    return (shape[hidden:], strides and strides[hidden:], offset, None, dtype, layout, device), geometry[1]
 
 
 def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:

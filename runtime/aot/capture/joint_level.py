@@ -16,11 +16,10 @@ from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.provenance import here
 from ...func.pure_calls import is_pure
 from ...func.stores import Memory
-from ...func.trace import Trace
+from ...func.trace import LITERAL_KINDS, Trace
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
 from ...seam.level_mode import mode_at, n_modes
 from ...seam.levels import Value
-from ...seam.shells import shell
 from ...seam.surgery import GEOMETRY
 from ...session.captures import CAPTURE
 from ...tape.grad_level import GradLevel
@@ -33,7 +32,6 @@ from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
 from .shown import refuse_recording, requiring_grad, shown
 
 _grad_enabled = torch.is_grad_enabled
-_NUMBERS = frozenset((int, float, bool, complex, type(None), torch.dtype))
 
 
 def refuse_data() -> NoReturn:
@@ -133,7 +131,7 @@ class JointLevel(GradLevel):
         return result
 
     def _computed(self, func: Any, args: Any) -> Any:
-        """The result of a call that only computes, of values without a history and numbers. None for any other call.
+        """The result of a call that only computes, of values without a history and literals. None for any other call.
 
         It goes to the trace at once, and does what the calls of the levels between would do, in half of their time.
         """
@@ -149,7 +147,7 @@ class JointLevel(GradLevel):
                 kind = type(a)
             if kind is FunctionalValue and a._level is functional and a._store.memory.is_at(a._seen):
                 inner.append(a._inner)
-            elif kind in _NUMBERS:
+            elif kind in LITERAL_KINDS:
                 inner.append(a)
             else:
                 return None
@@ -157,12 +155,7 @@ class JointLevel(GradLevel):
         if traced is None:
             return None
         result = functional.valued(traced)
-        if result.dtype not in self.wrapped_dtypes:
-            return result
-        self.derivatives.setdefault(traced._node, NONE)
-        v: Any = shell(GradValue, result)
-        v._level, v._inner, v._edge = self, result, None
-        return shown(v, result)
+        return self.wrap(result) if result.dtype in self.wrapped_dtypes else result
 
     def _memories_with_histories(self, given: Any) -> list[Memory]:
         """The memories of the arguments of a call that have a history, or are views of a tensor that has one."""

@@ -226,10 +226,14 @@ def test_an_infinite_complex_number_has_a_text_that_python_takes() -> None:
     for number in (complex(1, math.inf), complex(math.nan, -math.inf), complex(0, math.nan), complex(math.inf, 0)):
 
         def f(x: Any, number: complex = number) -> Any:
-            return torch.full((2,), number) * x
+            return torch.full((2,), number) * x + torch.mul(x, number)
+
+        def as_text(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            graph.recompile()
+            return graph.forward
 
         x = torch.ones(2)
-        for run in (make_fx(f)(x), make_fx(f, tracing_mode="symbolic")(x), aot_function(f, nop)):
+        for run in (make_fx(f)(x), make_fx(f, tracing_mode="symbolic")(x), aot_function(f, nop), aot_function(f, as_text)):
             torch.testing.assert_close(run(x), f(x), equal_nan=True)
 
 
