@@ -31,7 +31,7 @@ MAY_IMPORT = {
 # From the ground up. A module imports from its own floor and from lower ones, inside functions and for types as well.
 FLOORS = {
     "runtime": (
-        ("errors",),
+        ("errors", "huge_pages"),
         ("seam",),
         ("rules",),
         ("tape",),

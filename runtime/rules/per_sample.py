@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from ..huge_pages import LARGE, empty_in_huge_pages
+
 Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
 _CACHED = 1 << 21
@@ -149,17 +151,25 @@ class Outer(Term):
         self.way = "ghost" if t * (m + self.shape[1]) <= m * self.shape[1] or t == 1 else "direct"
 
     def dense(self) -> Tensor:
+        if self.dense_bytes >= LARGE and self._writes_into(self.left):
+            out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.left.device)
+            self.write(out)
+            return out
         left, right = self.left.mT, self.right
         return left * right if right.shape[1] == 1 else left @ right  # of one vector: a product writes its result once
 
     def write(self, out: Tensor) -> None:
         left, right = self.left.mT, self.right
-        if any(type(t) is not torch.Tensor or t.requires_grad or t.dtype is not self.dtype for t in (out, left, right)):
+        if not self._writes_into(out):
             super().write(out)
         elif right.shape[1] == 1:
             torch.mul(left, right, out=out)
         else:
             torch.bmm(left, right, out=out)
+
+    def _writes_into(self, out: Tensor) -> bool:
+        """Whether the kernels may write the gradients to such a tensor: nothing is recorded, and nothing converted."""
+        return all(type(t) is torch.Tensor and not t.requires_grad and t.dtype is self.dtype for t in (out, self.left, self.right))
 
     def held(self) -> Sequence[Tensor]:
         return self.left, self.right
@@ -294,7 +304,7 @@ class Windows(Term):
         parts = (self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step))
         if type(self.x) is not Tensor or type(self.g) is not Tensor:
             return torch.cat(list(parts))
-        found = self.g.new_empty((self.size, *self.shape))
+        found = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
         for place, part in zip(found.split(step), parts, strict=True):
             place.copy_(part)  # at once, as `part` is still in the cache; the replay of a captured program does so as well
         return found

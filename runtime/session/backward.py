@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..func import vmap
+from ..func.vmap import vmap
 from ..rules.record import NestedMeta, extent
 from ..rules.sparse import in_layout
 from ..seam.levels import Value, constant_of

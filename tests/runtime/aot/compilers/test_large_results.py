@@ -1,0 +1,62 @@
+"""Large results of a replay are written to memory in large pages, with the bits that they have elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime import jit
+
+from .rewritten_graphs import calls
+
+X = torch.randn(1600, 1600)  # 10 MB
+SMALL = X[:100, :100].contiguous()
+
+
+def _products(x: Tensor) -> Tensor:
+    return torch.bmm(x.expand(2, *x.shape), x.expand(2, *x.shape))
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mm": lambda x: x @ x,
+    "bmm": _products,
+    "addmm": lambda x: torch.addmm(x[0], x, x, beta=2, alpha=3),
+    "relu": torch.relu,
+    "mul": lambda x: x * 2.5,
+    "where": lambda x: torch.where(x > 0, x, -1.0),
+    "to": lambda x: x.double(),
+    "threshold_backward": lambda x: torch.ops.aten.threshold_backward(x, x, 0.5),
+    "cat": lambda x: torch.cat([x[:800].sin(), x[800:].cos()]),
+}
+
+
+@pytest.mark.parametrize("f", PROGRAMS.values(), ids=PROGRAMS)
+def test_the_bits_are_those_of_an_ordinary_call(f: Callable[[Tensor], Tensor]) -> None:
+    jitted = jit(f)
+    for x in (X, -X, X.T.contiguous()):
+        found, expected = jitted(x), f(x)
+        assert torch.equal(found, expected) and found.dtype is expected.dtype and found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("name", ("mm", "bmm", "addmm", "relu", "mul", "cat"))
+def test_a_large_result_alone_gets_memory_of_its_own(name: str) -> None:
+    assert "empty_in_huge_pages" in calls(PROGRAMS[name], X)
+    assert "empty_in_huge_pages" not in calls(PROGRAMS[name], SMALL)
+
+
+def test_two_calls_return_two_tensors() -> None:
+    jitted = jit(PROGRAMS["mm"])
+    first = jitted(X)
+    kept = first.clone()
+    jitted(-X)
+    second = jitted(2 * X)
+    assert torch.equal(first, kept) and first.data_ptr() != second.data_ptr()
+
+
+def test_a_result_in_another_layout_stays_where_its_kernel_puts_it() -> None:
+    found = jit(torch.sin)
+    for _ in range(3):
+        assert found(X.T).stride() == X.T.stride()
