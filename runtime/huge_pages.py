@@ -13,17 +13,19 @@ import ctypes
 import functools
 import mmap
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 LARGE = 1 << 23
 """Bytes from which a tensor is worth the question."""
+_empty: Any = torch._C._VariableFunctions.empty
 _PAGE = 1 << 21  # the large pages of x86 and of most ARM kernels; of others a multiple or a fraction
 
 
 def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A contiguous tensor whose elements are not set, as ``torch.empty`` makes it."""
-    found = torch.empty(shape, dtype=dtype, device=device)
+    """A contiguous tensor whose elements are not set. It is a plain one in a session too, where ``torch.empty`` makes tensors of that."""
+    found: torch.Tensor = _empty(shape, dtype=dtype, device=device)
     if type(found) is torch.Tensor and found.is_cpu and found.nbytes >= LARGE and (advise := _advise()) is not None:
         start = -(-found.data_ptr() // _PAGE) * _PAGE
         stop = (found.data_ptr() + found.nbytes) // _PAGE * _PAGE  # no page is shared with another tensor

@@ -151,25 +151,29 @@ class Outer(Term):
         self.way = "ghost" if t * (m + self.shape[1]) <= m * self.shape[1] or t == 1 else "direct"
 
     def dense(self) -> Tensor:
-        if self.dense_bytes >= LARGE and self._writes_into(self.left):
+        if self._takes(self.left) and self.dense_bytes >= LARGE:
             out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.left.device)
-            self.write(out)
+            self._write(out)
             return out
         left, right = self.left.mT, self.right
         return left * right if right.shape[1] == 1 else left @ right  # of one vector: a product writes its result once
 
     def write(self, out: Tensor) -> None:
-        left, right = self.left.mT, self.right
-        if not self._writes_into(out):
+        if self._takes(out):
+            self._write(out)
+        else:
             super().write(out)
-        elif right.shape[1] == 1:
+
+    def _takes(self, out: Tensor) -> bool:
+        """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or converted on the way."""
+        return all(type(t) is torch.Tensor and not t.requires_grad and t.dtype is self.dtype for t in (out, self.left, self.right))
+
+    def _write(self, out: Tensor) -> None:
+        left, right = self.left.mT, self.right
+        if right.shape[1] == 1:
             torch.mul(left, right, out=out)
         else:
             torch.bmm(left, right, out=out)
-
-    def _writes_into(self, out: Tensor) -> bool:
-        """Whether the kernels may write the gradients to such a tensor: nothing is recorded, and nothing converted."""
-        return all(type(t) is torch.Tensor and not t.requires_grad and t.dtype is self.dtype for t in (out, self.left, self.right))
 
     def held(self) -> Sequence[Tensor]:
         return self.left, self.right

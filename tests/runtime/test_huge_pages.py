@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from runtime.dropin import installed
 from runtime.huge_pages import LARGE, empty_in_huge_pages
 from runtime.rules.per_sample import Outer
+from runtime.session.tensor import unwrap
 
 CPU = torch.device("cpu")
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -47,3 +49,11 @@ def test_large_gradients_have_the_bits_of_small_ones(times: int, dtype: torch.dt
     term = Outer(left, right)
     assert term.dense_bytes > LARGE > term.part(0, 1).dense_bytes
     assert torch.equal(term.dense(), torch.cat([term.part(i, i + 1).dense() for i in range(40)]))
+
+
+def test_under_the_drop_in_such_a_tensor_is_a_plain_one() -> None:
+    with installed():
+        assert type(torch.empty(2)) is not torch.Tensor
+        assert type(empty_in_huge_pages((LARGE,), torch.uint8, CPU)) is torch.Tensor
+        term = Outer(*(unwrap(torch.ones(40, 3, n)) for n in (300, 200)))
+        assert term.dense_bytes > LARGE and type(term.dense()) is torch.Tensor

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from runtime import jit
+from runtime.dropin import installed
+from runtime.session.tensor import unwrap
 
 from .rewritten_graphs import calls
 
@@ -60,3 +63,17 @@ def test_a_result_in_another_layout_stays_where_its_kernel_puts_it() -> None:
     found = jit(torch.sin)
     for _ in range(3):
         assert found(X.T).stride() == X.T.stride()
+
+
+def test_the_gradients_of_a_step_under_the_drop_in_are_those_of_torch() -> None:
+    def step(x: Tensor) -> Any:
+        (x @ x).relu().mul(3).square().sum().backward()
+        return x.grad
+
+    theirs = X.clone().requires_grad_()
+    expected = step(theirs)
+    with installed():
+        jitted = jit(step)
+        for _ in range(3):
+            found = jitted(torch.from_numpy(X.numpy().copy()).requires_grad_())
+            assert torch.allclose(unwrap(found), expected, rtol=1e-5)
