@@ -175,11 +175,15 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield "branches exchanged", _with(node, body=node.orelse, orelse=node.body)
         case ast.Call() if _called(node) not in MESSAGES | TYPES_ONLY:
             match node.args:
-                case [first, second, *rest] if _called(node) not in ASYMMETRIC and not isinstance(first, ast.Starred):
+                case [first, second, *rest] if _exchangeable(node, first, second):
                     yield "arguments exchanged", _with(node, args=[second, first, *rest])
             for i, keyword in enumerate(node.keywords):
                 if keyword.arg is not None and not _asserts(node, keyword):
                     yield "keyword dropped", _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
+
+
+def _exchangeable(call: ast.Call, first: ast.expr, second: ast.expr) -> bool:
+    return _called(call) not in ASYMMETRIC and not isinstance(first, ast.Starred) and ast.dump(first) != ast.dump(second)
 
 
 def _asserts(node: ast.AST, keyword: ast.keyword) -> bool:
