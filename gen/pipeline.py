@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-NESTING = ("vmap", "vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
-EAGER = "backward"  # runs in the eager session, so only itself may be outside it
+NESTING = ("vmap", "vjp", "jvp", "linearize", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
+BACKWARD = "backward"  # runs in the eager session, so only itself may be outside it
+DUAL = "dual"  # dual tensors of the eager session, which do not nest
+EAGER = (BACKWARD, DUAL)
 COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is outside differentiates or maps the compiled function
 PARTS = "aot.parts"  # runs the op itself and compiles what it names (gen.targets.parts), so it is innermost too
 INNERMOST = (COMPILED, PARTS)
@@ -17,7 +19,7 @@ EAGERLY = (*FUNCTIONAL, CHECKPOINT, SESSION)  # whole programs of the eager sess
 TRAINING = "training"  # steps of an optimizer, eagerly or each as one captured program
 WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", TRAINING, *EAGERLY)
 FORWARD = "forward"
-STAGES = (*NESTING, EAGER, *INNERMOST, *WHOLE, FORWARD)
+STAGES = (*NESTING, *EAGER, *INNERMOST, *WHOLE, FORWARD)
 
 CAPTURES = frozenset((*INNERMOST, *WHOLE)) - {"per_sample", TRAINING, *EAGERLY}
 """Stages that make a graph of a program."""
@@ -25,7 +27,7 @@ WRITABLE = CAPTURES - {"aot.joint", PARTS}
 """Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
 # Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
-DERIVATIVES = frozenset(("vjp", "jvp", "grad", "jacrev", "jacfwd", "hessian", "backward", "aot.joint", "per_sample", TRAINING, *EAGERLY))
+DERIVATIVES = frozenset((*NESTING, *EAGER, "aot.joint", "per_sample", TRAINING, *EAGERLY)) - {"vmap", "functionalize"}
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 
@@ -34,7 +36,7 @@ def _pattern() -> str:
     """The grammar as one regular expression: for the JSON Schema, whose readers do not run `parse`."""
     dot = r"\s*\.\s*"
     nesting, whole, compiled = ("|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST))
-    outermost = rf"(?:{whole})|{EAGER}(?:{dot}{EAGER})*|(?:{nesting})"
+    outermost = rf"(?:{whole})|{BACKWARD}(?:{dot}{BACKWARD})*(?:{dot}{DUAL})?|{DUAL}|(?:{nesting})"
     return rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}(?:{compiled}))?|{compiled})\s*$"
 
 
@@ -112,9 +114,9 @@ def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
             raise PipelineError(f'"{FORWARD}" in pipeline "{text}" stands for no transform at all', offset, f"`{FORWARD}` alone")
         if stage in WHOLE and index:
             raise PipelineError(f'"{stage}" in pipeline "{text}" takes a whole program', offset, f'"{stage}" as the outermost transform')
-        if stage == EAGER and index and stages[index - 1][0] != EAGER:
-            what = f'"{EAGER}" in pipeline "{text}" runs in the eager session'
-            raise PipelineError(what, offset, f'only "{EAGER}" around it, not "{stages[index - 1][0]}"')
+        if stage in EAGER and index and stages[index - 1][0] != BACKWARD:
+            what = f'"{stage}" in pipeline "{text}" runs in the eager session'
+            raise PipelineError(what, offset, f'only "{BACKWARD}" around it, not "{stages[index - 1][0]}"')
         if stage in INNERMOST and index < len(stages) - 1:
             what = "the op itself" if stage == COMPILED else "programs inside of the op"
             raise PipelineError(f'"{stage}" in pipeline "{text}" compiles {what}', offset, f'"{stage}" as the innermost transform')

@@ -55,6 +55,7 @@ class JaxTarget:
 
     name = "jax"
     lacks = frozenset(("backward", "grad", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample")) | {
+        "dual",
         "checkpoint",
         "functional",
         "session",
@@ -89,6 +90,10 @@ class JaxTarget:
     def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         outputs, pushed = jax.jvp(f, primals, tangents)
         return outputs, pushed
+
+    def linearize(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        outputs, push = jax.linearize(f, *primals)
+        return outputs, lambda tangents: push(*tangents)
 
     def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
         mapped: Flat = jax.vmap(f, in_dims, out_dims)

@@ -299,7 +299,7 @@ def _inside(mode: AbstractContextManager[Any], run: Callable[[], Outputs]) -> Ou
         return run()
 
 
-_DERIVATIVE = frozenset({"vjp", "backward", "jvp", "grad", "jacrev", "jacfwd", "hessian"})
+_DERIVATIVE = frozenset({"vjp", "backward", "jvp", "linearize", "dual", "grad", "jacrev", "jacfwd", "hessian"})
 
 
 def _eps(dtype: torch.dtype) -> float:

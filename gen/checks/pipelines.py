@@ -20,7 +20,7 @@ from gen.checks.outcomes import Unsuitable
 from gen.checks.seeds import generator, seeded
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
-from gen.targets.protocol import Flat, Placing, Target, Values
+from gen.targets.protocol import Flat, Linearizing, Placing, Target, Values
 
 Tensor = torch.Tensor
 JACOBIAN_LIMIT = 4096  # entries of a Jacobian or Hessian; a larger one is restricted to a corner
@@ -191,7 +191,8 @@ def _reverse(name: str, program: Program) -> Program:
     return Program(over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})")
 
 
-def _jvp(program: Program) -> Program:
+def _forward_mode(name: str, program: Program) -> Program:
+    """``jvp``, ``linearize`` or ``dual`` of `program`. Tangents become inputs, and outputs with their tangents are the outputs."""
     active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
@@ -201,13 +202,17 @@ def _jvp(program: Program) -> Program:
         def g(*values: Any) -> Values:
             primals = values[:count]
             inner = restricted(f, primals, active, kept, len(program.observed[0]))
-            outputs, pushed = target.jvp(inner, tuple(primals[place] for place in active), tuple(values[count:]))
+            at, along = tuple(primals[place] for place in active), tuple(values[count:])
+            if name == "linearize":
+                outputs, push = cast(Linearizing, target).linearize(inner, *at)
+                return (*outputs, *push(along))
+            outputs, pushed = getattr(target, name)(inner, at, along)
             return (*outputs, *pushed)
 
         return g
 
     flags = (*program.differentiable, *(True for _ in tangents))
-    return Program(over, (*program.inputs, *tangents), flags, program.seed, f"jvp({program.label})")
+    return Program(over, (*program.inputs, *tangents), flags, program.seed, f"{name}({program.label})")
 
 
 def _grad(program: Program) -> Program:
@@ -291,7 +296,9 @@ def _leaves(blocks: Any) -> Values:
 _STAGES: dict[str, Callable[[Program], Program]] = {
     "vjp": partial(_reverse, "vjp"),
     "backward": partial(_reverse, "backward"),
-    "jvp": _jvp,
+    "jvp": partial(_forward_mode, "jvp"),
+    "linearize": partial(_forward_mode, "linearize"),
+    "dual": partial(_forward_mode, "dual"),
     "grad": _grad,
     "jacrev": _jacobian("jacrev"),
     "jacfwd": _jacobian("jacfwd"),

@@ -67,6 +67,12 @@ class Loop:
         outputs, push = self._linearized(f, primals)
         return self._released(outputs), push(tangents)
 
+    def linearize(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Push]:
+        return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
+
+    def dual(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return self.jvp(f, primals, tangents)
+
     def grad(self, f: Callable[..., Tensor]) -> Flat:
         def g(*args: Tensor) -> tuple[Tensor, ...]:
             outputs, pullback = self.vjp(lambda *xs: (f(*xs),), *args)

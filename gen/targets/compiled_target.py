@@ -27,6 +27,8 @@ class CompiledTarget:
 
     # Every pipeline is compiled, so `jit` would be a second time. The others are not what torch.compile offers.
     lacks = frozenset(("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")) | {
+        "linearize",
+        "dual",
         "checkpoint",
         "functional",
         "session",

@@ -183,6 +183,21 @@ class Placing(Target, Protocol):
         ...
 
 
+class Linearizing(Target, Protocol):
+    """A target with the other ways to forward-mode derivatives. Any other target lists ``linearize`` or ``dual`` in ``lacks``."""
+
+    def linearize(self, f: Flat, *primals: Any) -> tuple[Values, Callable[[Values], Values]]:
+        """Outputs of ``f(*primals)`` and the pushforward. It maps tangents, one per primal, to tangents of the outputs, without `f`."""
+        ...
+
+    def dual(self, f: Flat, primals: Values, tangents: Values) -> tuple[Values, Values]:
+        """As :meth:`Target.jvp`, but by dual tensors of the eager session.
+
+        Inside the function of :meth:`Target.backward`, the primals and tangents are tensors of the session, and so are the results.
+        """
+        ...
+
+
 class Compiling(Target, Protocol):
     """A target that compiles functions and modules for any caller, which the stage ``aot.parts`` asks for. Any other target lists ``part``
     in ``lacks``. It lists ``cuts`` if it keeps no partitions on disk."""

@@ -64,6 +64,17 @@ class RuntimeTarget:
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return func.jvp(f, primals, tangents)
 
+    def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
+        outputs, push = func.linearize(f, *primals)
+        return outputs, lambda tangents: push(*tangents)
+
+    def dual(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        forward_ad = runtime.autograd.forward_ad
+        with forward_ad.dual_level():
+            pairs = [forward_ad.unpack_dual(o) for o in f(*map(forward_ad.make_dual, map(_held, primals), map(_held, tangents)))]
+        pushed = [torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs]
+        return _plain([p.primal for p in pairs], primals), _plain(pushed, primals)
+
     def vmap(
         self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
     ) -> Callable[..., Any]:
@@ -203,6 +214,11 @@ class RuntimeTarget:
 def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
     """`x` as a leaf of the session. While a program is captured, `x` is of the session already."""
     return x.detach().requires_grad_(requires_grad) if isinstance(x, runtime.Tensor) else runtime.wrap(x.detach(), requires_grad)
+
+
+def _held(x: Tensor) -> Tensor:
+    """`x` as a tensor of the session."""
+    return x if isinstance(x, runtime.Tensor) else runtime.wrap(x)
 
 
 def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from gen.targets.exported import reloaded
@@ -82,6 +83,15 @@ class TorchTarget:
 
     def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return torch.func.jvp(f, primals, tangents)
+
+    def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
+        outputs, push = torch.func.linearize(f, *primals)
+        return outputs, lambda tangents: push(*tangents)
+
+    def dual(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        with forward_ad.dual_level():
+            pairs = [forward_ad.unpack_dual(o) for o in f(*map(forward_ad.make_dual, primals, tangents))]
+        return tuple(p.primal for p in pairs), tuple(torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs)
 
     def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
         mapped = torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")

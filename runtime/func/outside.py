@@ -81,11 +81,12 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
         t = constant_of(t)
     if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or t._is_zerotensor():
         return t.clone()
-    fresh = factories.empty(0, dtype=t.dtype, device=t.device)
     storage: Any = t.untyped_storage()
-    fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
-    fresh = torch._neg_view(fresh) if t.is_neg() else fresh
-    return fresh.conj() if t.is_conj() else fresh
+    with torch._C._DisableTorchDispatch():  # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
+        fresh = factories.empty(0, dtype=t.dtype, device=t.device)
+        fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
+        fresh = torch._neg_view(fresh) if t.is_neg() else fresh
+        return fresh.conj() if t.is_conj() else fresh
 
 
 def refuse_made_of_values(t: torch.Tensor) -> None:

@@ -17,6 +17,8 @@ class PlainTarget:
 
     name = "plain"
     lacks = frozenset(("jvp", "vmap", "jacrev", "jacfwd", "hessian", "functionalize", "trace", "joint", "compiled", "export", "saved")) | {
+        "linearize",
+        "dual",
         "jit",
         "per_sample",
         "per_sample_answer",

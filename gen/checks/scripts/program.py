@@ -24,15 +24,16 @@ from gen.checks.seeds import stable_seed
 Tensor = torch.Tensor
 _SOURCES = {
     "torch": {
-        "torch.func": ("functionalize", "grad", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"),
+        "torch.func": ("functionalize", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"),
         "torch.fx.experimental.proxy_tensor": ("make_fx",),
         "functorch.compile": ("aot_function", "default_partition", "min_cut_rematerialization_partition", "nop"),
     },
     "runtime": {
-        "runtime.func": ("functionalize", "grad", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"),
+        "runtime.func": ("functionalize", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"),
         "runtime.aot": ("aot_function", "default_partition", "make_fx", "min_cut_rematerialization_partition", "nop"),
     },
 }
+_EAGER = {"engine_vjp": "backward", "dual_jvp": "dual"}  # helpers that call the engine of torch, by the stages that they stand for
 _COMPILED = ("aot_eager", "inductor")  # torch.compile of the whole program
 _WHY = {
     "loop": "transforms one by one: a loop of single calls for vmap, torch's plain engine for derivatives",
@@ -171,8 +172,8 @@ def _actual(
     else:
         found = f(*given)
     lines = _written(tracer, found, shown, "actual")
-    if target == "runtime" and "engine_vjp" in stages.used:
-        raise NoScript("the stage backward on the runtime needs its drop-in; run the cell on target torch")
+    if target == "runtime" and (eager := _EAGER.keys() & stages.used):
+        raise NoScript(f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; run the cell on target torch")
     used |= stages.used
     return lines
 

@@ -55,10 +55,25 @@ class Written:
         return tuple(self.tracer.named(f"{text}[{k}]", o) for k, o in enumerate(outputs))
 
     def jvp(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+        return self._forward_mode("jvp", f, primals, tangents)
+
+    def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+        return self._forward_mode("dual_jvp", f, primals, tangents)
+
+    def _forward_mode(self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
         name, outputs = self.tracer.function(f, primals)
         both = ", ".join([name, *(arguments([text_of(x) for x in xs]) for xs in (primals, tangents))])
-        pair = self.tracer.assign(f"{self.word('jvp')}({both})", "r")
+        pair = self.tracer.assign(f"{self.word(transform)}({both})", "r")
         return self._outputs(f"{pair}[0]", outputs), self._outputs(f"{pair}[1]", outputs)
+
+    def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
+        name, outputs = self.tracer.function(f, primals)
+        pair = self.tracer.assign(f"{self.word('linearize')}({', '.join([name, *map(text_of, primals)])})", "r")
+
+        def push(tangents: Sequence[Any]) -> Values:
+            return self._outputs(self.tracer.assign(f"{pair}[1]({', '.join(map(text_of, tangents))})"), outputs)
+
+        return self._outputs(f"{pair}[0]", outputs), push
 
     def vmap(self, f: Callable[..., Values], in_dims: tuple[int | None, ...]) -> Callable[..., Values]:
         def g(*args: Any) -> Values:
@@ -159,6 +174,12 @@ class Plain(Written):
         self.used.add(found)
         return found
 
+    def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+        return self.jvp(f, primals, tangents)
+
+    def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
+        return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
+
     def functionalize(self, f: Callable[..., Values]) -> Callable[..., Values]:
         return f
 
@@ -175,6 +196,15 @@ def _plain(o: Any) -> Tensor:
 
 
 HELPERS = {
+    "dual_jvp": """
+def dual_jvp(f, xs, tangents):
+    with torch.autograd.forward_ad.dual_level():
+        y = f(*map(torch.autograd.forward_ad.make_dual, xs, tangents))
+        ys = y if isinstance(y, tuple) else (y,)
+        pairs = [torch.autograd.forward_ad.unpack_dual(o) for o in ys]
+        found = [(p, torch.zeros_like(p) if t is None else t) for p, t in pairs]
+    return tuple(zip(*found)) if isinstance(y, tuple) else found[0]
+""",
     "one_by_one": """
 def one_by_one(f, in_dims):  # what vmap means: f of each entry, stacked
     def g(*xs):

@@ -210,3 +210,17 @@ def test_an_output_of_the_outer_transform_is_a_constant_here() -> None:
         return square.sum() + moved.sum() + tangent.sum()
 
     torch.testing.assert_close(grad(outer)(T), 2 * T + X + T)
+
+
+@pytest.mark.parametrize("randomness", ("error", "different", "same"))
+def test_a_primal_that_all_elements_of_an_enclosing_vmap_share(randomness: str) -> None:
+    """The copy of a tangent that is all zeros is no draw."""
+
+    def pushed(x: torch.Tensor, t: torch.Tensor) -> Any:
+        out, push = linearize(torch.sin, x)
+        return out, push(t)
+
+    x, t = torch.randn(3), torch.randn(2, 3)
+    out, found = vmap(pushed, (None, 0), out_dims=(None, 0), randomness=randomness)(x, t)
+    assert torch.equal(out, x.sin())
+    torch.testing.assert_close(found, x.cos() * t)
