@@ -85,7 +85,9 @@ class TorchTarget:
         return torch.func.jvp(f, primals, tangents)
 
     def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
-        outputs, push = torch.func.linearize(f, *primals)
+        with warnings.catch_warnings():  # of the graph that linearize makes for itself
+            warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node", category=UserWarning)
+            outputs, push = torch.func.linearize(f, *primals)
         return outputs, lambda tangents: push(*tangents)
 
     def dual(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
