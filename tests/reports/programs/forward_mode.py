@@ -210,3 +210,32 @@ def jvp_of_the_gradient_of_det_at_equal_singular_values():
     E[0, 0] = 1
     tangent = jvp(grad(torch.linalg.det), (torch.eye(3, dtype=torch.float64),), (E,))[1]
     return tangent, torch.diag(torch.tensor([0.0, 1.0, 1.0]))
+
+
+@report("F81.1")
+def linearize_of_a_function_that_writes_to_a_constant():
+    """linearize leaves out a write through a view of a tensor that the function makes.
+
+    It folds into constants what does not depend on the tangent, and drops calls whose result nothing uses. The tangent of x · (1, 0) is
+    t · (1, 0).
+    """
+
+    def f(x):
+        factor = torch.zeros(2)
+        factor[0] = 1
+        return x * factor
+
+    _, push = torch.func.linearize(f, torch.ones(2))
+    return push(torch.ones(2)), torch.tensor([1.0, 0.0])
+
+
+@report("F81.2")
+def linearize_of_singular_vectors():
+    """The pushforward of linearize gives NaN for the singular vectors of any matrix.
+
+    It drops the write by which their formula avoids zero divided by zero. The squares of the singular vectors of diag(3, 2) have
+    a maximum or a minimum there, so their tangent is zero, as jvp says.
+    """
+    x = torch.diag(torch.tensor([3.0, 2.0]))
+    _, push = torch.func.linearize(lambda a: torch.linalg.svd(a)[0].square(), x)
+    return push(torch.ones(2, 2)), torch.zeros(2, 2)
