@@ -59,6 +59,8 @@ EDGES: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "cov of a negative divisor": (lambda x: torch.cov(x, correction=4, aweights=x[0].abs() * 0.01), X),
     "cov with counts and weights": (lambda x: torch.cov(x, fweights=torch.tensor([1, 2, 1, 3]), aweights=x[0].abs()), X),
     "istft of a narrow window": (lambda s: torch.istft(s, 8, 2, 6), SPECTRUM),
+    "istft of a window of two to its last sample": (lambda s: torch.istft(s, 8, 2, 2, length=17), SPECTRUM),
+    "istft of a window of three to its last sample": (lambda s: torch.istft(s, 8, 2, 3, length=17), SPECTRUM),
     "istft of a window of odd width": (lambda s: torch.istft(s, 8, 2, 5), SPECTRUM),
     "istft without a window": (lambda s: torch.istft(s, 8), SPECTRUM),
     "istft of the largest step": (lambda s: torch.istft(s, 8, 8), SPECTRUM),

@@ -242,3 +242,10 @@ def test_the_derivative_of_a_program_at_a_point_has_no_node_that_holds_memory() 
 def _closures(f: Any) -> list[Any]:
     inner = [c.cell_contents for c in f.__closure__ or () if callable(c.cell_contents) and hasattr(c.cell_contents, "__closure__")]
     return [f, *inner]
+
+
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_an_argument_that_is_not_used_is_described_as_well(mode: str) -> None:
+    traced = make_fx(lambda x, y, n: x * 1, tracing_mode=mode)(torch.ones(2), torch.ones(3, dtype=torch.int8), 4)
+    assert node(traced, "y_1").meta["val"].dtype is torch.int8
+    assert isinstance(node(traced, "n_1").meta.get("val"), torch.SymInt) is (mode == "symbolic")
