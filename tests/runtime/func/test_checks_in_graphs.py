@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "too few weights": (lambda x: torch.cov(x, aweights=x[0, :3].abs()), X),
     "too few counts": (lambda x: torch.cov(x, fweights=torch.ones(3, dtype=torch.int64)), X),
     "istft of real numbers": (lambda s: torch.istft(s.real, 8, window=torch.ones(8)), SPECTRUM),
+    "istft of one dimension": (lambda s: torch.istft(s[0], 8, window=torch.ones(8)), SPECTRUM),
     "istft of four dimensions": (lambda s: torch.istft(s[None, None], 8, window=torch.ones(8)), SPECTRUM),
     "istft without steps": (lambda s: torch.istft(s, 8, hop_length=0, window=torch.ones(8)), SPECTRUM),
     "istft of steps past the window": (lambda s: torch.istft(s, 8, hop_length=6, win_length=4, window=torch.ones(4)), SPECTRUM),
@@ -39,9 +40,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_op_refuses_a_trace_refuses_in_the_same_words(name: str) -> None:
     f, x = REFUSED[name]
-    with pytest.raises((RuntimeError, TypeError)) as eager:
+    with pytest.raises((RuntimeError, TypeError, IndexError)) as eager:
         f(x)
-    with pytest.raises((RuntimeError, TypeError)) as traced:
+    with pytest.raises(type(eager.value)) as traced:
         make_fx(f)(x)
     assert str(traced.value).split("\n")[0][:60] == str(eager.value).split("\n")[0][:60]
 
