@@ -249,3 +249,11 @@ def test_an_argument_that_is_not_used_is_described_as_well(mode: str) -> None:
     traced = make_fx(lambda x, y, n: x * 1, tracing_mode=mode)(torch.ones(2), torch.ones(3, dtype=torch.int8), 4)
     assert node(traced, "y_1").meta["val"].dtype is torch.int8
     assert isinstance(node(traced, "n_1").meta.get("val"), torch.SymInt) is (mode == "symbolic")
+
+
+def test_a_number_that_is_computed_of_sizes_is_described_with_its_value() -> None:
+    traced = make_fx(lambda x: x.new_ones(x.shape[0] * 2 + 1, x.shape[1] // 2), tracing_mode="symbolic")(torch.ones(5, 8))
+    (call,) = (n for n in traced.graph.nodes if n.target is torch.ops.aten.new_ones.default)
+    sizes = [n.meta["val"] for n in call.args[1]]
+    assert [type(n) for n in sizes] == [torch.SymInt] * 2 and [n.node.hint for n in sizes] == [11, 4]
+    assert call.meta["val"].shape == tuple(sizes)

@@ -175,6 +175,7 @@ def test_a_write_at_a_dual_level_is_counted_once() -> None:
     assert seen == [(3, 1, 1), (3, 1, 1)]
 
 
+_closed = torch.ones(2, 3)
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "other memory": (lambda x: x.set_(X * 2), "changes the storage or geometry"),
     "another size": (lambda x: (x * 1).resize_(20), "changes the storage or geometry"),
@@ -182,7 +183,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a transpose of what is closed over": (lambda x: _closed.t_(), "closes over"),
     "a view that is detached in place": (lambda x: (x * 1)[0].detach_(), "Can't detach views in-place"),
 }
-_closed = torch.ones(2, 3)
 
 
 @pytest.mark.parametrize("name", REFUSED)
