@@ -111,11 +111,9 @@ def _istft(
     given = (n_fft, hop_length, win_length, window, center)
     hop = n_fft // 4 if hop_length is None else hop_length
     width = n_fft if win_length is None else win_length
-    if not 0 < hop <= width <= n_fft or not 2 <= self.dim() <= 3 or (window is not None and window.shape != (width,)):
-        raise Refused
     try:
         result = _istft_unchecked(self, *given, **options)
-    except (RuntimeError, AssertionError):  # the C++ kernel says what is wrong in its own words
+    except (RuntimeError, AssertionError, IndexError):  # the C++ kernel says what is wrong in its own words
         raise Refused from None
     frames = self.shape[-1]
     samples = n_fft + hop * (frames - 1)

@@ -76,17 +76,21 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: those of
     ``x.t().bernoulli_()`` and ``x[:, ::2].mul_(2)`` do. Later draws, views and strides of results depend on them. What shows an element
     several times has no such strides of its own. A write also leaves what is conjugated or negated lazily."""
-    if new.is_conj() != old.is_conj():
-        new = torch.conj(torch.conj_physical(new)) if old.is_conj() else new.resolve_conj()
-    if new.is_neg() != old.is_neg():
-        new = torch._neg_view(torch.neg(new)) if old.is_neg() else new.resolve_neg()
+    lazily = old.is_conj(), old.is_neg()
+    if (new.is_conj(), new.is_neg()) != lazily:
+        new = _turned(_turned(new, *lazily).resolve_conj().resolve_neg(), *lazily)
     if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
         return new
     differ = any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1)
     if differ and not shows_twice(old):
-        copied: torch.Tensor = aten.copy.default(old, new)
-        return copied
+        return _turned(aten.copy.default(_turned(old, *lazily), _turned(new, *lazily)), *lazily)  # what `copy` returns is not lazy
     return new
+
+
+def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
+    """``t`` as a view that is conjugated and negated lazily, or no more so if it is already."""
+    t = torch.conj(t) if conjugated else t
+    return torch._neg_view(t) if negated else t
 
 
 def _order(t: torch.Tensor) -> list[int]:

@@ -70,13 +70,20 @@ def _storage(t: Any) -> Any:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def held_by_session(t: Any) -> Any:
+    """The plain tensor that ``t`` holds, if ``t`` is of the eager session. It shows how ``t`` lies in memory, and whether it is conjugated
+    or negated lazily. Any other tensor stays as it is."""
+    of_session = isinstance(t, Value) and not t._level.number and type(t._inner) is torch.Tensor
+    return t._inner.detach() if of_session and t.layout is torch.strided and not t.is_nested else t
+
+
 def private_copy(t: torch.Tensor) -> torch.Tensor:
     """A copy with the strides of ``t``, overlaps included, and lazily conjugated or negated if ``t`` is.
 
     Tracing must not change the caller's tensor, strides decide whether a reshape is a view, and ops such as ``real`` take other views of
     what is conjugated lazily.
     """
-    t = t.detach()
+    t = held_by_session(t.detach())
     if isinstance(t, Value):
         t = constant_of(t)
     if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or t._is_zerotensor():

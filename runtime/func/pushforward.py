@@ -10,6 +10,7 @@ import torch
 from ..errors import InplaceError, MissingRule
 from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..seam.keys import uncounted
 from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
@@ -187,17 +188,17 @@ class DualLevel(Level):
         if op.base_name in METADATA:
             return self._replace(op, v, primals, kwargs, found)
         if not found:
-            op.func(*primals, **kwargs)
+            uncounted(op.func, *primals, **kwargs)  # the dispatcher counts the write on the value
             return target
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
         if functional.nondiff:  # draws, comparisons: what is written has no tangent
-            op.func(*primals, **kwargs)
+            uncounted(op.func, *primals, **kwargs)
             self._set_tangent(v, None)
             return target
         before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
-        op.func(*primals, **kwargs)
+        uncounted(op.func, *primals, **kwargs)
         t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
         self._set_tangent(v, t)
         return target
@@ -224,7 +225,7 @@ class DualLevel(Level):
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
-        op.func(*primals, **self.lowered_kwargs(kwargs))
+        uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))
         return args[0]
 
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:

@@ -34,8 +34,9 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..seam import factories
-from ..seam.levels import Value, constant_of
+from ..seam.levels import Value
 from .generated_code import function
+from .outside import held_by_session
 from .provenance import here
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -366,8 +367,7 @@ def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
 def _plain_like(t: torch.Tensor) -> torch.Tensor:
     """``t``, or for a value of a level around the trace, which has no elements to show, a tensor of its shape. Symbols of an outer trace
     count as the sizes that they have there."""
-    if isinstance(t, Value) and not t._level.number:
-        t = constant_of(t.detach())  # of the eager session
+    t = held_by_session(t)
     if not isinstance(t, Value) or t.layout is not torch.strided:
         return t
     shape, stride = ([int(n if isinstance(n, int) else n.node.hint) for n in numbers] for numbers in (t.shape, t.stride()))
