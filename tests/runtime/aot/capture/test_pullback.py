@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import fx
 
 import runtime
+from runtime.aot import aot_function, nop
 from runtime.aot.capture.joint import Joint, joint_graph
 from runtime.aot.capture.origins import ORIGIN
 from runtime.aot.capture.pullback import DERIVATIVE, UNSEEN, WRITTEN, Pullback, pullback_of
@@ -110,8 +111,7 @@ CASES = {
     ),
     "batch norm, without its old statistics": Case(
         in_batches,
-        f"zeros=none, ones=none, _native_batch_norm_legit_functional=None, getitem={OP}, getitem_1=none, getitem_2=none, "
-        f"mul={OP}",
+        f"zeros=none, ones=none, _native_batch_norm_legit_functional=None, getitem={OP}, getitem_1=none, getitem_2=none, mul={OP}",
         "_native_batch_norm_legit_functional, getitem, getitem_1, getitem_2",
     ),
     "batch norm, whose new mean is read": Case(
@@ -210,4 +210,4 @@ def test_attention_has_a_second_derivative() -> None:
         (g,) = runtime.autograd.grad(f(x), x, create_graph=True)
         return runtime.unwrap(runtime.autograd.grad(g.square().sum(), x)[0])
 
-    torch.testing.assert_close(second(runtime.aot.aot_function(attention, runtime.aot.nop)), second(attention))
+    torch.testing.assert_close(second(aot_function(attention, nop)), second(attention))
