@@ -167,7 +167,8 @@ def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
     edge, end = edge_of(target), edge_of(target._view.base)
     while not hooked and edge is not None and edge != end:
         hooked = bool(edge[0].pre_hooks or edge[0].post_hooks or (edge[0].tensor_hooks or {}).get(edge[1]))
-        edge = edge[0].edges[0] if len(edge[0].edges) == 1 else None
+        edges = edge[0].edges
+        edge = edges[0] if len(edges) == 1 else None
     if hooked:
         raise RuntimeError(
             "the program registers a hook on an argument that is a view, or there is one, and writes to the argument. The write gives the "
