@@ -133,6 +133,15 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda x, y: without_grad(lambda: (lambda v: then(y.set_(torch.ones(2, 3)), v.add_(1), x))(y[0])),
         "frozen storage",
     ),
+    "requires_grad_() after set_()": (
+        lambda x, y: then(without_grad(y.set_, torch.ones(2, 3)), y.requires_grad_(), x * y),
+        "another history",
+    ),
+    "detach_() after set_()": (lambda x, y: then(without_grad(y.set_, torch.ones(2, 3)), y.detach_(), x), "another history"),
+    "detach_() of what requires grad after set_()": (
+        lambda x, y: then(without_grad(x.set_, torch.ones(2, 3)), x.detach_(), y),
+        "another history",
+    ),
     "set_() to a result": (
         lambda x, y: (lambda z: then(without_grad(y.set_, z.detach()), z))(x.detach() * 2),
         "the memory of a result by set_",
