@@ -102,6 +102,15 @@ def retained(p: Any, q: Any, x: Any) -> Any:
     return y.grad * 1
 
 
+def retained_leaf(p: Any, q: Any, x: Any) -> Any:
+    p.retain_grad()
+    y = p * x
+    y.retain_grad()
+    y.retain_grad()
+    (y * p).sum().backward()
+    return y.grad + p.grad
+
+
 def frozen(p: Any, q: Any, x: Any) -> Any:
     p.requires_grad_(False)
     (p * q * x).sum().backward()
@@ -161,6 +170,7 @@ STEPS: dict[str, Step] = {
         returned,
         shared,
         retained,
+        retained_leaf,
         frozen,
         frozen_by_flag,
         stepped,
