@@ -220,3 +220,23 @@ def test_the_backward_is_not_in_autocast_and_leaves_it_as_it_was() -> None:
         (g,) = runtime.autograd.grad(y.sum(), x)
         assert torch.is_autocast_enabled("cpu")
     assert g.dtype is torch.float32 and g.tolist() == [2.0, 4.0]
+
+
+def test_what_the_program_writes_over_and_a_second_derivative_needs_is_at_risk() -> None:
+    def f(x: Any, y: Any) -> Any:
+        found = x.exp(), y.exp()
+        y.add_(1)
+        return found
+
+    backward = node_of(aot_function(f, nop)(leaf(1.0), leaf(1.0) * 1)[0]).backward
+    assert (backward.n_saved, backward.reread, backward.at_risk, backward.exposed) == (2, (0, 1), (3,), (0, 1, 2, 3))
+    backward = node_of(aot_function(lambda x, y: (y.add_(1), x.sin())[1], nop)(leaf(1.0), leaf(1.0) * 1)).backward
+    assert (backward.reread, backward.at_risk) == ((), ())
+
+
+def test_a_number_that_a_second_derivative_needs_is_not_asked_for_its_version() -> None:
+    f = aot_function(lambda x, k: (x * k).exp(), nop)
+    f(leaf(1.0), 2.5)
+    node = node_of(f(leaf(1.0), 3.5))
+    numbers = [i for i, t in enumerate(node.saved) if not isinstance(t, torch.Tensor)]
+    assert numbers and not set(numbers) & set(node.backward.exposed)
