@@ -29,7 +29,7 @@ from ..capture.surroundings import autocast_enabled, surroundings, without_autoc
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
-from .arguments import Call, enter
+from .arguments import Call, Kind, enter
 from .function import Recipe
 
 
@@ -180,7 +180,7 @@ class OneProgram:
             return call
         targets = iter(call.targets)
         given = [next(targets) if w else None for w in wanted]
-        kinds = [(w, *k[1:]) for w, k in zip(self.wanted, call.kinds, strict=True)]
+        kinds: list[Kind] = [(w,) for w in self.wanted]  # from here on a kind only says whether a gradient is wanted
         return dataclasses.replace(call, targets=[t for t, w in zip(given, self.wanted, strict=True) if w], kinds=kinds)
 
     def _check(self, call: Call, autocast: bool) -> None:

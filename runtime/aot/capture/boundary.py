@@ -38,8 +38,8 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number. ``recorded``: the grad
-    mode in which the program took it."""
+    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number in ``rest``.
+    ``recorded``: the grad mode in which the program took it."""
 
     func: torch._ops.OpOverload
     rest: tuple[Any, ...]
@@ -53,8 +53,7 @@ class ViewStep:
 
     def sized(self, results: Sequence[Any]) -> ViewStep:
         """The same view op, with the numbers that the graph has given among ``results``."""
-        rest, kwargs = pytree.tree_map_only(Size, lambda size: results[size.number], (self.rest, self.kwargs))
-        return dataclasses.replace(self, rest=rest, kwargs=kwargs)
+        return dataclasses.replace(self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest))
 
     def in_place(self) -> torch._ops.OpOverload | None:
         """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
@@ -168,7 +167,8 @@ def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
     edge, end = edge_of(target), edge_of(target._view.base)
     while not hooked and edge is not None and edge != end:
         hooked = bool(edge[0].pre_hooks or edge[0].post_hooks or (edge[0].tensor_hooks or {}).get(edge[1]))
-        edge = edge[0].edges[0] if len(edge[0].edges) == 1 else None
+        edges = edge[0].edges
+        edge = edges[0] if len(edges) == 1 else None
     if hooked:
         raise RuntimeError(
             "the program registers a hook on an argument that is a view, or there is one, and writes to the argument. The write gives the "

@@ -112,7 +112,8 @@ def holds_values(f: Any) -> bool:
     """Whether ``f``, a function or an object, holds values of a trace or of another level, or sizes that are symbols, as far as they are at
     hand."""
     own = () if isinstance(f, (torch.nn.Module, type)) else getattr(f, "__dict__", {}).values()
-    return any(isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0) for x in (*own, *at_hand(f, 5)) if x is not f)
+    held = (x for y in (*own, f) for x in at_hand(y, 5))
+    return any(isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0) for x in held if x is not f)
 
 
 def at_hand(f: Any, depth: int) -> Iterator[Any]:

@@ -111,9 +111,9 @@ class Computed:
 
     def _placed(self, o: Any, made: Made, number: int, whole: Any) -> Output:
         """A result in the memory of ``whole``, which is argument or result ``number``, with a history of its own. The ``detach()`` of an
-        argument has one after a write."""
+        argument has one after a write, and a view that a user's Function has made."""
         view = getattr(o, "_view", None)
-        base = o if view is None else view.base
+        base = o if view is None or view.creation == "function" else view.base
         found, own = self.primals.functional_value(o), self.primals.functional_value(base)
         if found is None or own is None or own._store.memory is not found._store.memory:
             return Output(Made.RESULT, self._number(o))
@@ -129,8 +129,7 @@ class Computed:
         """A view. The graph gives the numbers of its steps that depend on sizes."""
 
         def bound(step: ViewStep) -> ViewStep:
-            rest, kwargs = pytree.tree_map_only(SYMBOLIC, lambda size: Size(self._number(size)), (step.rest, step.kwargs))
-            return dataclasses.replace(step, rest=rest, kwargs=kwargs)
+            return dataclasses.replace(step, rest=pytree.tree_map_only(SYMBOLIC, lambda size: Size(self._number(size)), step.rest))
 
         known = len(self.values)
         found = tuple(map(bound, steps))
@@ -164,7 +163,7 @@ class Computed:
         if self.primals.edge(o) is None:
             return True
         view = getattr(o, "_view", None)
-        return view is not None and view.base is base
+        return view is not None and view.base is base and view.creation != "function"
 
     def _base(self, shared: Sequence[Any]) -> Any:
         """The value whose views are all of ``shared``, if there is one."""

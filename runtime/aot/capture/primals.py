@@ -208,7 +208,8 @@ class Primals:
         found = self.functional_value(v)
         if found is None or any(i in g.members and g.first(i) != i for g in self.groups):  # the first of them stands for all
             return Input(flag)
-        if (replaced := self.functional.replaced.get(id(found))) is not None:
+        known = self.functional.replaced
+        if (replaced := known.get(id(found)) or known.get(id(self.entered[i]))) is not None:  # detach_() gives the value another one inside
             return self._record_of_replaced(i, found, replaced)
         reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
         for step in reshaped:
@@ -280,7 +281,8 @@ class Primals:
             raise AssertionError(f"{what}: a write, or a change of sizes or strides. Let the program return the new tensor instead.")
         if self.layouts[i] is not None or found.shape != self.shapes[i]:
             raise AssertionError(f"{what}: other sizes, or a tensor subclass. Let the program return the new tensor instead.")
-        if self.edges[i] is not None and self.edge(self.values[i]) != self.edges[i]:
+        v = self.values[i]
+        if found is not self.entered[i] or self.is_leaf(v) or (self.edges[i] is not None and self.edge(v) != self.edges[i]):
             raise AssertionError(f"{what}: another history. Let the program return the new tensor instead.")
         return Input(self.flags[i], counted=replaced.count)
 

@@ -21,6 +21,7 @@ from ...session.tensor import unwrap
 MISSING: Any = object()
 WHOLE: Any = object()
 FACTS: Any = object()
+_EMPTY = CellType()
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 MANY = 32  # items of a container from which on it is compared by the identity of its items first
 _FACTORIES: tuple[Any, ...] = (int, float, complex, bool, str, list, dict, set, tuple)  # of a defaultdict, which may be called
@@ -62,7 +63,8 @@ class Read:
         if self.name is WHOLE:
             now = constant(self.owner)
         elif isinstance(self.owner, CellType):
-            now = f"getattr({constant(self.owner)}, 'cell_contents', None)"
+            owner = constant(self.owner)  # an empty cell raises an error if it is asked, and none if it is compared with another one
+            now = f"({owner}.cell_contents if {owner} != {constant(_EMPTY)} else {constant(MISSING)})"
         elif isinstance(self.owner, Slots) and isinstance(self.owner.of, FunctionType):
             now = f"{constant(self.owner.of)}.{self.name}"
         elif isinstance(self.owner, Mapping):

@@ -1,0 +1,271 @@
+"""What a captured step does to ``.grad``, by each way that torch has, is what it does in eager mode, in each of several calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import runtime
+from runtime import jit
+
+Step = Callable[[Any, Any, Any], Any]
+
+
+def params() -> tuple[nn.Parameter, nn.Parameter]:
+    return nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.tensor([[3.0, 4.0]]))
+
+
+def adds_up(p: Any, q: Any, x: Any) -> Any:
+    (p * x).sum().backward()
+    (p * p * q).sum().backward()
+
+
+def zeroed_in_place(p: Any, q: Any, x: Any) -> Any:
+    if p.grad is not None:
+        p.grad.zero_()
+    (p * x).sum().backward()
+
+
+def by_autograd(p: Any, q: Any, x: Any) -> Any:
+    torch.autograd.backward([(p * x).sum(), (q * x).sum()])
+
+
+def with_cotangent(p: Any, q: Any, x: Any) -> Any:
+    (p * x).backward(x)
+    torch.autograd.backward([q * x], [x.view(1, 2)])
+
+
+def by_old_name(p: Any, q: Any, x: Any) -> Any:
+    torch.autograd.backward((q * x,), grad_variables=(x.view(1, 2),))
+
+
+def for_some_inputs(p: Any, q: Any, x: Any) -> Any:
+    (p * q * x).sum().backward(inputs=[q])
+
+
+def for_one_input(p: Any, q: Any, x: Any) -> Any:
+    (p * q * x).sum().backward(inputs=p)
+
+
+def twice(p: Any, q: Any, x: Any) -> Any:
+    y = (p * p * x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+
+
+def of_a_gradient(p: Any, q: Any, x: Any) -> Any:
+    (g,) = torch.autograd.grad((p * p * x).sum(), p, create_graph=True)
+    (g * g).sum().backward()
+
+
+def with_history(p: Any, q: Any, x: Any) -> Any:
+    p.grad = None
+    (p * p * p * x).sum().backward(create_graph=True)
+    g = p.grad
+    p.grad = None
+    (g * g).sum().backward()
+
+
+def assigned(p: Any, q: Any, x: Any) -> Any:
+    p.grad = x * 2
+    q.grad = None
+
+
+def assigned_and_added(p: Any, q: Any, x: Any) -> Any:
+    p.grad = x * 2
+    (p * x).sum().backward()
+
+
+def deleted(p: Any, q: Any, x: Any) -> Any:
+    (p * x).sum().backward()
+    del p.grad
+
+
+def returned(p: Any, q: Any, x: Any) -> Any:
+    (p * q).sum().backward()
+    return p.grad * 2, q.grad + 1, p.grad.clone()
+
+
+def shared(p: Any, q: Any, x: Any) -> Any:
+    (p + x).backward(x)
+    return x * 1
+
+
+def retained(p: Any, q: Any, x: Any) -> Any:
+    y = p * x
+    y.retain_grad()
+    (y * y).sum().backward()
+    return y.grad * 1
+
+
+def retained_leaf(p: Any, q: Any, x: Any) -> Any:
+    p.retain_grad()
+    y = p * x
+    y.retain_grad()
+    y.retain_grad()
+    (y * p).sum().backward()
+    return y.grad + p.grad
+
+
+def frozen(p: Any, q: Any, x: Any) -> Any:
+    p.requires_grad_(False)
+    (p * q * x).sum().backward()
+    p.requires_grad_(True)
+
+
+def frozen_by_flag(p: Any, q: Any, x: Any) -> Any:
+    p.requires_grad = False
+    (p * q * x).sum().backward()
+    p.requires_grad = True
+    (p * x).sum().backward()
+
+
+def stepped(p: Any, q: Any, x: Any) -> Any:
+    (p * p * x).sum().backward()
+    with torch.no_grad():
+        p.sub_(0.1 * p.grad)
+    p.grad = None
+
+
+def by_data(p: Any, q: Any, x: Any) -> Any:
+    (p * p * x).sum().backward()
+    p.data.sub_(0.1 * p.grad)
+    p.grad.zero_()
+
+
+def before_asked(p: Any, q: Any, x: Any) -> Any:
+    found = p.grad
+    (p * x).sum().backward()
+    return torch.zeros(2) if found is None else found * 1
+
+
+def transposed(p: Any, q: Any, x: Any) -> Any:
+    (q.t() * x).sum().backward()
+
+
+def nothing(p: Any, q: Any, x: Any) -> Any:
+    return x * 2
+
+
+STEPS: dict[str, Step] = {
+    f.__name__: f
+    for f in (
+        adds_up,
+        zeroed_in_place,
+        by_autograd,
+        with_cotangent,
+        by_old_name,
+        for_some_inputs,
+        for_one_input,
+        twice,
+        of_a_gradient,
+        with_history,
+        assigned,
+        assigned_and_added,
+        deleted,
+        returned,
+        shared,
+        retained,
+        retained_leaf,
+        frozen,
+        frozen_by_flag,
+        stepped,
+        by_data,
+        before_asked,
+        transposed,
+        nothing,
+    )
+}
+
+
+def seen(x: Any) -> Any:
+    x = runtime.unwrap(x) if isinstance(x, torch.Tensor) else x
+    return (x.tolist(), x.stride()) if isinstance(x, torch.Tensor) else None if x is None else [seen(part) for part in x]
+
+
+def course(step: Step, wrap: Callable[..., Any], closed: bool, before: bool) -> list[Any]:
+    """Results, parameters and gradients after each of three calls."""
+    p, q = params()
+    if before:
+        p.grad, q.grad = torch.ones(2), torch.ones(1, 2)
+    f = wrap((lambda x: step(p, q, x)) if closed else step)
+    found = []
+    for i in range(3):
+        x = torch.tensor([1.0 + i, 2.0])
+        result = f(x) if closed else f(p, q, x)
+        found.append([seen(result), seen(p), seen(q), seen(p.grad), seen(q.grad), p.requires_grad, p.grad is not None and p.grad is q.grad])
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:Using backward", "ignore:`grad_variables` is deprecated")
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    "name, closed", [(name, closed) for name in STEPS for closed in (True, False) if closed or not name.startswith("frozen")]
+)  # an argument is not frozen by the step
+def test_gradients_are_those_of_eager_mode_in_each_call(name: str, closed: bool, before: bool) -> None:
+    step = STEPS[name]
+    assert course(step, jit, closed, before) == course(step, lambda f: f, closed, before)
+
+
+def test_a_gradient_that_is_asked_for_is_the_object_of_before() -> None:
+    p, _ = params()
+    p.grad = torch.ones(2)
+    before = p.grad
+    jit(lambda x: (p * x).sum().backward())(torch.ones(2))
+    assert p.grad is before and before.tolist() == [2.0, 2.0]
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "another shape": (lambda p, q, x: setattr(p, "grad", torch.ones(3)), r"a tensor torch.float32\[2\] that is a torch.float32\[3\]"),
+    "another dtype": (lambda p, q, x: setattr(p, "grad", x.double()), r"that is a torch.float64\[2\]"),
+    "another dtype and shape": (lambda p, q, x: setattr(p, "grad", torch.ones(3).double()), r"that is a torch.float64\[3\]"),
+    "no tensor": (lambda p, q, x: setattr(p, "grad", 2.0), "that is a float"),
+    "of a result": (lambda p, q, x: setattr(p * 2, "grad", x), "assigns a gradient to a tensor that it has computed"),
+    "retained of what has none": (lambda p, q, x: (x * 2).retain_grad(), "can't retain_grad on Tensor that has requires_grad=False"),
+    "in a transform": (
+        lambda p, q, x: runtime.func.grad(lambda y: ((y * y).sum().backward(), y.sum())[1])(x),
+        r"calls backward\(\) on a value of a transform",
+    ),
+    "assigned .data": (lambda p, q, x: setattr(p, "data", x), "assigns to .data of a tensor"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_gradients_that_no_call_could_assign_are_refused(name: str) -> None:
+    f, why = REFUSED[name]
+    p, q = params()
+    with pytest.raises(RuntimeError, match=why):
+        jit(lambda x: f(p, q, x))(torch.ones(2))
+    assert p.grad is None and p.requires_grad
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_tensor_with_hooks_that_gets_a_gradient_is_refused(register: str) -> None:
+    p, q = params()
+    getattr(p, register)(lambda *args: None)
+    jit(lambda x: (q * x).sum().backward())(torch.ones(2))
+    with pytest.raises(RuntimeError, match="adds to the gradient of a tensor with hooks"):
+        jit(lambda x: (p * x).sum().backward())(torch.ones(2))
+
+
+def test_a_tensor_with_a_history_from_before_is_refused() -> None:
+    p, _ = params()
+    y = p * 2
+    with pytest.raises(RuntimeError, match="has a history from before the call"):
+        jit(lambda x: (y * x).sum().backward())(torch.ones(2))
+
+
+def test_a_history_that_a_pass_has_freed_is_not_passed_twice() -> None:
+    p, _ = params()
+
+    def step(x: Any) -> None:
+        y = (p * p * x).sum()
+        y.backward()
+        y.backward()
+
+    with pytest.raises(RuntimeError, match="a second time"):
+        jit(step)(torch.ones(2))

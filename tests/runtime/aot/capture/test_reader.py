@@ -1,0 +1,466 @@
+"""Which places of Python's state a program is known to read: these, and no others, are asked for by each call."""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+import weakref
+from collections import ChainMap, UserDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from runtime.aot.capture import reader
+from runtime.aot.capture.reader import reads_of, tensors_read
+from runtime.aot.capture.reads import FACTS, MISSING, WHOLE, Read, Slots
+
+
+class Scale:
+    shared = 3.0
+
+    def __init__(self, rate: float = 1.0) -> None:
+        self.rate = rate
+
+    def times(self, x: Any) -> Any:
+        return x * self.rate
+
+    @property
+    def twice(self) -> float:
+        return self.rate * 2
+
+    @classmethod
+    def of_class(cls, x: Any) -> Any:
+        return x * cls.shared
+
+    @staticmethod
+    def static(x: Any) -> Any:
+        return x * rate
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.rate
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([self.other])  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return str(rate)
+
+
+class Heir(Scale):
+    pass
+
+
+class Slotted:
+    __slots__ = ("rate",)
+
+    def __init__(self) -> None:
+        self.rate = 1.0
+
+
+class Names(dict[str, float]):
+    def __getattr__(self, name: str) -> float:
+        return self[name]
+
+
+class Doubled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Dropout(0.0)
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("mean", torch.zeros(1))
+        self.factor = 2.0
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x * self.factor * self.weight + self.mean)
+
+
+rate = 2.0
+config = {"rate": 1.0, "other": 2.0}
+pair = [1.0, 2.0]
+row = (1.0, [2.0])
+pair_of_tensors = (torch.ones(1), torch.ones(1))
+queue = deque([1.0])
+scale = Scale()
+heir = Heir()
+slotted = Slotted()
+named = Names(rate=2.0)
+array = np.ones(2)
+long = list(range(40))
+registry = {i: Scale() for i in range(40)}
+context = ContextVar("context", default=1.0)
+unset: ContextVar[float] = ContextVar("unset")
+held = ContextVar("held", default=scale)
+w = torch.ones(2)
+reference = weakref.ref(scale)
+chain = ChainMap({"a": 1.0}, config)
+user = UserDict({"a": 1.0})
+made = defaultdict(float, {"a": 1.0})
+layer = Doubled()
+listed = nn.ModuleList([nn.Dropout(0.0)])
+mapped = types.MappingProxyType(config)
+CLASSES = (Scale, Heir, Doubled, nn.Dropout, nn.Module, nn.ModuleList, nn.modules.dropout._DropoutNd)
+OWNERS: list[tuple[object, str]] = [
+    (globals(), "globals"),
+    (config, "config"),
+    (pair, "pair"),
+    (row, "row"),
+    (row[1], "row[1]"),
+    (queue, "queue"),
+    (vars(scale), "scale"),
+    (vars(heir), "heir"),
+    (slotted, "slotted"),
+    (named, "named"),
+    (array, "array"),
+    (long, "long"),
+    (context, "context"),
+    (unset, "unset"),
+    (held, "held"),
+    (w, "w"),
+    (chain.maps, "chain.maps"),
+    (chain.maps[0], "chain.maps[0]"),
+    (user.data, "user.data"),
+    (made, "made"),
+    (vars(layer), "layer"),
+    (layer._parameters, "layer's parameters"),
+    (layer._buffers, "layer's buffers"),
+    (layer._modules, "layer's modules"),
+    (vars(layer.inner), "dropout"),
+    (vars(listed), "listed"),
+    (listed._modules, "listed's modules"),
+    (vars(listed[0]), "listed[0]"),
+    (mapped, "mapped"),
+]
+
+
+def text(read: Read) -> str:
+    """Where the program reads, and with ``!`` that nothing is there."""
+    owner = read.owner
+    of = owner.of if isinstance(owner, Slots) else owner
+    name = next((name for known, name in OWNERS if known is of), "")
+    if not name and isinstance(owner, types.MappingProxyType):
+        name = next((c.__name__ for c in CLASSES if vars(c) == owner), "another class")
+    name = name or (of.__name__ if isinstance(of, types.FunctionType) else type(of).__name__)
+    item = "whole" if read.name is WHOLE else "facts" if read.name is FACTS else "" if read.name is None else str(read.name)
+    return f"{name}:{item}{'!' if read.value is MISSING else ''}"
+
+
+def found(f: Any, *args: Any, modules: Any = (), **kwargs: Any) -> list[str]:
+    """Without what tensors say of themselves."""
+    return sorted({text(read) for read in reads_of(f, args, kwargs, modules) if read.name is not FACTS})
+
+
+def with_defaults(x: Any, k: Any = scale, *, z: Any = config) -> Any:
+    return x * k.rate * z["rate"]
+
+
+def wrapping(f: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(f)
+    def inner(*args: Any) -> Any:
+        return f(*args)
+
+    return inner
+
+
+def assigned_before(x: Any) -> Any:
+    s = scale
+    return x * s.rate
+
+
+def assigned_twice(x: Any) -> Any:
+    s = scale
+    if x is None:
+        s = heir
+    return x * s.shared
+
+
+def inside(x: Any) -> Any:
+    def g(y: Any) -> Any:
+        return y * config["rate"]
+
+    return g(x)
+
+
+def called(s: Any, x: Any) -> Any:
+    return x * s.rate
+
+
+def handed(x: Any) -> Any:
+    return called(scale, x)
+
+
+READS: dict[str, tuple[Callable[..., Any], str]] = {
+    "a name": (lambda x: x * rate, "globals:rate"),
+    "an item": (lambda x: x * config["rate"], "config:rate, globals:config"),
+    "an item that is not there": (lambda x: x * config["absent"], "config:absent!, globals:config"),
+    "whether an item is there": (lambda x: x if "rate" in config else x * 2, "config:whole, globals:config"),
+    "an item by get": (lambda x: x * config.get("rate", 1.0), "config:whole, globals:config"),
+    "an item of a list": (lambda x: x * pair[1], "globals:pair, pair:1"),
+    "an item from the end": (lambda x: x * pair[-1], "globals:pair, pair:-1"),
+    "the last item but too far": (lambda x: x * pair[-3], "globals:pair"),
+    "an item behind the end": (lambda x: x * pair[2], "globals:pair"),
+    "an item of a deque": (lambda x: x * queue[0], "globals:queue, queue:0"),
+    "an item of a list in a tuple": (lambda x: x * row[1][0], "globals:row, row:1, row[1]:0"),
+    "a loop": (lambda x: [x * p for p in pair], "globals:pair, pair:whole"),
+    "a loop over a list in a tuple": (lambda x: [x for p in row], "globals:row, row[1]:whole"),
+    "a loop over a long list": (lambda x: [x * p for p in long], "globals:long, long:whole"),
+    "a loop over many objects": (lambda x: [registry[r](x) for r in registry], "globals:registry"),
+    "an attribute": (lambda x: x * scale.rate, "globals:scale, scale:rate"),
+    "an attribute that may be missing": (
+        lambda x: x * getattr(scale, "absent", 1.0),
+        "Scale:__call__, Scale:__iter__, globals:scale, scale:absent!, scale:rate",
+    ),
+    "an attribute of the class by the object": (lambda x: x * scale.shared, "Scale:shared, globals:scale, scale:shared!"),
+    "an inherited attribute": (lambda x: x * heir.shared, "Heir:shared!, Scale:shared, globals:heir, heir:shared!"),
+    "an attribute of the class": (lambda x: x * Scale.shared, "Scale:shared"),
+    "an attribute of the parent by the class": (lambda x: x * Heir.shared, "Heir:shared!, Scale:shared"),
+    "a slot": (lambda x: x * slotted.rate, "globals:slotted, slotted:rate"),
+    "an item by attribute": (lambda x: x * named.rate, "globals:named, named:rate"),
+    "a method": (lambda x: scale.times(x), "Scale:times, globals:scale, scale:rate, scale:times!"),
+    "an inherited method": (lambda x: heir.times(x), "Heir:times!, Scale:times, globals:heir, heir:rate, heir:times!"),
+    "a property": (lambda x: x * scale.twice, "Scale:twice, globals:scale, scale:rate"),
+    "a class method": (lambda x: Scale.of_class(x), "Scale:of_class, Scale:shared"),
+    "a class method by the object": (
+        lambda x: heir.of_class(x),
+        "Heir:of_class!, Heir:shared!, Scale:of_class, Scale:shared, globals:heir",
+    ),
+    "a static method": (lambda x: Scale.static(x), "Scale:static, globals:rate"),
+    "an object that is called": (
+        lambda x: scale(x),
+        "Scale:__call__, Scale:__iter__, globals:scale, scale:rate",
+    ),
+    "a variable of a context": (lambda x: x * context.get(), "context:get!, globals:context"),
+    "a variable without a value": (lambda x: x * unset.get(1.0), "globals:unset, unset:get!"),
+    "an object in a variable of a context": (
+        lambda x: x * held.get()(x),
+        "Scale:__call__, Scale:__iter__, globals:held, held:get!, scale:rate",
+    ),
+    "an array": (lambda x: x * array[0], "array:whole, globals:array"),
+    "the shape of an array": (lambda x: x * array.shape[0], "globals:array"),
+    "a method of an array": (lambda x: x * array.sum(), "array:whole, globals:array"),
+    "a tensor": (lambda x: x * w, "globals:w"),
+    "how often a tensor was written to": (lambda x: x * w._version, "globals:w, w:_version"),
+    "where a tensor is": (lambda x: x if w.data_ptr() else w, "globals:w, w:data_ptr"),
+    "an object behind a weak reference": (
+        lambda x: x * reference().rate,  # type: ignore[union-attr]
+        "Scale:__call__, Scale:__iter__, _Referent:number, globals:reference, scale:rate",
+    ),
+    "a chain of dictionaries": (lambda x: x * chain["a"], "ChainMap:a, globals:chain"),
+    "a loop over a chain of dictionaries": (
+        lambda x: [x * v for v in chain.values()],
+        "chain.maps:whole, chain.maps[0]:whole, config:whole, globals:chain",
+    ),
+    "whether a chain has an item": (
+        lambda x: x if "rate" in chain else x * 2,
+        "chain.maps:whole, chain.maps[0]:whole, config:whole, globals:chain",
+    ),
+    "a default dictionary": (lambda x: x * made["b"], "globals:made, made:b!"),
+    "a dictionary in an object": (lambda x: x * user.get("a"), "globals:user, user.data:whole"),
+    "a view of a dictionary": (lambda x: x * mapped["rate"], "globals:mapped, mapped:rate"),
+    "a name of Python's module": (lambda x: x * math.pi, ""),
+    "a function of torch's": (lambda x: torch.sin(x), ""),
+    "a decorated function": (wrapping(lambda x: x * rate), "cell:, globals:rate"),
+    "a method by partial": (functools.partial(Scale.times, scale), "Scale:__call__, Scale:__iter__, scale:rate"),
+    "defaults": (
+        with_defaults,
+        "config:rate, config:whole, dict:whole, scale:rate, with_defaults:__defaults__, with_defaults:__kwdefaults__",
+    ),
+    "another name of a variable": (assigned_before, "globals:scale, scale:rate"),
+    "one of two objects": (
+        assigned_twice,
+        "Heir:__call__!, Heir:__iter__!, Heir:shared!, Scale:__call__, Scale:__iter__, Scale:shared, globals:heir, globals:scale, "
+        "heir:rate, heir:shared!, scale:rate, scale:shared!",
+    ),
+    "a function inside": (inside, "config:rate, globals:config"),
+    "an object that is handed on": (
+        handed,
+        "Scale:__call__, Scale:__iter__, globals:called, globals:scale, scale:rate",
+    ),
+    "a module": (
+        layer,
+        "Doubled:forward, Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training, "
+        "layer's buffers:mean, layer's modules:inner, layer's parameters:weight, layer:factor, layer:forward!",
+    ),
+    "a list of modules": (
+        lambda x: [m(x) for m in listed],
+        "Dropout:forward, Module:forward, ModuleList:forward!, OrderedDict:whole, globals:listed, listed's modules:whole, listed:forward!, "
+        "listed[0]:forward!, listed[0]:inplace, listed[0]:p, listed[0]:training",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_program_is_known_to_read_these_places_and_no_others(name: str) -> None:
+    f, expected = READS[name]
+    assert ", ".join(found(f, torch.ones(2))) == expected
+
+
+def test_the_flags_of_known_modules_are_not_asked_for_again() -> None:
+    def flags(modules: Any) -> list[str]:
+        return [place for place in found(layer, torch.ones(2), modules=modules) if place.endswith("training")]
+
+    assert flags(list(layer.modules())) == [] and flags([layer]) == ["dropout:training"]
+
+
+ARGUMENTS: dict[str, tuple[Callable[[], list[str]], str]] = {
+    "an object": (lambda: found(lambda x, s: x * s.rate, w, scale), "Scale:__call__, Scale:__iter__, scale:rate"),
+    "an object by name": (
+        lambda: found(lambda x, s: x * s.rate, w, s=heir),
+        "Heir:__call__!, Heir:__iter__!, Scale:__call__, Scale:__iter__, heir:rate",
+    ),
+    "a dictionary, which each call makes anew": (lambda: found(lambda x, c: x * c["rate"], w, config), ""),
+    "a module": (
+        lambda: found(lambda x, m: m(x), w, layer.inner),
+        "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training",
+    ),
+    "a module by name": (
+        lambda: found(lambda x, m: m(x), w, m=layer.inner),
+        "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training",
+    ),
+    "what a method belongs to": (lambda: found(scale.times, w), "scale:rate"),
+    "an object by partial": (
+        lambda: found(functools.partial(lambda s, x, k: x * s.rate * k.rate, scale, k=heir), w),
+        "Heir:__call__!, Heir:__iter__!, Scale:__call__, Scale:__iter__, heir:rate, scale:rate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_what_is_read_of_an_argument(name: str) -> None:
+    read, expected = ARGUMENTS[name]
+    assert ", ".join(read()) == expected
+
+
+def test_the_tensors_of_a_graph_are_found_where_they_have_a_name() -> None:
+    inside = torch.ones(1)
+    tensors: list[Any] = [w, inside, layer.weight, layer.mean]
+
+    def f(x: Any) -> Any:
+        return layer(x) * w * inside
+
+    assert sorted(map(text, tensors_read(tensors, f, [layer]))) == [
+        "cell:",
+        "globals:w",
+        "layer's buffers:mean",
+        "layer's parameters:weight",
+    ]
+    assert sorted(map(text, tensors_read(tensors[:1], f, [layer]))) == ["globals:w"]
+    assert sorted(map(text, tensors_read(tensors[2:], layer, [layer]))) == ["layer's buffers:mean", "layer's parameters:weight"]
+
+
+def test_what_a_tensor_says_of_itself_is_noted_once_for_those_that_are_found() -> None:
+    reads = reads_of(lambda x: x * w * pair_of_tensors[1] * w.sum(), (), {}, [])
+    assert [id(r.owner) for r in reads if r.name is FACTS] == [id(w), id(pair_of_tensors[1])]
+
+
+@pytest.mark.parametrize("n, noted", [(2**14, True), (2**14 + 1, False)])
+def test_a_long_list_is_compared_up_to_a_length(n: int, noted: bool, recwarn: pytest.WarningsRecorder) -> None:
+    items = [0.0] * n
+    reads = reads_of(lambda x: [x * i for i in items], (), {}, [])
+    assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
+    assert [f"a list of {n} items" in str(w.message) for w in recwarn] == ([] if noted else [True])
+
+
+@pytest.mark.parametrize("n, noted", [(2**21, True), (2**21 + 1, False)])
+def test_an_array_is_compared_up_to_a_size(n: int, noted: bool, recwarn: pytest.WarningsRecorder) -> None:
+    items = np.zeros(n)
+    reads = reads_of(lambda x: [x * items[0], x * items.sum()], (), {}, [])
+    assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
+    assert [f"{n * 8} bytes" in str(w.message) for w in recwarn] == ([] if noted else [True])
+
+
+@pytest.mark.parametrize("n, noted", [(32, True), (33, False)])
+@pytest.mark.parametrize("item", [scale, torch.sin])
+def test_many_objects_are_a_registry_and_few_are_read(n: int, noted: bool, item: Any) -> None:
+    items = [item] * n
+    reads = reads_of(lambda x: [x for i in items], (), {}, [])
+    assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
+
+
+@pytest.mark.parametrize(
+    "items", [[1.0] * 40, [w] * 40, [(1.0,)] * 40, [None] * 40, dict.fromkeys(range(40), "a")], ids=lambda x: str(type(x))
+)
+def test_many_numbers_texts_and_tensors_are_data(items: Any) -> None:
+    reads = reads_of(lambda x: [x for i in items], (), {}, [])
+    assert any(r.owner is items and r.name is WHOLE for r in reads)
+
+
+@pytest.mark.parametrize(
+    "items, noted",
+    [([1.0] * 40, True), ([w] * 40, True), (["a"] * 40, False), ([(1.0,)] * 40, False), (dict.fromkeys(range(40), 1.0), False)],
+)
+def test_of_an_object_that_is_handed_on_many_numbers_and_tensors_are_data_alone(items: Any, noted: bool) -> None:
+    """Any function that reads ``items`` of its argument makes the program ask for those of each object that is handed on."""
+    holder = types.SimpleNamespace(items_of_it=items)
+
+    def loops(h: Any, x: Any) -> Any:
+        return [x for i in h.items_of_it]
+
+    def program(x: Any) -> Any:
+        return loops(holder, x)
+
+    assert any(r.owner is items and r.name is WHOLE for r in reads_of(program, (), {}, [])) is noted
+
+
+def test_a_copy_of_a_container_is_compared_and_not_the_container_itself() -> None:
+    items, inner = [1.0, [2.0]], [2.0]
+    items[1] = inner
+    (read,) = [r for r in reads_of(lambda x: [x for i in items], (), {}, []) if r.owner is items]
+    assert read.holds()
+    items.append(3.0)
+    assert not read.holds()
+    values = np.ones(2)
+    (read,) = [r for r in reads_of(lambda x: x * values[0], (), {}, []) if r.owner is values]
+    values[0] = 2.0
+    assert not read.holds()
+
+
+def test_a_program_asks_for_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_LIMIT", 2)
+    assert len(found(lambda x: x * rate * config["rate"] * scale.rate, torch.ones(2))) == 2
+
+
+def test_hooks_of_modules_are_read() -> None:
+    module = nn.Identity()
+    module.register_forward_hook(lambda m, args, out: out * rate)
+    module.register_forward_pre_hook(lambda m, args: args)
+    places = found(module, torch.ones(2))
+    assert "globals:rate" in places
+    kept = [r.owner for r in reads_of(module, (), {}, []) if r.name is WHOLE]
+    assert any(o is module._forward_hooks for o in kept) and any(o is module._forward_pre_hooks for o in kept)
+    assert any(o is nn.modules.module._global_forward_hooks for o in kept)
+
+
+def test_a_module_with_a_forward_of_its_own_is_asked_for_it() -> None:
+    module = nn.Identity()
+    module.forward = lambda x: x * rate  # type: ignore[method-assign, assignment]
+    reads = reads_of(module, (), {}, [])
+    assert [r.value for r in reads if r.owner is vars(module) and r.name == "forward"] == [module.forward]
+    assert "globals:rate" in found(module, torch.ones(2))
+
+
+def test_modules_that_loop_over_themselves_are_asked_for_their_children() -> None:
+    for module in (nn.Sequential(nn.Identity()), nn.ModuleList([nn.Identity()]), nn.ModuleDict({"a": nn.Identity()})):
+        assert any(r.owner is module._modules and r.name is WHOLE for r in reads_of(module, (), {}, []))
+    parameters = nn.ParameterList([nn.Parameter(torch.ones(1))])
+    reads = reads_of(lambda x: [x * p for p in parameters], (), {}, [])
+    assert any(r.owner is vars(parameters) and r.name == "_size" for r in reads)
+    by_name = nn.ParameterDict({"a": nn.Parameter(torch.ones(1))})
+    reads = reads_of(lambda x: [x * by_name[k] for k in by_name], (), {}, [])
+    assert any(r.owner is by_name._keys and r.name is WHOLE for r in reads)
+
+
+@pytest.mark.parametrize("step, noted", [(False, ["_enabled", "_growth_factor"]), (True, [])])
+def test_numbers_of_an_object_of_torchs_are_read_by_its_methods(step: bool, noted: list[str]) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    f: Any = (lambda x: scheduler.step()) if step else (lambda x: scaler.scale(x))
+    owner = vars(scheduler if step else scaler)
+    names = [r.name for r in reads_of(f, (), {}, []) if r.owner is owner and r.value is not MISSING]
+    assert [n for n in noted if n in names] == noted and (noted or not names)
