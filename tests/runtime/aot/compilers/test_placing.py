@@ -52,6 +52,7 @@ X, Y = torch.randn(4, 3), torch.randn(4, 3)
 def test_a_new_value_is_computed_in_the_argument() -> None:
     assert _placed(lambda x, y: (x.mul_(y), None)[1], X, Y) == {0: 0}
     assert _placed(lambda x, y: (x.copy_(y * 2), None)[1], X, Y) == {0: 0}
+    assert _placed(lambda x: (x.mul_(2), None)[1], X) == {0: 0}
 
 
 def test_several_writes_to_an_argument_need_no_buffer() -> None:
