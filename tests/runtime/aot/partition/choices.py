@@ -47,7 +47,7 @@ def _images(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 def _regions(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     y = checkpoint(lambda x: (x @ w).sin().exp(), x, use_reentrant=False)
-    return (checkpoint(lambda y: F.dropout((y @ v).tanh(), 0.5), y, use_reentrant=False) * y).sum()
+    return torch.sum(checkpoint(lambda y: F.dropout((y @ v).tanh(), 0.5), y, use_reentrant=False) * y)
 
 
 def _selective(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def _selective(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return CheckpointPolicy.MUST_SAVE if func is aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
 
     contexts = partial(create_selective_checkpoint_contexts, policy)
-    return checkpoint(lambda x: (x @ w).sin() @ v, x, use_reentrant=False, context_fn=contexts).sum()  # type: ignore[no-any-return]
+    return torch.sum(checkpoint(lambda x: (x @ w).sin() @ v, x, use_reentrant=False, context_fn=contexts))
 
 
 def _pieces(x: Tensor, w: Tensor, v: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Partitions choose what ``choices.txt`` says. A change there is one of time or memory: ``python -m tests.runtime.aot.partition.choices``."""
+"""Partitions choose what ``choices.txt`` says. A change there is one of time or memory.
+
+python -m tests.runtime.aot.partition.choices      # writes the file anew
+"""
 
 from __future__ import annotations
 
