@@ -55,6 +55,24 @@ def test_a_new_value_is_computed_in_the_argument() -> None:
     assert _placed(lambda x: (x.mul_(2), None)[1], X) == {0: 0}
 
 
+@pytest.mark.parametrize("f", [lambda x, y: x.copy_(y), lambda x, y: x.fill_(2), lambda x, y: x.fill_(y[0, 0]), lambda x, y: x.zero_()])
+def test_a_tensor_that_is_set_is_set_in_place(f: Any) -> None:
+    assert _placed(lambda x, y: (f(x, y), None)[1], X, Y) == {0: 0}
+
+
+def test_an_op_that_can_write_nowhere_gives_a_tensor_of_its_own() -> None:
+    with torch.library._scoped_library("placing_tests", "DEF") as library:
+        library.define("own(Tensor x) -> Tensor", tags=(torch.Tag.pointwise,))
+        library.impl("own", lambda x: x + 1, "CompositeExplicitAutograd")
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        new = graph.call_function(torch.ops.placing_tests.own.default, (x,))
+        graph.output([new])
+        for n in (x, new):
+            n.meta["val"] = X.to("meta")
+        assert place(graph, [Destination(0, 0, 1)]) == {}
+
+
 def test_several_writes_to_an_argument_need_no_buffer() -> None:
     def f(x: Tensor, y: Tensor) -> None:
         x.mul_(0.9).addcmul_(y, y, value=0.1)
