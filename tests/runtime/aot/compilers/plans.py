@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 import runtime
-from runtime import aot
+from runtime import aot, jit
 from runtime.aot.compilers.replay import as_python
 from runtime.func import grad, jacrev, vmap
 
@@ -96,7 +96,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
-def plans(f: Callable[..., Any], *args: Tensor, back: bool = False) -> list[str]:
+def plans(f: Callable[..., Any], *args: Tensor, back: bool = False, dynamic: bool = False) -> list[str]:
     """The text for the forward of ``f``; with ``back`` those for its forward and backward."""
     found: list[str] = []
 
@@ -105,7 +105,7 @@ def plans(f: Callable[..., Any], *args: Tensor, back: bool = False) -> list[str]
         found.append(_text(run) + "".join(f"# {k}: {getattr(run, k)}\n" for k in ("placed", "writes") if getattr(run, k)))
         return aot.nop(module, inputs)
 
-    results = aot.aot_function(f, keep)(*args)
+    results = aot.aot_function(f, keep, dynamic=dynamic)(*args)
     losses = [r.sum() for r in torch.utils._pytree.tree_leaves(results) if back and r.requires_grad]
     if losses:
         torch.stack(losses).sum().backward()
@@ -119,10 +119,26 @@ def _text(run: Any) -> str:
     return constants + _COMMENT.sub("", known["__loader__"].get_source(""))
 
 
-def _of_program(title: str) -> list[str]:
+def _of_program(title: str, dtype: torch.dtype = torch.float32, dynamic: bool = False) -> list[str]:
     f, shapes = PROGRAMS[title]
     torch.manual_seed(0)
-    return plans(f, *map(torch.rand, shapes))
+    return plans(f, *(torch.rand(shape).to(dtype) for shape in shapes), dynamic=dynamic)
+
+
+def _reads(x: Tensor, y: Tensor, s: Tensor, t: Tensor) -> Any:
+    n, m = s.item(), t.item()
+    return x / (1 - 0.9**n), y / (1 - 0.9**m), (x * n).lerp(y, 0.5).sum().item(), torch.sym_max(n, 2.0) * y.pow(2).max(1)[0]
+
+
+def _of_jitted(f: Callable[..., Any], *args: Tensor) -> list[str]:
+    found: list[str] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(_text(as_python(module)))
+        return aot.nop(module, inputs)
+
+    jit(f, compiler=keep)(*args)
+    return found
 
 
 def _of_random(seed: int) -> list[str]:
@@ -134,8 +150,18 @@ def _of_gradient(seed: int) -> list[str]:
     return plans(random_graphs.compiled(random_graphs.program(seed, writes=False)), *leaves, back=True)
 
 
+_ANY_SIZE = ("writes through views", "squares and means", "expanded", "pieces", "far and near")
 SECTIONS: dict[str, Callable[[], list[str]]] = {
     **{title: partial(_of_program, title) for title in PROGRAMS},
+    **{
+        f"{title} of any size": partial(_of_program, title, dynamic=True)
+        for title in ("norms", "gradient of norms", "momentum", *_ANY_SIZE)
+    },
+    **{
+        f"{title} in bfloat16": partial(_of_program, title, torch.bfloat16) for title in ("adam", "squares and means", "neutral arithmetic")
+    },
+    **{f"{title} in double precision": partial(_of_program, title, torch.float64) for title in ("momentum", "gradient of a chain")},
+    "numbers that are read": partial(_of_jitted, _reads, torch.ones(4, 3), torch.ones(4, 3), torch.tensor(1.0), torch.tensor(2.0)),
     **{f"random program {seed}": partial(_of_random, seed) for seed in range(16)},
     **{f"gradient of random program {seed}": partial(_of_gradient, seed) for seed in range(8)},
 }
