@@ -250,16 +250,16 @@ def _graph(*calls: tuple[Any, ...]) -> tuple[fx.Graph, list[list[fx.Node]]]:
     graph = fx.Graph()
     values: dict[Any, fx.Node] = {name: graph.placeholder(name) for name in "abcd"}
     for i, (func, *args) in enumerate(calls):
-        *given, out = args if func._schema.arguments[-1].name == "out" else [*args, None]
-        kwargs: dict[str, Any] = {"out": values[out]} if out is not None else {}
-        values[i] = graph.call_function(func, tuple(values[a] for a in given), kwargs)
+        last = func._schema.arguments[-1]
+        kwargs: dict[str, Any] = {last.name: values[args.pop()]} if last.alias_info is not None and last.kwarg_only else {}
+        values[i] = graph.call_function(func, tuple(values[a] for a in args), kwargs)
     for n in values.values():
         n.meta["val"] = torch.empty(3, device="cpu")
     graph.output([values[len(calls) - 2], values[len(calls) - 1]])
     return graph, [[values[len(calls) - 2], values[len(calls) - 1]]]
 
 
-ADD, MUL_OUT, VIEW = aten.add_.Tensor, aten.mul.out, aten.view_as.default
+ADD, MUL_OUT, TANH_OUT = aten.add_.Tensor, aten.mul.out, aten.tanh_backward.grad_input
 
 
 @pytest.mark.parametrize(
@@ -275,6 +275,8 @@ ADD, MUL_OUT, VIEW = aten.add_.Tensor, aten.mul.out, aten.view_as.default
         pytest.param([(ADD, "a", "b"), (ADD, "c", "b"), (ADD, "d", 0)], True, id="reads the result of another write"),
         pytest.param([(MUL_OUT, "a", "b", "c"), (ADD, 0, "b"), (ADD, "d", "c")], False, id="through what a call has written to"),
         pytest.param([(MUL_OUT, "a", "b", "c"), (ADD, 0, "b"), (ADD, "d", "a")], True, id="what that call has read is free"),
+        pytest.param([(TANH_OUT, "a", "b", "c"), (ADD, 0, "b"), (ADD, "d", "c")], False, id="by another name than out"),
+        pytest.param([(TANH_OUT, "a", "b", "c"), (ADD, 0, "b"), (ADD, "d", "a")], True, id="what was read for another name"),
         pytest.param([(aten.alias.default, "a"), (ADD, 0, "b"), (ADD, "c", "a")], False, id="through a view"),
         pytest.param([(aten.alias.default, "a"), (ADD, "a", "b"), (ADD, "c", 0)], False, id="a view is read"),
         pytest.param([(aten.alias.default, "a"), (aten.alias.default, 0), (ADD, 1, "b"), (ADD, "c", 0)], False, id="views of views"),
