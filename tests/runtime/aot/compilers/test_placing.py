@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -291,3 +292,14 @@ def test_random_programs_do_what_this_test_is_about() -> None:
         return any(found)
 
     assert sum(map(placed, range(30))) > 8
+
+
+def test_a_destination_which_the_programs_of_a_graph_share_cannot_be_changed() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = X.to("meta")
+    graph.output([x])
+    wanted: Any = Destination(0, 0, 1)
+    assert place(graph, [wanted]) == {} and place(graph, []) == {}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        wanted.counted = 2

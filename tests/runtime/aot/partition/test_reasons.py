@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from functools import partial
 from typing import Any
@@ -132,3 +133,13 @@ def test_the_item_of_a_call_is_named_with_its_number_and_that_of_a_view_with_wha
     split = joint.call(aten.split.Tensor, x, 2, val=[X[:2], X[2:]])
     items = [joint.call(operator.getitem, call, 1) for call in (sort, split)]
     assert [source_of(n, {}) for n in items] == ["aten.sort.default[1]", "aten.split.Tensor of primals_1"]
+
+
+def test_what_is_told_of_a_saved_value_cannot_be_changed(joint: Joint) -> None:
+    x, _, t = joint.inputs
+    parts = joint.parts([x], [t])
+    value: Any
+    (value,) = saved_values(parts, Memory(parts), [x], {}, set(), True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.line = "elsewhere"
+    assert (value.line, value.shares, value.name) == (None, None, "primals_1")
