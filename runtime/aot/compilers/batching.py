@@ -203,8 +203,8 @@ def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[f
     if n.op != "call_function" or not may_alias(n):
         found = frozenset((n,))
     elif type(func) is torch._ops.OpOverload and func._schema.is_mutable:
-        written: Any = n.args[0] if func._schema.arguments[0].alias_info is not None else n.kwargs.get("out", n.args[0])
-        found = _memory(written, known)
+        written = next(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        found = _memory(_argument(n, written), known)
     else:
         found = frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes))
     known[n] = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -415,3 +416,10 @@ def test_the_environment_names_a_folder_and_nothing_is_kept_without_it(
 def test_a_size_below_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="max_bytes=-1"):
         Cache(tmp_path, max_bytes=-1)
+
+
+def test_what_a_cache_has_told_cannot_be_changed(cache: Cache) -> None:
+    info: Any = cache.info()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        info.hits = 7
+    assert info == CacheInfo(0, {}, {}, 0, 0)

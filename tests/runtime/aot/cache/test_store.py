@@ -91,6 +91,19 @@ def test_what_a_killed_process_has_left_is_removed_after_a_while_and_other_files
     assert [p.name for p in folder.path.iterdir()] == ["notes.txt"]
 
 
+def test_an_unfinished_file_is_of_nobody_when_it_is_older_than_an_hour(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("a", ENTRY)
+    unfinished = folder.path / "x.unfinished"
+    unfinished.write_bytes(b"")
+    os.utime(unfinished, (1000, 1000))
+    monkeypatch.setattr(time, "time", lambda: 4600.0)
+    folder.write("b", ENTRY)
+    assert unfinished.exists()
+    monkeypatch.setattr(time, "time", lambda: 4600.5)
+    folder.write("b", ENTRY)
+    assert not unfinished.exists()
+
+
 def test_a_write_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("a", ENTRY)
 

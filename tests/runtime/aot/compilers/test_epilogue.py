@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, fx
 
 from runtime.aot.compilers.epilogue import write_at_the_end
-from runtime.aot.compilers.placing import DESTINATIONS
+from runtime.aot.compilers.placing import DESTINATIONS, Destination
 from runtime.aot.jit import jit
+
+from .by_hand import node_of
 
 aten = torch.ops.aten
 
@@ -77,3 +80,25 @@ def test_an_argument_whose_memory_is_a_result_is_left_to_the_caller() -> None:
     module = captured(lambda x: x.add_(1), torch.ones(2, 3))
     assert write_at_the_end(graph, module.meta[DESTINATIONS]) == {}
     assert graph.output_node().args[0] == [new, row]
+
+
+X = torch.rand(4, 3)
+
+
+@pytest.mark.parametrize(
+    "case, written", [("plain", True), ("twice a result", False), ("its memory is returned", False), ("lazy", False), ("no node", False)]
+)
+def test_a_new_value_is_written_at_the_end_where_no_result_shows_the_former_one(case: str, written: bool) -> None:
+    graph = fx.Graph()
+    x = node_of(torch.complex(X, X).conj() if case == "lazy" else X, graph)
+    new, view = graph.call_function(aten.mul.Tensor, (x, 2)), graph.call_function(aten.t.default, (x,))
+    results: list[Any] = [
+        new if case != "no node" else 3,
+        new if case == "twice a result" else view if case == "its memory is returned" else 7,
+    ]
+    graph.output(results)
+    found = write_at_the_end(graph, [Destination(0, 0, 3)])
+    assert found == ({0: 3} if written else {})
+    calls = [(n.target, n.args) for n in graph.nodes if n.target is aten.copy_.default]
+    assert calls == ([(aten.copy_.default, (x, new))] if written else [])
+    assert graph.output_node().args[0] == ([None, *results[1:]] if written else results)

@@ -9,7 +9,9 @@ import torch
 
 import runtime
 from runtime.aot import aot_function, nop
-from runtime.aot.compilers.graph_names import get_aot_compilation_context, get_aot_graph_name
+from runtime.aot.compilers import graph_names
+from runtime.aot.compilers.graph_names import get_aot_compilation_context, get_aot_graph_name, named_compilers
+from runtime.func.graph_module import GraphModule, LateGraphModule
 
 
 def test_each_graph_has_a_name_of_its_own_while_it_is_compiled() -> None:
@@ -40,3 +42,21 @@ def test_a_compiler_that_fails_leaves_no_name_behind() -> None:
     with pytest.raises(KeyError, match="no such chip"):
         aot_function(torch.sin, compiler)(torch.ones(1))
     assert get_aot_compilation_context()[0] == []
+
+
+def test_a_compiler_gets_a_graph_with_code_and_the_replay_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay makes code of its own, and to generate the other takes time."""
+    given: list[torch.fx.GraphModule] = []
+
+    def keep(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        given.append(module)
+        return module
+
+    graph = torch.fx.symbolic_trace(lambda x: [x.sin()]).graph
+    late = LateGraphModule({}, graph)
+    late.meta["kept"] = 1
+    named_compilers(keep, nop, nop)[0](late, [])
+    monkeypatch.setattr(graph_names, "nop", keep)
+    named_compilers(keep, nop, nop)[0](late, [])
+    assert [type(m).__mro__[1] for m in given] == [GraphModule, LateGraphModule] and given[1] is late
+    assert given[0].meta["kept"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,25 @@ X, Y = torch.randn(4, 3), torch.randn(4, 3)
 def test_a_new_value_is_computed_in_the_argument() -> None:
     assert _placed(lambda x, y: (x.mul_(y), None)[1], X, Y) == {0: 0}
     assert _placed(lambda x, y: (x.copy_(y * 2), None)[1], X, Y) == {0: 0}
+    assert _placed(lambda x: (x.mul_(2), None)[1], X) == {0: 0}
+
+
+@pytest.mark.parametrize("f", [lambda x, y: x.copy_(y), lambda x, y: x.fill_(2), lambda x, y: x.fill_(y[0, 0]), lambda x, y: x.zero_()])
+def test_a_tensor_that_is_set_is_set_in_place(f: Any) -> None:
+    assert _placed(lambda x, y: (f(x, y), None)[1], X, Y) == {0: 0}
+
+
+def test_an_op_that_can_write_nowhere_gives_a_tensor_of_its_own() -> None:
+    with torch.library._scoped_library("placing_tests", "DEF") as library:
+        library.define("own(Tensor x) -> Tensor", tags=(torch.Tag.pointwise,))
+        library.impl("own", lambda x: x + 1, "CompositeExplicitAutograd")
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        new = graph.call_function(torch.ops.placing_tests.own.default, (x,))
+        graph.output([new])
+        for n in (x, new):
+            n.meta["val"] = X.to("meta")
+        assert place(graph, [Destination(0, 0, 1)]) == {}
 
 
 def test_several_writes_to_an_argument_need_no_buffer() -> None:
@@ -272,3 +292,14 @@ def test_random_programs_do_what_this_test_is_about() -> None:
         return any(found)
 
     assert sum(map(placed, range(30))) > 8
+
+
+def test_a_destination_which_the_programs_of_a_graph_share_cannot_be_changed() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = X.to("meta")
+    graph.output([x])
+    wanted: Any = Destination(0, 0, 1)
+    assert place(graph, [wanted]) == {} and place(graph, []) == {}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        wanted.counted = 2

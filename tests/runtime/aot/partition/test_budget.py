@@ -1,5 +1,6 @@
 """A smaller memory budget never takes more memory, by the lives of values and by the allocator, and the gradients stay the same."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -224,3 +225,9 @@ def test_what_cannot_be_honoured_is_refused_by_name() -> None:
 def test_views_cost_the_least_that_a_call_can() -> None:
     made = network(0)
     assert {made.price_of(n) for n in made.vertex if is_view(n)} == {1}
+
+
+def test_a_choice_cannot_be_changed() -> None:
+    chosen: Any = choices(network(0))[0]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        chosen.work = 0

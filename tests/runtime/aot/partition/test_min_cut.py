@@ -58,3 +58,13 @@ def test_of_equal_cuts_it_takes_the_one_nearest_to_the_sink() -> None:
 def test_an_uncuttable_path_is_an_error() -> None:
     with pytest.raises(ValueError, match="infinite capacity"):
         min_cut(3, [(0, 1, INFINITE), (1, 2, INFINITE)], 0, 2)
+
+
+def test_the_value_of_a_cut_is_that_of_its_edges_and_parallel_edges_add_up() -> None:
+    assert min_cut(3, [(0, 1, 5), (0, 1, 2), (1, 2, 9)], 0, 2)[0] == 7
+    assert min_cut(3, [(0, 1, INFINITE), (0, 1, INFINITE), (1, 2, 9)], 0, 2)[0] == 9
+    assert min_cut(4, [(0, 1, 5), (2, 3, 1), (0, 3, 0)], 0, 3)[0] == 0
+    assert min_cut(2, [(0, 1, 0)], 0, 1)[0] == 0
+    large = 2**31
+    value, side = min_cut(3, [(0, 1, large), (1, 2, large - 1), (0, 2, 3)], 0, 2)
+    assert value == large + 2 and list(side) == [False, False, True]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.nn import functional as F
 
 import runtime
@@ -111,3 +112,17 @@ def test_a_compiled_program_returns_another_tensor_for_an_argument_that_it_trans
     assert seen is not w
     (loss + seen.sum()).backward()
     assert w.grad.tolist() == [[3.0, 5.0]]
+
+
+def _simplified(f: Callable[[Tensor], Any], *sizes: int) -> list[str]:
+    module = fx.experimental.proxy_tensor.make_fx(f)(torch.rand(*sizes))
+    without_round_trips(module.graph)
+    return [str(n.target).split(".")[1] for n in module.graph.nodes if n.op == "call_function"]
+
+
+def test_a_transposition_back_is_none_where_no_result_is_what_it_started_from() -> None:
+    assert _simplified(lambda x: x.sin().t().t().cos(), 3, 4) == ["sin", "cos"]
+    assert _simplified(lambda x: (y := x.sin(), y.t().t()), 3, 4) == ["sin", "t", "t"]
+    assert _simplified(lambda x: x.sin().transpose(0, 2).transpose(-1, -3).cos(), 2, 3, 4) == ["sin", "cos"]
+    assert _simplified(lambda x: x.sin().transpose(0, 2).transpose(0, 1).cos(), 2, 3, 4) == ["sin", "transpose", "transpose", "cos"]
+    assert _simplified(lambda x: x.sin().t().t().cos(), 3) == ["sin", "t", "t", "cos"]

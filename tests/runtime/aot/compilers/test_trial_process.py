@@ -1,0 +1,218 @@
+"""What the process does in which Inductor is tried, in this process, with a compiler in the place of Inductor that takes no time."""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from runtime.aot.compilers import trial_process
+from runtime.aot.compilers.trial_process import _number, _read, _set_state, _state, _tried, _zeros, cause, request, with_key
+
+Compiler = Callable[[fx.GraphModule, list[Any]], Any]
+
+
+@pytest.fixture
+def state() -> Iterator[dict[str, Any]]:
+    before = _state()
+    yield before
+    _set_state(before)
+
+
+CHANGES = {
+    "threads": 2,
+    "deterministic": (True, True),
+    "precision": "high",
+    "dtype": torch.float64,
+    "grad": False,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_state_of_torch_is_taken_over(state: dict[str, Any], name: str) -> None:
+    assert state[name] != CHANGES[name] and CHANGES.keys() == state.keys()
+    _set_state({**state, name: CHANGES[name]})
+    assert _state() == {**state, name: CHANGES[name]}
+    _set_state(state)
+    assert _state() == state
+
+
+def test_determinism_may_be_an_error_or_a_warning(state: dict[str, Any]) -> None:
+    for deterministic in ((True, False), (True, True), (False, False)):
+        _set_state({**state, "deterministic": deterministic})
+        assert (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()) == deterministic
+
+
+def test_a_cause_is_the_first_line_of_the_innermost_error() -> None:
+    assert cause(ValueError(" no way.\nat all")) == "ValueError: no way"
+    assert cause(ValueError("")) == "ValueError: "
+    assert cause(BackendCompilerFailed(lambda: None, KeyError("inner"), None)) == "KeyError: 'inner'"
+    odd = ValueError("outer")
+    odd.inner_exception = "no error"  # type: ignore[attr-defined]
+    assert cause(odd) == "ValueError: outer"
+
+
+def _fakes(shape_env: ShapeEnv | None = None) -> tuple[FakeTensorMode, list[torch.Tensor]]:
+    mode = FakeTensorMode(shape_env=shape_env)
+    return mode, [mode.from_tensor(torch.ones(3, 2))]
+
+
+def test_in_the_context_of_a_key_a_mode_has_an_environment_and_a_format_has_a_name() -> None:
+    mode, values = _fakes()
+    environments: list[Any] = [mode.shape_env]
+    with with_key([1, *values]):
+        environments.append(mode.shape_env)
+        context = TracingContext.try_get()
+        assert context is not None and context.fake_mode is mode
+        named: Any = copyreg.dispatch_table[torch.memory_format](torch.channels_last)
+        assert named[0](*named[1]) is torch.channels_last
+    assert list(map(type, [*environments, mode.shape_env])) == [type(None), ShapeEnv, type(None)]
+    assert TracingContext.try_get() is None and torch.memory_format not in copyreg.dispatch_table
+
+
+def test_the_context_of_a_key_is_left_after_an_error_too_and_keeps_what_was_there() -> None:
+    own = ShapeEnv()
+    mode, values = _fakes(own)
+    copyreg.pickle(torch.memory_format, trial_process._by_name)
+    try:
+        with pytest.raises(KeyError), with_key(values):
+            assert mode.shape_env is own
+            raise KeyError
+        assert mode.shape_env is own and torch.memory_format in copyreg.dispatch_table
+    finally:
+        del copyreg.dispatch_table[torch.memory_format]
+    with with_key([torch.ones(2), 3]):
+        assert TracingContext.try_get() is None
+
+
+def test_zeros_have_the_layout_and_a_symbol_its_present_value() -> None:
+    x = torch.empty(3, 2, dtype=torch.int16, device="meta").t()
+    zeros = _zeros(torch.empty(10, dtype=torch.int16)[3:9].view(3, 2).t())
+    assert (zeros.shape, zeros.stride(), zeros.storage_offset(), zeros.dtype) == (x.shape, x.stride(), 3, x.dtype) and not zeros.any()
+    assert zeros.untyped_storage().nbytes() == 2 * (3 + 6)
+    assert _zeros(x).device.type == "meta" and _zeros(x[:, :0]).device.type == "meta" and _zeros(x[:, :0]).shape == (2, 0)
+    mode, _ = _fakes(ShapeEnv())
+    n: Any = mode.from_tensor(torch.ones(5, 7)).shape[0]
+    assert isinstance(n, torch.SymInt) and (_zeros(n), type(_zeros(n)), _number(5)) == (5, int, 5)
+
+
+def graph_of(f: Callable[..., Any], *args: torch.Tensor) -> tuple[fx.GraphModule, list[Any]]:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    values: list[Any] = [mode.from_tensor(a, static_shapes=True) for a in args]
+    with mode:
+        traced = torch.fx.experimental.proxy_tensor.make_fx(f)(*values)
+    return traced, values
+
+
+def test_a_request_is_read_as_it_was_made(state: dict[str, Any]) -> None:
+    graph, values = graph_of(lambda x: [torch.mm(x, x).sin()], torch.ones(2, 2))
+    next(iter(graph.graph.nodes)).meta["own"] = object()
+    head, content = request(graph, values, 7.5)
+    said = importlib.import_module("pickle").loads(head)
+    assert said == {"limit": 7.5, "operators": ["aten"], "state": state}
+    _set_state({**state, "grad": False})
+    read, inputs, config = _read(said, content)
+    assert _state() == state
+    assert [str(n.target) for n in read.graph.nodes] == [str(n.target) for n in graph.graph.nodes]
+    assert inputs[0].shape == (2, 2) and hasattr(config, "__enter__")
+    assert [sorted(n.meta) for n in read.graph.nodes][:2] == [["tensor_meta", "val"]] * 2
+    assert torch.equal(read(torch.ones(2, 2))[0], torch.full((2, 2), 2.0).sin())
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compiler], None]:
+    def put(compiler: Compiler) -> None:
+        module: Any = types.ModuleType("torch._inductor.compile_fx")
+        module.compile_fx_inner = compiler
+        monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", module)
+
+    return put
+
+
+def tried(f: Callable[..., Any] = lambda x: [x.sin()], **changes: Any) -> tuple[tuple[str, str], list[str]]:
+    head, content = request(*graph_of(f, torch.ones(2, 2)), 1.0)
+    said: list[str] = []
+    answer = _tried({**importlib.import_module("pickle").loads(head), **changes}, content, lambda: said.append("compiled"))
+    return answer, said
+
+
+def _raises(error: BaseException) -> Callable[..., Any]:
+    def run(*_: Any) -> Any:
+        raise error
+
+    return run
+
+
+def test_a_trial_compiles_and_runs_on_zeros_below_autograd(stand_in: Callable[[Compiler], None]) -> None:
+    ran: list[tuple[list[Any], bool]] = []
+
+    def compiler(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+        assert inputs[0].shape == (2, 2) and not ran
+        return lambda given: ran.append((given, torch.ones(1, requires_grad=True).sin().requires_grad))
+
+    stand_in(compiler)
+    assert tried() == (("done", ""), ["compiled"])
+    (((zeros,), recorded),) = ran
+    assert torch.equal(zeros, torch.zeros(2, 2)) and not recorded
+
+
+@pytest.mark.parametrize(
+    "compiler, answer, said",
+    [
+        (_raises(KeyError("no kernel")), ("error", "KeyError: 'no kernel'"), []),
+        (lambda *_: _raises(ValueError("of zeros")), ("done", ""), ["compiled"]),
+        (
+            lambda *_: _raises(AssertionError(" other strides\nat 7")),
+            ("error", "its code expects another layout than a kernel gives: other strides"),
+            ["compiled"],
+        ),
+    ],
+)
+def test_a_trial_answers_what_has_happened(
+    stand_in: Callable[[Compiler], None], compiler: Compiler, answer: tuple[str, str], said: list[str]
+) -> None:
+    stand_in(compiler)
+    assert tried() == (answer, said)
+
+
+def test_a_loop_is_compiled_and_not_run(stand_in: Callable[[Compiler], None]) -> None:
+    def loop(x: torch.Tensor) -> Any:
+        return torch.while_loop(lambda y: y.sum() < 3, lambda y: (y + 1,), (x.clone(),))
+
+    stand_in(lambda *_: _raises(AssertionError("it ran")))
+    assert tried(loop) == (("done", ""), ["compiled"])
+
+
+def test_what_cannot_be_read_is_told(stand_in: Callable[[Compiler], None]) -> None:
+    stand_in(_raises(AssertionError("not asked")))
+    (word, text), said = tried(state={})
+    assert (word, text, said) == ("unread", "KeyError: 'threads'", [])
+
+
+def test_the_operators_of_a_request_are_looked_for_in_a_library_of_their_name(
+    monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Compiler], None]
+) -> None:
+    sought: list[str] = []
+    original = importlib.import_module
+
+    def seeking(name: str, package: str | None = None) -> Any:
+        sought.append(name)
+        return original(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", seeking)
+    stand_in(lambda *_: lambda given: None)
+    monkeypatch.setitem(trial_process._MODULES, "a_library_elsewhere", "no.such.place")
+    assert tried(operators=["aten", "no_such_library", "a_library_elsewhere"])[0] == ("done", "")
+    assert "no_such_library" in sought and "no.such.place" in sought
+    assert not {"aten", "a_library_elsewhere"} & set(sought)
