@@ -261,9 +261,8 @@ class _While(ControlFlow):
         rest = operands[n:]
         step = batched(body, info, dims, dims[:n])
         if not each_stops:
-            unbatched = [t if d is None else t.select(0, 0) for t, d in zip(operands, dims, strict=True)][n:]
             results = _repeated(
-                lambda *c: run(condition, (*(t if d is None else t.select(0, 0) for t, d in zip(c, dims, strict=False)), *unbatched)),
+                lambda *c: run(condition, (*c, *rest)),  # which depends on no value that is a batch
                 lambda *c: step(*c, *rest),
                 tuple(carried),
                 copies=True,
