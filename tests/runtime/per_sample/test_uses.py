@@ -50,7 +50,7 @@ def test_a_factor_that_is_written_before_the_dense_gradients_are_computed_is_not
     term = long()
     uses = uses_of(term)
     term.left.add_(1)
-    with pytest.raises(RuntimeError, match="a tensor that the gradients are computed of, of shape .*modified by an inplace"):
+    with pytest.raises(RuntimeError, match=r"a tensor that the gradients are computed of, of shape .*modified by an inplace"):
         uses.settled()
 
 
@@ -139,7 +139,7 @@ class Devices(TorchDispatchMode):
     """On which devices tensors are made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
