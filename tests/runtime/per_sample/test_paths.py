@@ -116,7 +116,7 @@ def test_each_layer_and_direction_is_one_pass_through_time(
     assert by_context(monkeypatch, module, batch, lambda m, x: m(x)[0], 0 if batch_first else 1) == expected
 
 
-LINEAR: dict[str, tuple[Callable[[nn.Module, Tensor], Any], list[bool]]] = {
+LINEAR: dict[str, tuple[Callable[[Any, Tensor], Any], list[bool]]] = {
     "a layer": (lambda m, x: m(x), [True]),
     "two layers": (lambda m, x: m(m(x)), [True, True]),
     "without a bias": (lambda m, x: F.linear(x, m.weight), [True]),
@@ -140,7 +140,7 @@ def test_a_linear_layer_is_one_node_in_the_context(name: str, monkeypatch: pytes
     assert by_context(monkeypatch, nn.Linear(3, 3).double(), numbers(B, 2, 3), forward).whole == expected
 
 
-def without_grad(m: nn.Module, x: Tensor) -> Tensor:
+def without_grad(m: nn.Module, x: Tensor) -> Any:
     with torch.no_grad():
         y = m(x)
     return (y[0] if isinstance(y, tuple) else y) * next(m.parameters()).sum()
