@@ -181,3 +181,14 @@ def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(monkeypatch:
     found = [Projection(B, 7, 0, 1 << 30, like).of(0, outer.shape, [t]) for t in (outer, Dense(outer.dense()))]
     assert seen == [10, 10] * 2
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("limit", [1, 2 * EACH, 1 << 30])
+def test_moments_are_those_of_the_gradients(limit: int) -> None:
+    grads = gradients(limit)
+    (dense,) = grads.materialize()
+    torch.testing.assert_close(grads.second_moment(), [dense.square().mean(0)])
+    torch.testing.assert_close(grads.variance(), [dense.var(0, unbiased=False)])
+    torch.testing.assert_close(grads.gram(), dense.flatten(1) @ dense.flatten(1).T)
+    torch.testing.assert_close(grads.norms("parameter"), [dense.flatten(1).norm(dim=1)])
+    assert dense.var(0, unbiased=False).min() > 0
