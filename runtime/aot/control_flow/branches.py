@@ -104,7 +104,7 @@ def refuse_draws(what: str, *branches: Branch) -> None:
 def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a call whose branches may draw. Where each element of a batch draws for itself, one of them becomes a batch: else
     the level of the batch would not see the call."""
-    levels = [mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, DrawPerElement)]
+    levels: list[Any] = [mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, DrawPerElement)]
     if not levels or not any(isinstance(a, Branch) and draws(a) for a in args):
         return args
     found = list(args)

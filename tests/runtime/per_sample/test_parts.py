@@ -95,7 +95,8 @@ def _lines(grads: PerSampleGrads) -> list[list[str]]:
 def test_the_table_has_a_line_for_each_parameter() -> None:
     torch.manual_seed(0)
     layer, unused = nn.Linear(COLUMNS, ROWS), nn.Parameter(torch.ones(3, dtype=torch.float16))
-    with per_sample({"layer": list(layer.parameters()), "unused": unused}) as grads:
+    params: Any = {"layer": list(layer.parameters()), "unused": unused}
+    with per_sample(params) as grads:
         layer(layer(grads.batch(torch.ones(B, 1, COLUMNS))).repeat(1, 1, 2)[..., :COLUMNS]).sum().backward()
     title, head, _, *rows = _lines(grads)
     assert title == ["gradients", "of", "6", "samples"] and head == ["parameter", "shape", "uses", "form", "norms", "dense", "bytes"]

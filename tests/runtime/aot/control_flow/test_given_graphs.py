@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 import runtime
-from runtime.aot import aot_function, associative_scan, make_fx, nop
+from runtime.aot import aot_function, associative_scan, cond, make_fx, nop
 from runtime.aot.control_flow.branches import _UnknownSizes
 from runtime.func import grad, jvp, vmap
 
@@ -177,3 +177,19 @@ def test_sizes_that_no_tensor_has_are_carried_by_tensors_without_elements() -> N
     carriers = _UnknownSizes([3, 5]).carriers()
     assert [t.shape[0] for t in carriers] == [3, 5] and sum(t.numel() for t in carriers) == 0
     assert all(isinstance(t, Tensor) and t.dtype is torch.bool for t in carriers)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_derivatives_of_a_branch_may_be_one_tensor_twice(sign: float) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return cond(x.sum() > 0, lambda x, y: (x + y, x - y), lambda x, y: (x - y, x + y), (x, y))
+
+    def loss(x: Any, y: Any) -> Any:
+        a, b = f(x, y)
+        return (a * 2 + b * 0).sum()
+
+    x, twos = X * sign, torch.full((2,), 2.0)
+    for run in (grad(loss, (0, 1)), make_fx(grad(loss, (0, 1)))(X, S)):
+        torch.testing.assert_close(run(x, S), (twos, twos * sign))
+    pushed = make_fx(lambda x, y: jvp(f, (x, y), (y, y))[1])(X, S)
+    torch.testing.assert_close(pushed(x, S), (2 * S, 0 * S) if sign > 0 else (0 * S, 2 * S))

@@ -68,7 +68,7 @@ FAILING: dict[str, Callable[[Any, Tensor], Any]] = {
     "an attribute": lambda optimizer, x: setattr(optimizer, "more", 1),
     "no attribute": lambda optimizer, x: delattr(optimizer, "defaults"),
     "a step": _step,
-    "two steps": lambda optimizer, x: [_step(optimizer, x), _step(optimizer, x)],
+    "two steps": lambda optimizer, x: [f(optimizer, x) for f in (_step, _step)],
 }
 
 
@@ -139,7 +139,8 @@ def test_what_is_donated_is_found_by_position_and_by_name(donate: Any) -> None:
         return x * 2 + y
 
     run = jit(f, donate=donate)
-    for call in (lambda x, y: run(x, y), lambda x, y: run(x, y=y), lambda x, y: run(y=y, x=x)):
+    calls: list[Callable[..., Any]] = [lambda x, y: run(x, y), lambda x, y: run(x, y=y), lambda x, y: run(y=y, x=x)]
+    for call in calls:
         x, y = torch.ones(3), torch.ones(3)
         assert call(x, y).tolist() == [3.0] * 3
         assert (x.numel(), y.numel()) == (0, 3)
