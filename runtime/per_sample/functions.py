@@ -44,9 +44,6 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
     found = states if hooks else [_state(session, o) for o in raw]
     ctx.followed = _Places(session, cls.__name__, states, found, [_state(session, t) for t in ctx.to_save or ()])  # type: ignore[attr-defined]
     ctx.forget_marks()
-    for o, state in zip(outs, found, strict=True):
-        if isinstance(o, Value) and state is not None:
-            session.put(o, state)
     differentiable = [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
     if any(s is PARAMETERS for s in states) and not hooks:
         session.refuse(

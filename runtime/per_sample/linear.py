@@ -66,10 +66,10 @@ class _Linear(Node):
         x, weight, _ = self.given
         (g,) = grads
         to_weight, to_bias = self.parameters
-        left = _in_vectors(g)
+        left = in_vectors(g)
         uses: list[Use] = []
         if to_weight is not None:
-            right = _in_vectors(x)
+            right = in_vectors(x)
             uses.append((to_weight, Outer(left, right.conj() if x.is_complex() else right)))
         if to_bias is not None:
             uses.append((to_bias, of_bias(left)))
@@ -82,6 +82,6 @@ class _Linear(Node):
         self.given, self.versions = None, []
 
 
-def _in_vectors(t: Tensor) -> Tensor:
+def in_vectors(t: Tensor) -> Tensor:
     """(B, …, n) as (B, T, n). ``t`` itself if it has this shape, so that layers on the same tensor share a factor."""
     return t if t.dim() == 3 else t.reshape(t.shape[0], math.prod(t.shape[1:-1]), t.shape[-1])

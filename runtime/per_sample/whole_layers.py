@@ -92,10 +92,10 @@ class _Linear(Node):
             return (None,)
         to_weight, to_bias = self.parameters
         if to_weight is not None or to_bias is not None:
-            left = _vectors(self.session.of_samples(g, self.place))
+            left = linear_layer.in_vectors(self.session.of_samples(g, self.place))
             uses: list[Use] = []
             if to_weight is not None:
-                uses.append((to_weight, Outer(left, _vectors(self.place.split(x, self.session.size)).conj())))
+                uses.append((to_weight, Outer(left, linear_layer.in_vectors(self.place.split(x, self.session.size)).conj())))
             if to_bias is not None:
                 uses.append((to_bias, of_bias(left)))
             self.session.found(uses)
@@ -105,11 +105,6 @@ class _Linear(Node):
 
     def release(self) -> None:
         self.given, self.versions = None, []
-
-
-def _vectors(t: Tensor) -> Tensor:
-    """(B, …, n) as (B, T, n)."""
-    return t.unsqueeze(1) if t.dim() == 2 else t.flatten(1, -2)
 
 
 def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:

@@ -15,9 +15,10 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
+from ...func.draws import DrawPerElement
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.pre_dispatch import note_modes, suspended
 from ...func.provenance import Provenance, here, line_of
@@ -27,7 +28,7 @@ from ...func.tracing import module_of, run_trace
 from ...rules.ops import INPLACE, op_of
 from ...seam import factories
 from ...seam.level_mode import EnteringMode
-from ...seam.levels import Value, bottom, innermost
+from ...seam.levels import Value, bottom, innermost, levels_of
 
 
 class Piece(NamedTuple):
@@ -71,7 +72,48 @@ class ControlFlow(Function):
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         note_modes()  # here, as ``forward`` runs under no_grad
-        return super().apply(*args, **kwargs)
+        return super().apply(*_with_draws_of_each_element(args), **kwargs)
+
+
+def draws(branch: Branch) -> bool:
+    """Whether ``branch`` draws random numbers."""
+    return _draw_in(branch) is not None
+
+
+def _draw_in(branch: Branch) -> fx.Node | None:
+    """A call that draws random numbers."""
+    for module in branch.module.modules():
+        for n in getattr(module, "graph", fx.Graph()).nodes:
+            if isinstance(n.target, torch._ops.OpOverload):
+                record = op_of(n.target).record
+                if torch.Tag.nondeterministic_seeded in n.target.tags or (record is not None and record.draws is not None):
+                    return n  # type: ignore[no-any-return]
+    return None
+
+
+def refuse_draws(what: str, *branches: Branch) -> None:
+    """Refuse a derivative of branches that draw. It runs them once more, so it would be that of other draws."""
+    for n in filter(None, map(_draw_in, branches)):
+        line = line_of(n)
+        raise RuntimeError(
+            f"{what} draws random numbers, and is differentiated. A derivative runs it once more, and would draw others. Draw the numbers "
+            f"outside, and let it use them.{'' if line is None else f' It happened at {line}'}"
+        )
+
+
+def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a call whose branches may draw. Where each element of a batch draws for itself, one of them becomes a batch: else
+    the level of the batch would not see the call."""
+    levels: list[Any] = [mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, DrawPerElement)]
+    if not levels or not any(isinstance(a, Branch) and draws(a) for a in args):
+        return args
+    found = list(args)
+    at = max(i for i, a in enumerate(found) if isinstance(a, torch.Tensor))
+    for level in levels:
+        if not any(level in levels_of(a) for a in found):
+            each = level.spread(torch.ones((), dtype=torch.bool, device=found[at].device))
+            found[at] = torch.where(each, found[at], found[at])
+    return found
 
 
 class _BranchLevel(FunctionalLevel):

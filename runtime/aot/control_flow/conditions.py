@@ -16,7 +16,7 @@ from ...func.jvp import jvp
 from ...func.provenance import here, line_of
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
-from .branches import Branch, ControlFlow, Piece, captured
+from .branches import Branch, ControlFlow, Piece, captured, refuse_draws
 from .lanes import batched, chosen_lanes, of_active_lanes
 from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
 
@@ -135,6 +135,7 @@ class _Cond(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [i for i, t in enumerate(operands) if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 3]]
         floating = [i for i in ctx.floating if grads[i] is not None]
@@ -152,6 +153,7 @@ class _Cond(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [i for i, t in enumerate(tangents[3:]) if t is not None]
         floating = ctx.floating

@@ -15,8 +15,7 @@ import torch
 
 from ...autograd.function_rules import VmapInfo
 from ...func.vmap import vmap
-from ...rules.ops import op_of
-from .branches import Branch
+from .branches import Branch, draws
 from .registered import Tensors, run, transformable
 
 
@@ -39,17 +38,6 @@ def batched(
         return found  # type: ignore[no-any-return]
 
     return on_all
-
-
-def draws(branch: Branch) -> bool:
-    """Whether ``branch`` draws random numbers."""
-    for module in branch.module.modules():
-        for n in getattr(module, "graph", torch.fx.Graph()).nodes:
-            if isinstance(n.target, torch._ops.OpOverload):
-                record = op_of(n.target).record
-                if torch.Tag.nondeterministic_seeded in n.target.tags or (record is not None and record.draws is not None):
-                    return True
-    return False
 
 
 def of_active_lanes(active: torch.Tensor, operands: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:

@@ -24,9 +24,9 @@ from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.level_mode import LevelMode
 from ...seam.levels import levels_of
-from .branches import Branch, ControlFlow, Piece, captured
+from .branches import Branch, ControlFlow, Piece, captured, draws, refuse_draws
 from .conditions import replaced
-from .lanes import batched, chosen_lanes, draws, of_active_lanes
+from .lanes import batched, chosen_lanes, of_active_lanes
 from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
 
 _OPERATOR = torch.ops.higher_order.while_loop
@@ -190,6 +190,7 @@ class _While(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
         carried, rest = operands[:n], operands[n:]
@@ -225,6 +226,7 @@ class _While(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
         carried, rest = operands[:n], operands[n:]
@@ -261,9 +263,8 @@ class _While(ControlFlow):
         rest = operands[n:]
         step = batched(body, info, dims, dims[:n])
         if not each_stops:
-            unbatched = [t if d is None else t.select(0, 0) for t, d in zip(operands, dims, strict=True)][n:]
             results = _repeated(
-                lambda *c: run(condition, (*(t if d is None else t.select(0, 0) for t, d in zip(c, dims, strict=False)), *unbatched)),
+                lambda *c: run(condition, (*c, *rest)),  # which depends on no value that is a batch
                 lambda *c: step(*c, *rest),
                 tuple(carried),
                 copies=True,

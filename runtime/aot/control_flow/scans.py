@@ -21,7 +21,7 @@ from ...func.trace import Trace
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import levels_of
-from .branches import Branch, ControlFlow, Piece, captured
+from .branches import Branch, ControlFlow, Piece, captured, refuse_draws
 from .conditions import replaced
 from .lanes import batched
 from .loops import check_carry, entered, in_trace
@@ -225,6 +225,7 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
         floating = [i for i in ctx.floating if i < n or grads[i] is not None]  # a later step gives a carry its cotangent
         operands = ctx.saved_tensors
@@ -259,6 +260,7 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_draws("the function of map or scan", ctx.body)
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
         rest = operands[n + m :]

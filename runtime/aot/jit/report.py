@@ -83,9 +83,7 @@ def _text(name: str, graph: fx.Graph) -> str:
 
 
 def _spelled(a: Any) -> str:
-    if isinstance(a, fx.Node):
-        return a.name
     if isinstance(a, (list, tuple)):
         inner = ", ".join(map(_spelled, a))
         return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' * (len(a) == 1)})"
-    return repr(a)
+    return repr(a)  # of a node its name

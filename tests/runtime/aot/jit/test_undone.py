@@ -1,0 +1,168 @@
+"""A capture that fails, or that is tried once more, leaves optimizers and schedulers as they were; what cannot be donated is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from runtime import jit
+
+from .training import linear, normal, step_of
+
+
+def _trained(optimizer: Any) -> tuple[Any, torch.optim.Optimizer]:
+    model = linear()
+    made = optimizer(model.parameters())
+    for i in range(2):
+        step_of(model, made)(normal(i, 8, 4))
+    return model, made
+
+
+def _snapshot(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """Objects and numbers of an optimizer: what is in its state, its groups and its attributes."""
+    state = {id(p): {name: (id(x), x.clone() if isinstance(x, Tensor) else x) for name, x in s.items()} for p, s in optimizer.state.items()}
+    groups = [{name: x if name != "params" else [id(p) for p in x] for name, x in g.items()} for g in optimizer.param_groups]
+    return state, groups, [id(g) for g in optimizer.param_groups], {name: id(x) for name, x in vars(optimizer).items()}
+
+
+def _more_state(optimizer: Any, x: Tensor) -> None:
+    for s in optimizer.state.values():
+        s["more"] = x.sum()
+
+
+def _other_state(optimizer: Any, x: Tensor) -> None:
+    for s in optimizer.state.values():
+        for name in list(s):
+            s[name] = x.sum()
+
+
+def _state_of_another(optimizer: Any, x: Tensor) -> None:
+    optimizer.state[torch.nn.Parameter(torch.ones(2))] = {"step": x.sum()}
+
+
+def _step(optimizer: Any, x: Tensor) -> None:
+    for p in optimizer.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p) * x.sum()
+    optimizer.step()
+
+
+FAILING: dict[str, Callable[[Any, Tensor], Any]] = {
+    "nothing": lambda optimizer, x: None,
+    "more state": _more_state,
+    "other state": _other_state,
+    "state of another parameter": _state_of_another,
+    "no state": lambda optimizer, x: optimizer.state.clear(),
+    "another state": lambda optimizer, x: setattr(optimizer, "state", {}),
+    "a number": lambda optimizer, x: optimizer.param_groups[0].update(lr=0.7, weight_decay=0.5),
+    "an item": lambda optimizer, x: optimizer.param_groups[0].update(more=1),
+    "no item": lambda optimizer, x: optimizer.param_groups[0].pop("lr"),
+    "no parameters": lambda optimizer, x: optimizer.param_groups[0]["params"].clear(),
+    "another group": lambda optimizer, x: optimizer.add_param_group({"params": [torch.nn.Parameter(x + 1)]}),
+    "no groups": lambda optimizer, x: optimizer.param_groups.clear(),
+    "other groups": lambda optimizer, x: setattr(optimizer, "param_groups", []),
+    "an attribute": lambda optimizer, x: setattr(optimizer, "more", 1),
+    "no attribute": lambda optimizer, x: delattr(optimizer, "defaults"),
+    "a step": _step,
+    "two steps": lambda optimizer, x: [f(optimizer, x) for f in (_step, _step)],
+}
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.1, momentum=0.5), lambda p: torch.optim.Adam(p)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize("name", FAILING)
+def test_a_program_that_fails_leaves_its_optimizer_as_it_was(name: str, make: Any) -> None:
+    model, optimizer = _trained(make)
+    before, weights = _snapshot(optimizer), [p.detach().clone() for p in model.parameters()]
+
+    @jit
+    def f(x: Tensor) -> None:
+        optimizer.zero_grad()
+        FAILING[name](optimizer, x)
+        raise KeyError("of the program")
+
+    with pytest.raises(KeyError, match="of the program"):
+        f(torch.ones(2))
+    torch.testing.assert_close(_snapshot(optimizer), before, rtol=0, atol=0)
+    torch.testing.assert_close([p.detach() for p in model.parameters()], weights, rtol=0, atol=0)
+    step_of(model, optimizer)(normal(3, 8, 4))  # and it still works
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "step": lambda o: lr_scheduler.StepLR(o, 1),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.2, total_steps=9),
+    "by the loss": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_program_that_fails_leaves_its_scheduler_as_it_was(name: str) -> None:
+    optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
+    scheduler = SCHEDULERS[name](optimizer)
+    optimizer.step()
+    before = dict(vars(scheduler))
+
+    @jit
+    def f(x: Tensor) -> None:
+        scheduler.last_epoch += 3
+        scheduler._last_lr = [5.0]
+        raise KeyError("of the program")
+
+    with pytest.raises(KeyError):
+        f(torch.ones(2))
+    assert vars(scheduler) == before and optimizer.param_groups[0]["lr"] == before["_last_lr"][0]
+
+
+NO_DONATION: dict[str, tuple[Callable[[], Tensor], str]] = {
+    "a leaf": (lambda: torch.ones(2, requires_grad=True), "tensor that requires grad"),
+    "a parameter": (lambda: torch.nn.Parameter(torch.ones(2)), "Parameter"),
+    "a view": (lambda: torch.ones(4)[:2], "view of another tensor"),
+    "a view of all": (lambda: torch.ones(4).view(2, 2), "view of another tensor"),
+    "a sparse tensor": (lambda: torch.eye(2).to_sparse(), "tensor of layout torch.sparse_coo"),
+}
+
+
+@pytest.mark.parametrize("name", NO_DONATION)
+def test_what_cannot_be_donated_is_named(name: str) -> None:
+    make, kind = NO_DONATION[name]
+    x = make()
+    with pytest.raises(ValueError, match=f"^a donated argument has a {kind}. Donate plain tensors without history that own"):
+        jit(lambda x: x * 2, donate=0)(x)
+
+
+@pytest.mark.parametrize("donate", [0, -2, "x", ["x"], (0, "x")])
+def test_what_is_donated_is_found_by_position_and_by_name(donate: Any) -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 + y
+
+    run = jit(f, donate=donate)
+    calls: list[Callable[..., Any]] = [lambda x, y: run(x, y), lambda x, y: run(x, y=y), lambda x, y: run(y=y, x=x)]
+    for call in calls:
+        x, y = torch.ones(3), torch.ones(3)
+        assert call(x, y).tolist() == [3.0] * 3
+        assert (x.numel(), y.numel()) == (0, 3)
+
+
+def test_an_empty_tensor_may_be_donated_if_it_was_not_taken() -> None:
+    run = jit(lambda x: x * 2, donate=0)
+    x = torch.ones(0)
+    assert run(x).shape == (0,)
+    with pytest.raises(ValueError, match="has been donated before"):
+        run(x)
+
+
+def test_a_tensor_that_was_filled_again_may_be_donated_again() -> None:
+    run, x = jit(lambda x: x * 2, donate=0), torch.ones(2)
+    run(x)
+    x.data = torch.full((2,), 3.0)
+    assert run(x).tolist() == [6.0, 6.0] and x.numel() == 0
+
+
+def test_a_call_that_fails_donates_nothing_to_the_next_one() -> None:
+    run, x = jit(lambda x, n: x * n if n else x.reshape(7), donate=0), torch.ones(2)
+    with pytest.raises(RuntimeError):
+        run(x, 0)
+    assert jit(lambda x: x * 2)(x).tolist() == [2.0, 2.0] and x.numel() == 2

@@ -1,0 +1,195 @@
+"""In which parts of the samples the gradients are computed so that they fit into the limit of memory, and what the table tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runtime.per_sample import PerSampleGrads, per_sample
+from runtime.per_sample.projections import Projection, TwoSided, checked
+from runtime.rules.per_sample import Dense, Outer
+
+B, T, ROWS, COLUMNS = 6, 6, 4, 5
+EACH = ROWS * COLUMNS * 8  # bytes of the gradient of one sample
+
+
+def gradients(limit: int = 1 << 30, times: int = T) -> PerSampleGrads:
+    """Of a linear layer that each sample uses so often that its gradients are dense."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(COLUMNS, ROWS, bias=False).double(), torch.randn(B, times, COLUMNS, dtype=torch.float64)
+    with per_sample([layer.weight], memory_limit=limit) as grads:
+        layer(grads.batch(x)).pow(3).sum().backward()
+    return grads
+
+
+def _spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    of = Dense.part
+
+    def part(self: Dense, start: int, stop: int) -> Dense:
+        found.append((start, stop))
+        return of(self, start, stop)
+
+    monkeypatch.setattr(Dense, "part", part)
+    return found
+
+
+def _steps(each: int, limit: int, passes: int = 1) -> list[tuple[int, int]]:
+    step = max(1, limit // each)
+    return [(i, min(i + step, B)) for i in range(0, B, step)] * passes
+
+
+ASKED: dict[str, tuple[Callable[[PerSampleGrads], Any], int, int]] = {  # bytes that a sample takes, and how often all are computed
+    "norms": (lambda g: g.norms(), EACH, 1),
+    "second moment": (lambda g: g.second_moment(), EACH, 1),
+    "variance": (lambda g: g.variance(), EACH, 2),
+    "out": (lambda g: g.materialize([torch.empty(B, ROWS, COLUMNS, dtype=torch.float64)]), EACH, 1),
+    "project": (lambda g: g.project(8), 4 * EACH, 1),
+    "project from both sides": (lambda g: g.project((2, 3)), EACH, 1),
+}
+
+
+@pytest.mark.parametrize("samples", [0.5, 0.99, 1, 1.99, 2, 2.5, 4, 6, 100])
+@pytest.mark.parametrize("name", ASKED)
+def test_as_many_samples_are_computed_at_once_as_the_limit_allows(name: str, samples: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, each, passes = ASKED[name]
+    expected = ask(gradients())
+    grads = gradients(limit := int(samples * each))
+    parts = _spied(monkeypatch)
+    torch.testing.assert_close(ask(grads), expected)
+    assert parts == _steps(each, limit, passes)
+
+
+@pytest.mark.parametrize("samples", [0.5, 1, 1.99, 2, 3, 100])
+def test_products_of_all_pairs_take_two_parts_at_once(samples: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = gradients().gram()
+    grads = gradients(limit := int(samples * 2 * EACH))
+    parts = _spied(monkeypatch)
+    torch.testing.assert_close(grads.gram(), expected)
+    steps = _steps(2 * EACH, limit)
+    assert parts == [one for i in steps for j in steps for one in (i, j)]
+
+
+def test_without_out_all_samples_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    grads = gradients(1)
+    parts = _spied(monkeypatch)
+    grads.materialize()
+    assert parts == [(0, B)]
+
+
+def test_factors_are_kept_if_they_give_the_norms() -> None:
+    few, many = gradients(times=1), gradients(times=T)
+    assert [type(p.terms[0]) for g in (few, many) for p in g._parameters] == [Outer, Dense]
+    expected = many.materialize()[0].flatten(1).norm(dim=1)
+    torch.testing.assert_close(many.norms(), expected)
+
+
+def _lines(grads: PerSampleGrads) -> list[list[str]]:
+    return [line.split() for line in grads.explain().splitlines() if line.strip()]
+
+
+def test_the_table_has_a_line_for_each_parameter() -> None:
+    torch.manual_seed(0)
+    layer, unused = nn.Linear(COLUMNS, ROWS), nn.Parameter(torch.ones(3, dtype=torch.float16))
+    params: Any = {"layer": list(layer.parameters()), "unused": unused}
+    with per_sample(params) as grads:
+        layer(layer(grads.batch(torch.ones(B, 1, COLUMNS))).repeat(1, 1, 2)[..., :COLUMNS]).sum().backward()
+    title, head, _, *rows = _lines(grads)
+    assert title == ["gradients", "of", "6", "samples"] and head == ["parameter", "shape", "uses", "form", "norms", "dense", "bytes"]
+    assert rows == [
+        ["['layer'][0]", "[4,", "5]", "1", "outer", "ghost", "480"],
+        ["['layer'][1]", "[4]", "1", "dense", "direct", "96"],
+        ["['unused']", "[3]", "0", "unused", "direct", "36"],
+    ]
+
+
+def test_a_table_of_large_gradients_has_no_more_than_a_hundred_and_twenty_columns() -> None:
+    w = nn.Parameter(torch.ones(1000, 1))
+    with per_sample({"a" * 200: w}) as grads:
+        (grads.batch(torch.ones(2, 1)) @ w.t()).sum().backward()
+    assert "8,000" in grads.explain() and max(map(len, grads.explain().splitlines())) == 120
+
+
+@pytest.mark.parametrize(("k", "fits"), [(1, True), (0, False), (-1, False), ((1, 1), True), ((1, 0), False), ((0, 1), False)])
+def test_a_number_of_columns_is_positive(k: Any, fits: bool) -> None:
+    if fits:
+        checked(k)
+        assert gradients().project(k).shape == (B, 1)
+    else:
+        with pytest.raises(ValueError, match="project: k must be positive"):
+            checked(k)
+
+
+SHAPES: list[tuple[int, ...]] = [(), (1,), (5,), (3, 4), (2, 3, 4), (1, 1)]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_projection_is_linear_and_of_signs(shape: tuple[int, ...], k: int) -> None:
+    like = torch.ones((), dtype=torch.float64)
+    n = torch.Size(shape).numel()
+    basis = Dense(torch.eye(n, dtype=torch.float64).reshape(n, *shape))
+    matrix = Projection(n, k, 3, 1 << 30, like).of(0, torch.Size(shape), [basis])
+    assert matrix.shape == (n, k)
+    torch.testing.assert_close(matrix.abs(), torch.full((n, k), k**-0.5, dtype=torch.float64))
+    values = torch.randn(4, n, dtype=torch.float64)
+    found = Projection(4, k, 3, 100, like).of(0, torch.Size(shape), [Dense(values.reshape(4, *shape))] * 2)
+    torch.testing.assert_close(found, 2 * values @ matrix)
+    others = (Projection(n, k, seed, 1 << 30, like).of(number, torch.Size(shape), [basis]) for seed, number in ((4, 0), (3, 1)))
+    assert n * k < 8 or not any(other.equal(matrix) for other in others)
+
+
+@pytest.mark.parametrize("k", [(1, 1), (2, 3), (4, 1)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_projection_from_both_sides_is_a_product_of_signs(shape: tuple[int, ...], k: tuple[int, int]) -> None:
+    like = torch.ones((), dtype=torch.float64)
+    n = torch.Size(shape).numel()
+    basis = Dense(torch.eye(n, dtype=torch.float64).reshape(n, *shape))
+    found = TwoSided(n, k, 3, 1 << 30, like).of(0, torch.Size(shape), [basis])
+    assert found.shape == (n, *k)
+    torch.testing.assert_close(found.abs(), torch.full((n, *k), (k[0] * k[1]) ** -0.5, dtype=torch.float64))
+    values = torch.randn(4, n, dtype=torch.float64)
+    again = TwoSided(4, k, 3, 1, like).of(0, torch.Size(shape), [Dense(values.reshape(4, *shape))])
+    torch.testing.assert_close(again, torch.einsum("bn,nij->bij", values, found))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_a_parameter_without_elements_or_uses_projects_to_zeros(shape: tuple[int, ...]) -> None:
+    like = torch.ones((), dtype=torch.float64)
+    for terms in ([Dense(torch.ones(2, *shape))], []):
+        assert Projection(2, 3, 0, 1, like).of(0, torch.Size(shape), terms).equal(torch.zeros(2, 3, dtype=torch.float64))
+        assert TwoSided(2, (3, 4), 0, 1, like).of(0, torch.Size(shape), terms).equal(torch.zeros(2, 3, 4, dtype=torch.float64))
+
+
+def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an outer product, whose rows are known, as by the dense gradients."""
+    monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 10)
+    like = torch.ones((), dtype=torch.float64)
+    left, right = torch.randn(B, 2, ROWS, dtype=torch.float64), torch.randn(B, 2, COLUMNS, dtype=torch.float64)
+    outer = Outer(left, right)
+    seen: list[int] = []
+    of = Projection._projected
+
+    def projected(self: Projection, number: int, piece: int, columns: Tensor) -> Tensor:
+        seen.append(columns.shape[1])
+        return of(self, number, piece, columns)
+
+    monkeypatch.setattr(Projection, "_projected", projected)
+    found = [Projection(B, 7, 0, 1 << 30, like).of(0, outer.shape, [t]) for t in (outer, Dense(outer.dense()))]
+    assert seen == [10, 10] * 2
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("limit", [1, 2 * EACH, 1 << 30])
+def test_moments_are_those_of_the_gradients(limit: int) -> None:
+    grads = gradients(limit)
+    (dense,) = grads.materialize()
+    torch.testing.assert_close(grads.second_moment(), [dense.square().mean(0)])
+    torch.testing.assert_close(grads.variance(), [dense.var(0, unbiased=False)])
+    torch.testing.assert_close(grads.gram(), dense.flatten(1) @ dense.flatten(1).T)
+    torch.testing.assert_close(grads.norms("parameter"), [dense.flatten(1).norm(dim=1)])
+    assert dense.var(0, unbiased=False).min() > 0
