@@ -6,6 +6,8 @@ Each takes and returns dense tensors. Those that take no sparsity pattern have t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -143,6 +145,26 @@ def lu_solve_beside_one(a: Tensor, b: Tensor) -> Tensor:
 def plus_zeros(x: Tensor) -> Tensor:
     """1 / (⌈x⌉ + 0), where the sum of two zeros of different signs is 0."""
     return (x.ceil() + torch.zeros_like(x)).reciprocal()
+
+
+def times_itself(x: Tensor) -> Tensor:
+    """x · x, as a write of the product over its own factors."""
+    y = x.clone()
+    return y.mul_(y)
+
+
+def combined_with_itself(x: Tensor) -> tuple[Tensor, ...]:
+    """x + x², the angle of (x, x), |x|·√2, x·log x and x to the power x, each written over x."""
+    return tuple(write(x.clone()) for write in _OVER_ITSELF)
+
+
+_OVER_ITSELF: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda y: y.addcmul_(y, y),
+    lambda y: y.atan2_(y),
+    lambda y: y.hypot_(y),
+    lambda y: y.xlogy_(y),
+    lambda y: y.pow_(y),
+)
 
 
 def times_written_constant(x: Tensor) -> Tensor:

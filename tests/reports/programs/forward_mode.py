@@ -239,3 +239,48 @@ def linearize_of_singular_vectors():
     x = torch.diag(torch.tensor([3.0, 2.0]))
     _, push = torch.func.linearize(lambda a: torch.linalg.svd(a)[0].square(), x)
     return push(torch.ones(2, 2)), torch.zeros(2, 2)
+
+
+@report("F82.1")
+def jvp_of_a_product_that_is_written_over_its_factors():
+    """The tangent of y.mul_(y) is wrong.
+
+    The formula writes its first part over the tangent of y, and then reads that for the second one. The derivative of y² is 2y.
+    """
+    x, t = torch.tensor([2.0, 3.0]), torch.ones(2)
+
+    def squared(x):
+        y = x.clone()
+        return y.mul_(y)
+
+    return jvp(squared, (x,), (t,))[1], 2 * x
+
+
+@report("F82.2")
+def jvp_of_addcmul_over_its_own_factors():
+    """The tangent of y.addcmul_(y, y) is wrong.
+
+    The derivative of y + y² is 1 + 2y.
+    """
+    x, t = torch.tensor([2.0, 3.0]), torch.ones(2)
+
+    def added(x):
+        y = x.clone()
+        return y.addcmul_(y, y)
+
+    return jvp(added, (x,), (t,))[1], 1 + 2 * x
+
+
+@report("F82.3")
+def jvp_of_atan2_over_its_own_arguments():
+    """The tangent of y.atan2_(y) is wrong; so are those of hypot_, pow_, xlogy_, fmod_, remainder_ and ldexp_.
+
+    Of a positive y and itself the angle is a constant.
+    """
+    x, t = torch.tensor([2.0, 3.0]), torch.ones(2)
+
+    def angle(x):
+        y = x.clone()
+        return y.atan2_(y)
+
+    return jvp(angle, (x,), (t,))[1], torch.zeros(2)

@@ -234,7 +234,7 @@ SAME: list[tuple[Any, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("a, b, expected", SAME, ids=str)
+@pytest.mark.parametrize("a, b, expected", SAME)
 def test_objects_are_the_same_for_a_graph(a: Any, b: Any, expected: bool) -> None:
     assert same(a, b) is expected and same(b, a) is expected
 
@@ -253,7 +253,6 @@ def test_objects_are_the_same_for_a_graph(a: Any, b: Any, expected: bool) -> Non
         (dict.fromkeys(range(40), 1.5), dict.fromkeys(range(1, 41), 1.5), False),
         (dict.fromkeys(range(40), 1.5), dict.fromkeys(range(40), float("1.5")), True),
     ],
-    ids=str,
 )
 def test_long_containers_are_compared_with_all_their_items(a: Any, b: Any, expected: bool) -> None:
     read = Read(a, WHOLE, b)

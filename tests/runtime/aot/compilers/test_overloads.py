@@ -42,7 +42,6 @@ X = torch.rand(4, 3)
         (torch.sin, None, None),
         (operator.getitem, None, None),
     ],
-    ids=str,
 )
 def test_the_forms_of_an_op_that_write_to_a_given_tensor(func: Any, over: Any, out: Any) -> None:
     assert in_place(func) is over
