@@ -218,7 +218,17 @@ def aliases(a: Any, b: Any) -> bool:
         return False
     if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
         return a is b
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    try:
+        return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    except NotImplementedError:  # a transform of torch's own is running: its tensors show the storage of those that they wrap alone
+        return bool(_unwrapped(a).untyped_storage()._cdata == _unwrapped(b).untyped_storage()._cdata)
+
+
+def _unwrapped(t: torch.Tensor) -> torch.Tensor:
+    """``t`` without the wrappers of ``torch.func``."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
 
 
 class CopySlices(Node):

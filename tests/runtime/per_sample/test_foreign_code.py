@@ -287,3 +287,33 @@ def test_a_custom_function_that_writes_to_its_input_leaves_no_cycle_of_reference
             assert seen() is None
     finally:
         gc.enable()
+
+
+def test_a_mask_that_a_model_makes_by_vmap_of_torch_and_a_function() -> None:
+    """As Hugging Face's models make it of a mask of the words: ``mask[b, k] & (k <= q)``, each index by a vmap."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4, dtype=torch.float64)
+    x, there = torch.randn(3, 5, 4, dtype=torch.float64), torch.ones(3, 5, dtype=torch.bool)
+    there[0, 3:] = False
+
+    def losses(x: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+        def allowed(b: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            return there[b, k] & (k <= q)
+
+        over_keys = torch.func.vmap(allowed, (None, None, 0))
+        over_all = torch.func.vmap(torch.func.vmap(over_keys, (None, 0, None)), (0, None, None))
+        with TransformGetItemToIndex():
+            mask = over_all(torch.arange(len(x)), torch.arange(5), torch.arange(5))
+        h = layer(x)
+        scores = (h @ h.mT).masked_fill(~mask, -1e3).softmax(-1)
+        return (scores @ x).square().sum((1, 2))
+
+    with per_sample(layer.parameters()) as grads:
+        losses(grads.batch(x), grads.batch(there)).sum().backward()
+    found = grads.materialize()
+    for b in range(3):
+        expected = torch.autograd.grad(losses(x[b : b + 1], there[b : b + 1]).sum(), tuple(layer.parameters()))
+        for f, e in zip(found, expected, strict=True):
+            torch.testing.assert_close(f[b], e)
