@@ -298,8 +298,8 @@ def test_a_mask_that_a_model_makes_by_vmap_of_torch_and_a_function() -> None:
     x, there = torch.randn(3, 5, 4, dtype=torch.float64), torch.ones(3, 5, dtype=torch.bool)
     there[0, 3:] = False
 
-    def losses(x: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-        def allowed(b: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def losses(x: Tensor, there: Tensor) -> Any:
+        def allowed(b: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return there[b, k] & (k <= q)
 
         over_keys = torch.func.vmap(allowed, (None, None, 0))
