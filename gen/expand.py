@@ -375,6 +375,8 @@ class _Maker:
             columns &= self._select(self._axes[axis], globs, (*path, "axes", axis))
         for axis, globs in part.not_axes.items():
             columns &= ~self._select(self._axes[axis], globs, (*path, "not_axes", axis))
+        if not columns and "also" in path and self._loaded.cases_are_known:  # `run: plain` of a check that has no other form, for example
+            self._loaded.problem(path, "chooses no column", "a check that has these dtypes and axes")
         ops = self._select(self._op_names, part.ops, (*path, "ops"))
         ops &= self._select(self._families, part.families, (*path, "families"))
         limits = []

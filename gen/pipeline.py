@@ -8,26 +8,28 @@ from dataclasses import dataclass
 NESTING = ("vmap", "vjp", "jvp", "linearize", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
 BACKWARD = "backward"  # runs in the eager session, so only itself may be outside it
 DUAL = "dual"  # dual tensors of the eager session, which do not nest
-EAGER = (BACKWARD, DUAL)
+EAGER_STAGES = (BACKWARD, DUAL)
 COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is outside differentiates or maps the compiled function
 PARTS = "aot.parts"  # runs the op itself and compiles what it names (gen.targets.parts), so it is innermost too
 INNERMOST = (COMPILED, PARTS)
 FUNCTIONAL = tuple(f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp"))  # of torch.autograd.functional
 CHECKPOINT = "checkpoint"  # outputs and gradients of a program that is computed again in the backward pass
 SESSION = "session"  # outputs and gradients of a program
-EAGERLY = (*FUNCTIONAL, CHECKPOINT, SESSION)  # whole programs of the eager session
+EAGER_PROGRAMS = (*FUNCTIONAL, CHECKPOINT, SESSION)  # whole programs of the eager session
 TRAINING = "training"  # steps of an optimizer, eagerly or each as one captured program
-WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", TRAINING, *EAGERLY)
+WHOLE = ("trace", "aot.joint", "aot.export", "aot.saved", "per_sample", TRAINING, *EAGER_PROGRAMS)
 FORWARD = "forward"
-STAGES = (*NESTING, *EAGER, *INNERMOST, *WHOLE, FORWARD)
+STAGES = (*NESTING, *EAGER_STAGES, *INNERMOST, *WHOLE, FORWARD)
 
-CAPTURES = frozenset((*INNERMOST, *WHOLE)) - {"per_sample", TRAINING, *EAGERLY}
+CAPTURES = frozenset((*INNERMOST, *WHOLE)) - {"per_sample", TRAINING, *EAGER_PROGRAMS}
 """Stages that make a graph of a program."""
 WRITABLE = CAPTURES - {"aot.joint", PARTS}
 """Stages that may take a program that writes to its own arguments (``form: argument_inplace``)."""
 
-# Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives.
-DERIVATIVES = frozenset((*NESTING, *EAGER, "aot.joint", "per_sample", TRAINING, *EAGERLY)) - {"vmap", "functionalize"}
+DERIVING = frozenset((*NESTING, *EAGER_STAGES)) - {"vmap", "functionalize"}
+"""Transforms that take a derivative."""
+DERIVATIVES = DERIVING | {"aot.joint", "per_sample", TRAINING, *EAGER_PROGRAMS}
+"""Stages that differentiate: they restrict a check to the dtypes and ops that have derivatives."""
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.)|(?P<bad>\S))")
 
@@ -114,7 +116,7 @@ def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
             raise PipelineError(f'"{FORWARD}" in pipeline "{text}" stands for no transform at all', offset, f"`{FORWARD}` alone")
         if stage in WHOLE and index:
             raise PipelineError(f'"{stage}" in pipeline "{text}" takes a whole program', offset, f'"{stage}" as the outermost transform')
-        if stage in EAGER and index and stages[index - 1][0] != BACKWARD:
+        if stage in EAGER_STAGES and index and stages[index - 1][0] != BACKWARD:
             what = f'"{stage}" in pipeline "{text}" runs in the eager session'
             raise PipelineError(what, offset, f'only "{BACKWARD}" around it, not "{stages[index - 1][0]}"')
         if stage in INNERMOST and index < len(stages) - 1:

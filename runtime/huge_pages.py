@@ -1,9 +1,9 @@
-"""Large tensors in large pages of memory.
+"""Large tensors in huge pages of memory.
 
     gradients = empty_in_huge_pages((256, 512, 784), torch.float32, device)      # 411 MB: 200 pages of 2 MB instead of 100,000 of 4 kB
 
 Linux gives new memory to a process page by page, when each is first written to. For a tensor that is written and read once, that takes
-several times as long as the writing. It gives larger pages where it is asked to (``madvise(2)``, ``MADV_HUGEPAGE``). Elsewhere these are
+several times as long as the writing. It gives huge pages where it is asked to (``madvise(2)``, ``MADV_HUGEPAGE``). Elsewhere these are
 ordinary tensors.
 """
 
@@ -20,13 +20,14 @@ import torch
 LARGE = 1 << 23
 """Bytes from which a tensor is worth the question."""
 _empty: Any = torch._C._VariableFunctions.empty
-_PAGE = 1 << 21  # the large pages of x86 and of most ARM kernels; of others a multiple or a fraction
+_PAGE = 1 << 21  # the huge pages of x86 and of most ARM kernels; of others a multiple or a fraction
 
 
 def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A contiguous tensor whose elements are not set. It is a plain one in a session too, where ``torch.empty`` makes tensors of that."""
     found: torch.Tensor = _empty(shape, dtype=dtype, device=device)
-    if type(found) is torch.Tensor and found.is_cpu and found.nbytes >= LARGE and (advise := _advise()) is not None:
+    wrapped = type(found) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(found)
+    if not wrapped and found.is_cpu and found.nbytes >= LARGE and (advise := _advise()) is not None:
         start = -(-found.data_ptr() // _PAGE) * _PAGE
         stop = (found.data_ptr() + found.nbytes) // _PAGE * _PAGE  # no page is shared with another tensor
         advise(start, stop - start, mmap.MADV_HUGEPAGE)

@@ -22,6 +22,7 @@ from gen.checks.pipelines import Program, nudged, widened
 from gen.checks.samples import Sample, flat_tensors
 from gen.checks.seeds import seeded
 from gen.checks.surroundings import entered
+from gen.pipeline import DERIVING
 from gen.reference import Numeric
 from gen.targets.protocol import Target, Values
 
@@ -219,7 +220,7 @@ class Comparison:
     def _against_numeric(self, tally: Tally) -> None:
         if self.sample.facts.random and not _is_wide(self.program.inputs):
             raise Unsuitable("the op draws random numbers: other ones in float64")
-        if not any(stage in _DERIVATIVE for stage in self.stages):
+        if not any(stage in DERIVING for stage in self.stages):
             raise Unsuitable("no derivative to take differences for")
         if _is_wide(self.sample.inputs) and not _is_wide(self.sample.facts.outputs):
             raise Unsuitable("the op rounds to a narrower dtype: differences of its values say nothing")
@@ -297,9 +298,6 @@ def _on_meta(x: Tensor) -> Tensor:
 def _inside(mode: AbstractContextManager[Any], run: Callable[[], Outputs]) -> Outputs:
     with mode:
         return run()
-
-
-_DERIVATIVE = frozenset({"vjp", "backward", "jvp", "linearize", "dual", "grad", "jacrev", "jacfwd", "hessian"})
 
 
 def _eps(dtype: torch.dtype) -> float:

@@ -166,7 +166,8 @@ class Outer(Term):
 
     def _takes(self, out: Tensor) -> bool:
         """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or converted on the way."""
-        return all(type(t) is torch.Tensor and not t.requires_grad and t.dtype is self.dtype for t in (out, self.left, self.right))
+        tensors = (out, self.left, self.right)
+        return are_plain(*tensors) and not any(t.requires_grad or t.dtype is not self.dtype for t in tensors)
 
     def _write(self, out: Tensor) -> None:
         left, right = self.left.mT, self.right
@@ -306,7 +307,7 @@ class Windows(Term):
         if step >= self.size:
             return self._dense()
         parts = (self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step))
-        if type(self.x) is not Tensor or type(self.g) is not Tensor:
+        if not are_plain(self.x, self.g):
             return torch.cat(list(parts))
         found = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
         for place, part in zip(found.split(step), parts, strict=True):
@@ -406,6 +407,11 @@ def joined(terms: Sequence[Term]) -> list[Term]:
     if ready:
         found.append(Dense(functools.reduce(torch.add, [t.values for t in ready])) if ready[1:] else ready[0])
     return found
+
+
+def are_plain(*tensors: Tensor) -> bool:
+    """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or wrapped by a transform of torch's own."""
+    return all(type(t) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
 
 
 def flat(t: Tensor) -> Tensor:

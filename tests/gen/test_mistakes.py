@@ -121,6 +121,11 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
             id="axis value of a part",
         ),
         pytest.param(
+            BASE + "tiers: {full: {also: [{checks: vjp, axes: {shapes: dynamic}}]}}\n",
+            r"9:\d+: tiers.full.also\[0\]: chooses no column; expected a check that has these dtypes and axes",
+            id="part without a column",
+        ),
+        pytest.param(
             BASE + "xfail:\n  - {op: torch.sin, raises: E, match: m, reason: r, until: 2020-01-01}\n",
             r"10:60: xfail\[0\].until: expired on 2020-01-01: r; expected the cause to be gone",
             id="expired until",

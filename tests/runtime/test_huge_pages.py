@@ -1,6 +1,7 @@
-"""Large tensors lie in large pages of memory, where Linux gives such pages."""
+"""Large tensors lie in huge pages of memory, where Linux gives such pages."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runtime.dropin import installed
 from runtime.huge_pages import LARGE, empty_in_huge_pages
-from runtime.rules.per_sample import Outer
+from runtime.rules.per_sample import Outer, Term, Windows
 from runtime.session.tensor import unwrap
 
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ def _flags_of(t: torch.Tensor) -> str:
     raise AssertionError("no memory there")
 
 
-@pytest.mark.skipif(not _SETTING.exists() or "[never]" in _SETTING.read_text(), reason="this kernel gives no large pages")
+@pytest.mark.skipif(not _SETTING.exists() or "[never]" in _SETTING.read_text(), reason="this kernel gives no huge pages")
 def test_the_kernel_is_asked_for_large_pages_for_a_large_tensor_alone() -> None:
     large = empty_in_huge_pages((64, 1 << 20), torch.float32, CPU)
     assert " hg" in _flags_of(large)
@@ -57,3 +58,31 @@ def test_under_the_drop_in_such_a_tensor_is_a_plain_one() -> None:
         assert type(empty_in_huge_pages((LARGE,), torch.uint8, CPU)) is torch.Tensor
         term = Outer(*(unwrap(torch.ones(40, 3, n)) for n in (300, 200)))
         assert term.dense_bytes > LARGE and type(term.dense()) is torch.Tensor
+
+
+def _outer(scale: torch.Tensor) -> Term:
+    return Outer(LEFT * scale, RIGHT)
+
+
+def _windows(scale: torch.Tensor) -> Term:
+    return Windows(G * scale, X, (64, 32, 3, 3), (1, 1), (1, 1), (1, 1), 1)
+
+
+LEFT, RIGHT = torch.randn(40, 3, 300), torch.randn(40, 3, 200)
+G, X = torch.randn(200, 1, 64, 16, 16), torch.randn(200, 1, 32, 16, 16)
+
+
+@pytest.mark.parametrize("of", (_outer, _windows))
+def test_transforms_of_torch_pass_through_large_gradients(of: Callable[[torch.Tensor], Term]) -> None:
+    """As they do through small ones: what they wrap is not written to memory that they do not know."""
+    one, two = torch.ones(()), torch.tensor([1.0, 2.0])
+    plain = of(one).dense()
+    assert of(one).dense_bytes > LARGE
+
+    def total(scale: torch.Tensor) -> torch.Tensor:
+        return of(scale).dense().double().square().sum()
+
+    expected = plain.double().square().sum()
+    torch.testing.assert_close(torch.func.vmap(total)(two), expected * two.double() ** 2, rtol=1e-4, atol=0)
+    torch.testing.assert_close(torch.func.jvp(total, (one,), (one,))[1], 2 * expected, rtol=1e-4, atol=0)
+    torch.testing.assert_close(torch.func.grad(total)(one).double(), 2 * expected, rtol=1e-4, atol=0)

@@ -1,4 +1,4 @@
-"""Large results that are new in memory, in large pages.
+"""Large results that are new in memory, in huge pages.
 
     y = relu(x)      # of 16 MB becomes y = empty_in_huge_pages(…); relu(x, out=y)
 
@@ -25,14 +25,14 @@ _PRODUCTS: dict[Any, tuple[Callable[..., Any], str]] = {
 }
 
 
-def use_large_pages(graph: fx.Graph) -> None:
-    """Let kernels that can do so write their large results to memory in large pages."""
+def use_huge_pages(graph: fx.Graph) -> None:
+    """Let kernels that can do so write their large results to memory in huge pages."""
     for n in calls_of(graph):
         if not on_cpu(n) or n.meta["val"].nbytes < LARGE or not n.meta["val"].is_contiguous():
             continue
         value = n.meta["val"]
         made = (list(value.shape), value.dtype, value.device)
-        if n.target is aten.empty.memory_format:
+        if n.target is aten.empty.memory_format and n.kwargs.keys() <= {"dtype", "device"}:  # none that is pinned, for example
             n.target, n.args, n.kwargs = empty_in_huge_pages, made, {}
         elif (found := _PRODUCTS.get(n.target) or _with_out(n.target)) is not None:
             func, out = found

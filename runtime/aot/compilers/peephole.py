@@ -19,7 +19,7 @@ from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
 from .constants import fold, without_neutral
 from .filling import fill
-from .large_results import use_large_pages
+from .large_results import use_huge_pages
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
 from .pooling import poolings
@@ -59,7 +59,7 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
     batch(copied, batches)
     poolings(copied)
     fill(copied)
-    use_large_pages(copied)
+    use_huge_pages(copied)
     return copied, placed
 
 
