@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 ROOT = Path.cwd()
 CACHE = Path(".cache/mutation")
-EQUIVALENT = Path("tests/mutation/equivalent.yaml")
+EQUIVALENT = Path("tests/mutation/equivalent")  # a file for each folder of the runtime
 SOURCES = [  # all but the rules, in which `gen audit --rules` plants faults
     f"runtime/{folder}"
     for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "aot", "per_sample", "expanded_weights", "dropin")
@@ -99,7 +99,7 @@ def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] 
 
 
 def identity(mutant: Mutant) -> str:
-    """The name of a mutant in the file of equivalent mutants. It has no line number, since lines move."""
+    """The name of a mutant in the files of equivalent mutants. It has no line number, since lines move."""
     return " ".join(f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: {mutant.old} → {mutant.new}".split())
 
 
@@ -164,8 +164,8 @@ def _test_files(tests: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in ([path] if path.is_file() else sorted(path.rglob("test_*.py")))]
 
 
-def _reasons(path: Path) -> dict[str, str]:
-    return {one["mutant"]: one["reason"] for one in yaml.safe_load(path.read_text()) or []} if path.exists() else {}
+def _reasons(folder: Path) -> dict[str, str]:
+    return {one["mutant"]: one["reason"] for path in sorted(folder.glob("*.yaml")) for one in yaml.safe_load(path.read_text())}
 
 
 def _summarise(found: dict[Mutant, Outcome], equivalent: list[tuple[Mutant, str]]) -> None:

@@ -112,7 +112,7 @@ class _Finder:
         binds = isinstance(node, ast.Assign) and any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
         if isinstance(node, REMOVED) or (isinstance(node, ast.Assign) and not binds):
             self._add(node, "statement removed", "pass", lines)
-        if isinstance(node, ast.Return) and node.value is not None and not _is_constant(node.value, None):
+        if isinstance(node, ast.Return) and node.value is not None and not _is_false(node.value):
             self._add(node, "returns None", "return None", lines)
         if isinstance(node, ast.If | ast.While):
             self._add(node.test, "condition negated", f"not ({ast.unparse(node.test)})", lines)
@@ -206,8 +206,9 @@ def _called(node: ast.AST) -> str:
     return ""
 
 
-def _is_constant(node: ast.expr, value: object) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value
+def _is_false(node: ast.expr) -> bool:
+    """Whether a result is None, or is only asked whether it is true."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _is_text(node: ast.expr) -> bool:

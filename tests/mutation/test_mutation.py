@@ -92,6 +92,7 @@ def test_an_expression_is_changed_in_every_way_that_its_kind_has(tmp_path: Path,
         ("f(x)", {"statement removed: f(x) → pass"}),
         ("x.y = z", {"statement removed: x.y = z → pass"}),
         ("def f():\n    return x\n", {"returns None: return x → return None"}),
+        ("def f():\n    return False\n", {"constant: False → True"}),  # None would be as false
         ("if x:\n    y = z\n", {"condition negated: x → not (x)", "branch never taken: x → False and (x)"}),
         ("with a():\n    y = z\n", {"context dropped: a() → __import__('contextlib').nullcontext()"}),
     ],
