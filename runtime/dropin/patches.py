@@ -70,6 +70,8 @@ class Patches:
             if self._scanned.get(module_name) == (module, len(names)):
                 continue
             self._scanned[module_name] = (module, len(names))
+            if table.keys().isdisjoint(map(id, list(names.values()))):  # most modules, and torch has thousands
+                continue
             for name, value in list(names.items()):
                 found = table.get(id(value))
                 if found is not None and found[0] is value:

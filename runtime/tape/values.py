@@ -114,10 +114,13 @@ class GradValue(Value):
         if requires_grad and edge_of(self) is None:
             self._edge = (Input(self._level, self._inner), 0)
         elif not requires_grad and edge_of(self) is not None:
-            raise RuntimeError(
-                "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no history."
-            )
+            which = f"a leaf inside {self._level.what} keeps its flag" if self.is_leaf else "only the flag of a leaf can be changed"
+            raise RuntimeError(f"requires_grad_(False): {which}. detach() gives a tensor of the same values that has no history.")
         return self
+
+    @property
+    def retains_grad(self) -> bool:  # type: ignore[override]
+        return self._retains
 
     def retain_grad(self) -> None:
         level: Any = self._level
@@ -129,6 +132,13 @@ class GradValue(Value):
         if edge is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         return hooks.register(self._own_hooks(*edge), hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Refused: a hook for what is added to ``.grad`` would never be called."""
+        raise RuntimeError(
+            f"register_post_accumulate_grad_hook() of a tensor inside {self._level.what}, where no leaf is told that its gradient is "
+            "complete. Do after the backward pass what the hook does, or register_hook() for each gradient that arrives."
+        )
 
     def _own_hooks(self, node: Node, index: int) -> Hooks:
         return node.hooks_of(index)

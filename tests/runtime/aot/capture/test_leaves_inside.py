@@ -1,69 +1,42 @@
-"""Programs that call ``requires_grad_()`` of what they compute."""
+"""Leaves and results inside a program that is captured, or a function that is transformed, say what they say in eager mode, or refuse."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import runtime
+from runtime import jit
 
-from .boundary_helpers import compiled
-
-
-@pytest.mark.parametrize("use", [lambda w: w, lambda w: w * 2, lambda w: (w, w)])
-def test_a_view_from_before_requires_grad_is_refused(use: Any) -> None:
-    def f(x: Any) -> Any:
-        v = x.sin()
-        w = v.view(-1)
-        v.requires_grad_()  # w requires grad now
-        return use(w), v
-
-    with pytest.raises(RuntimeError, match=r"takes a view of a tensor, calls requires_grad_\(\) on the tensor, and uses the view"):
-        compiled(f)(torch.ones(2, 2))
+X = torch.ones(2)
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "jit": lambda f: jit(lambda x: f(x.detach().clone().requires_grad_()) or x * 1),
+    "grad": lambda f: runtime.func.grad(lambda x: f(x) or x.sum()),
+    "vjp": lambda f: lambda x: runtime.func.vjp(lambda x: f(x) or x * 1, x),
+}
 
 
-def test_a_written_view_of_an_argument_becomes_a_leaf() -> None:
-    def f(x: Any) -> Any:
-        v = x.squeeze(0)
-        v.clamp_(0, 1)
-        return v.requires_grad_()
-
-    x = runtime.tensor([[2.0, 0.5]])
-    v = compiled(f)(x)
-    assert v.requires_grad and v.is_leaf and not x.requires_grad and x.tolist() == [[1.0, 0.5]]
-    v.square().sum().backward()
-    assert v.grad.tolist() == [2.0, 1.0]
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hook_that_nobody_would_call_is_refused(way: str) -> None:
+    with pytest.raises(RuntimeError, match=r"register_post_accumulate_grad_hook\(\) of a tensor inside .* register_hook\(\)"):
+        WAYS[way](lambda leaf: leaf.register_post_accumulate_grad_hook(print) and None)(X)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_views_of_a_leaf_of_the_program_have_its_history(dynamic: bool) -> None:
-    def f(x: Any) -> Any:
-        leaf = x.sin().detach().requires_grad_()
-        return leaf.t(), leaf[0]
-
-    def seen(x: Any, f: Any) -> Any:
-        a, b = f(x)
-        with torch.no_grad():
-            a.zero_()  # they share memory
-        return [(t.requires_grad, t.is_leaf, t.tolist(), t._base is a._base) for t in (a, b)], a._base.is_leaf
-
-    expected = seen(torch.ones(2, 3, requires_grad=True), f)
-    assert seen(runtime.wrap(torch.ones(2, 3), requires_grad=True), compiled(f, dynamic=dynamic)) == expected
+@pytest.mark.parametrize("way", WAYS)
+def test_a_leaf_that_shall_no_longer_require_grad_is_refused_as_a_leaf(way: str) -> None:
+    with pytest.raises(RuntimeError, match=r"a leaf inside .* keeps its flag\. detach\(\)"):
+        WAYS[way](lambda leaf: leaf.requires_grad_(False) and None)(X)
 
 
-def test_requires_grad_of_an_argument_with_a_view_among_the_arguments_is_refused() -> None:
-    """The view requires grad then, too. A call of tensors that share nothing has a program of its own."""
+def test_a_result_says_whether_it_retains_its_gradient() -> None:
+    def flags(x: Any) -> tuple[Any, ...]:
+        y, z = x * 2, x.sin()
+        y.retain_grad()
+        (y * z).sum().backward()
+        return y.retains_grad, z.retains_grad, x.retains_grad, y.grad * 1
 
-    def f(x: Any, view: Any) -> Any:
-        x.requires_grad_()
-        return view.sum() * 2 + x.sum()
-
-    x = torch.ones(3)
-    compiled_f = compiled(f)
-    with pytest.raises(RuntimeError, match=r"requires_grad_\(\) on argument 0, which shares memory with another one"):
-        compiled_f(x, x[1:])
-    assert compiled_f(torch.ones(3), torch.ones(2)).item() == 7.0
-    with pytest.raises(RuntimeError, match=r"requires_grad_\(\) on argument 0, which shares memory with another one"):
-        compiled_f(x, x[1:])
+    *found, gradient = jit(flags)(X.clone().requires_grad_())
+    assert found == [True, False, False] and torch.equal(gradient, X.sin())
