@@ -172,8 +172,8 @@ def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
         known = []
     names = []
     for path in paths:
-        kind, first, *rest = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
-        head = str(first) if kind == 1 or not isinstance(first, int) else known[first] if first < len(known) else f"args_{first}"
+        _, first, *rest = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
+        head = first if isinstance(first, str) else known[first] if first < len(known) else f"args_{first}"
         names.append("_".join([head, *map(str, rest)]))
     return names
 
