@@ -166,6 +166,13 @@ def test_a_write_by_a_number_reaches_the_argument() -> None:
     assert len(graphs) == 2
 
 
+def test_one_program_takes_any_number_and_any_size() -> None:
+    compiled, graphs = counted(lambda x, k: x * k, dynamic=True)
+    for k, n in ((0.5, 2), (1.5, 3), (2.5, 4), (3.5, 5)):
+        assert compiled(torch.ones(n), k).tolist() == [k] * n
+    assert len(graphs) == 2
+
+
 def test_second_derivatives_take_any_number() -> None:
     compiled, _ = counted(lambda x, k: (x * k).sin())
     for k in (0.5, 1.5, 2.5):
@@ -242,6 +249,8 @@ def test_numbers_of_another_kind_of_call_are_others() -> None:
         known.opened(("a",), of(value))
     assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == ([(False, int)], {0})
     assert known.opened(("a",), of(3.5)) == (of(3.5), frozenset()), "a float is another kind"
+    for constants in ([(False, bool, True)], [(False, bool, False)], of(2**62), of(-(2**62))):
+        assert known.opened(("d",), constants) == (constants, frozenset())
     assert known.opened(("a",), [(False, str, "x")]) == ([(False, str, "x")], frozenset())
     for value in (math.inf, -math.inf, math.nan):
         assert known.opened(("c",), of(value)) == (of(value), frozenset()), "which are constants"

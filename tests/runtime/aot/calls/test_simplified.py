@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
 from runtime import unwrap
-from runtime.aot import aot_function, aot_module_simplified, nop
+from runtime.aot import aot_module_simplified, nop
 from runtime.aot.calls.simplified import fake_mode_of, refuse_fake_state, state_of
 
 
@@ -322,11 +322,10 @@ def multiplied(x: Any) -> Any:
         return x @ x
 
 
-@pytest.mark.parametrize("simplified", [False, True])
-def test_what_a_program_computes_without_autocast_it_computes_so_in_a_region_of_autocast(simplified: bool) -> None:
+def test_what_a_program_computes_without_autocast_it_computes_so_in_a_region_of_autocast() -> None:
     x = torch.full((2, 2), 1.001)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        run: Any = aot_module_simplified(Calls(multiplied), (x,), nop) if simplified else aot_function(lambda x: (multiplied(x),), nop)
+        run = aot_module_simplified(Calls(multiplied), (x,), nop)
         for _ in range(2):
             (y,) = run(x)
             assert y.dtype is torch.float32 and torch.is_autocast_enabled("cpu")
@@ -347,7 +346,7 @@ def test_a_module_with_another_constant_is_told_apart() -> None:
     run = aot_module_simplified(module, (torch.zeros(2), module.constant), nop)
     assert run(torch.zeros(2), module.constant)[0].tolist() == [3.0, 3.0]
     for y in (torch.ones(2), module.constant):
-        with pytest.raises(AssertionError, match="^at compilation time the arguments and the tensors that the module closes over"):
+        with pytest.raises(AssertionError, match=r"^at compilation time the arguments and the tensors that the module closes over"):
             run(torch.zeros(2), y)
         module.constant = torch.ones(2)
 
@@ -355,13 +354,9 @@ def test_a_module_with_another_constant_is_told_apart() -> None:
 def test_a_class_is_described_by_what_it_consists_of() -> None:
     two = TwoTensor(torch.ones(2), torch.ones(2))
     run = aot_module_simplified(Sum(), (torch.ones(2), torch.ones(2)), nop)
-    with pytest.raises(
-        AssertionError, match=r"argument 1 is of another kind .*: a TwoTensor\(a=Tensor, b=Tensor.* of torch.float32, shape \[2\]"
-    ):
+    with pytest.raises(AssertionError, match=r"argument 1 .*: a TwoTensor\(a=Tensor, b=Tensor.* of torch.float32, shape \[2\]"):
         run(torch.ones(2), two)
-    with pytest.raises(
-        AssertionError, match=r"argument 0 is of another kind .*: a tensor of torch.float64, shape \[2\], strides \[1\] on cpu"
-    ):
+    with pytest.raises(AssertionError, match=r"argument 0 .*: a tensor of torch.float64, shape \[2\], strides \[1\] on cpu"):
         run(torch.ones(2).double(), torch.ones(2))
     with pytest.raises(AssertionError, match=r"argument 1 is of another kind than at compilation time: 3\. Compile"):
         run(torch.ones(2), 3)

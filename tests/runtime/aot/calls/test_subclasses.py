@@ -370,24 +370,6 @@ def test_a_subclass_that_does_not_say_what_it_consists_of_is_refused_by_name() -
             compiled(f)(*args)
 
 
-class Turned(TwoTensor):
-    """Takes the cosine where the program asks for the sine."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            return torch.cos(args[0]) if func is torch.sin else func(*args, **(kwargs or {}))
-
-
-def test_a_subclass_that_handles_functions_of_torch_is_refused() -> None:
-    x: Any = Turned(torch.zeros(2), torch.zeros(2))  # type: ignore[no-untyped-call]
-    for f, args in ((torch.sin, (x,)), (lambda: torch.sin(x), ())):
-        with pytest.raises(RuntimeError, match=r"a Turned is among .* whose __torch_function__ handles calls.*Use torch.compile"):
-            compiled(f)(*args)
-    run: Any = aot_module_simplified(make_fx(lambda x: (x * 2,))(torch.ones(2)), (x,), nop)  # captured before
-    assert same(run(x)[0], x * 2)
-
-
 def test_a_nested_tensor_is_refused_as_anywhere() -> None:
     x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
     with pytest.raises(NestedTensor):
