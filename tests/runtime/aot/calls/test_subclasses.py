@@ -14,7 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import tensor
-from runtime.aot import aot_function, aot_module, aot_module_simplified, explain, make_fx, min_cut_rematerialization_partition, nop
+from runtime.aot import aot_function, aot_module, aot_module_simplified, explain, min_cut_rematerialization_partition, nop
 from runtime.errors import NestedTensor
 from tests.runtime.aot.subclass_helpers import Opaque, Scaled, as_eager, as_in_torch, compiled, nested, numbers, parts, same, two
 

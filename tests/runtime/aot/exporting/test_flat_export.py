@@ -396,7 +396,7 @@ def test_a_loss_beyond_the_results_is_refused(index: int, n: int) -> None:
 
 
 def test_records_of_an_export_are_not_changed() -> None:
-    graph, s = aot_export_module(Calls(lambda w, x: ((w * x).sum(),)), (torch.ones(2),), trace_joint=True, output_loss_index=0)
+    _, s = aot_export_module(Calls(lambda w, x: ((w * x).sum(),)), (torch.ones(2),), trace_joint=True, output_loss_index=0)
     for record, name in ((MarkedLoss(0), "number"), (s, "parameters"), (s.backward_signature, "loss_output")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, name, None)

@@ -222,9 +222,7 @@ def test_a_branch_is_a_part_of_the_program() -> None:
 
 def test_a_constant_that_no_file_holds_is_refused_with_the_line() -> None:
     generator = torch.Generator()
-    with pytest.raises(
-        RuntimeError, match=r"a constant of type Generator, which a saved program cannot hold: .* It happened at .*test_program"
-    ):
+    with pytest.raises(RuntimeError, match=r"a constant of type Generator, .* It happened at .*test_program"):
         export(lambda x: x * torch.rand(2, generator=generator), (torch.ones(2),))
 
 
@@ -238,12 +236,9 @@ def test_a_parameter_of_the_session_stays_frozen_or_not(requires_grad: bool) -> 
     assert type(weight) is nn.Parameter and weight.requires_grad is requires_grad
 
 
-def test_constants_are_checked_with_and_without_the_guards_of_torch() -> None:
+def test_the_guards_of_torch_are_in_the_module_unless_its_caller_leaves_them_out() -> None:
     program = export(lambda x, k: x * k, (torch.ones(2), 1))
     with pytest.raises(AssertionError, match="size"):
         program.module()(torch.ones(3), 1)
-    for run in (program.module(), program.module(check_guards=False)):
-        with pytest.raises(RuntimeError, match="argument 1 was 1 at export and is a constant of the program; got True"):
-            run(torch.ones(2), True)
-    with pytest.raises(RuntimeError, match="to be equal to 2, but got 3"):
+    with pytest.raises(RuntimeError, match="to be equal to 2, but got 3"):  # the check of torch's that stands for them
         program.module(check_guards=False)(torch.ones(3), 1)
