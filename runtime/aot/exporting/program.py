@@ -172,7 +172,8 @@ def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
         known = []
     names = []
     for path in paths:
-        _, first, *rest = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
+        parts: list[Any] = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
+        _, first, *rest = parts
         head = first if isinstance(first, str) else known[first] if first < len(known) else f"args_{first}"
         names.append("_".join([head, *map(str, rest)]))
     return names

@@ -217,3 +217,37 @@ def test_a_version_advances_by_what_it_is_behind() -> None:
     leaves = [torch.ones(2), torch.ones(2), torch.ones(2)]
     count({0: 2, 2: 0}, leaves)
     assert [t._version for t in leaves] == [2, 0, 0]
+
+
+def test_a_write_without_grad_mode_leaves_the_history_of_an_argument() -> None:
+    def f(x: Any, w: Any) -> Any:
+        with torch.no_grad():
+            x.mul_(2)
+        return w * 3
+
+    x, w = leaf(1.0), leaf(1.0)
+    given = x * 5
+    aot_function(f, nop)(given, w)
+    (g,) = runtime.autograd.grad(given, x)
+    assert given.tolist() == [10.0] and g.tolist() == [5.0]
+
+
+def test_an_argument_with_overlaps_may_begin_anywhere_in_its_storage() -> None:
+    def f(x: Any) -> Any:
+        x[0].add_(1)
+        return x * 1
+
+    g = aot_function(f, nop)
+    for start in (0, 2, 1, 0):
+        base, expected = torch.arange(6.0), torch.arange(6.0)
+        f(expected[start : start + 4].unfold(0, 2, 1))
+        found = g(base[start : start + 4].unfold(0, 2, 1))
+        assert base.equal(expected) and found.equal(expected[start : start + 4].unfold(0, 2, 1))
+
+
+def test_an_inference_tensor_that_a_derivative_needs_is_refused_as_anywhere() -> None:
+    with torch.inference_mode():
+        t = torch.ones(1)
+    f = aot_function(lambda x, t: x * t, nop)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        f(leaf(1.0), t)

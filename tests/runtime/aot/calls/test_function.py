@@ -367,7 +367,8 @@ def test_a_subclass_that_handles_functions_of_torch_is_refused() -> None:
         with pytest.raises(RuntimeError, match=r"a Turned is among .* whose __torch_function__ handles calls.*Use torch.compile"):
             aot_function(f, nop)(*args)
     run: Any = aot_module_simplified(make_fx(lambda x: (x * 2,))(torch.ones(2)), (x,), nop)  # captured before
-    assert runtime.unwrap(run(x)[0]).b.tolist() == [0.0, 0.0]
+    whole: Any = runtime.unwrap(run(x)[0])
+    assert whole.b.tolist() == [0.0, 0.0]
 
 
 def multiplied(x: Any) -> Any:

@@ -234,11 +234,19 @@ def of(*values: Any) -> list[Any]:
 def test_a_number_is_an_input_from_its_first_change_on_unless_it_is_fixed() -> None:
     known = Numbers()
     assert known.opened((), of(1, 1.5)) == (of(1, 1.5), frozenset())
-    assert known.opened((), of(1, 2.5)) == ([*of(1), (False, float)], {1})
-    assert known.opened((), of(1, 1.5)) == ([*of(1), (False, float)], {1}), "for the first value too"
-    assert known.opened((), of(2, 2.5)) == ([(False, int), (False, float)], {0, 1})
+    assert known.opened((), of(1, 2.5)) == ([*of(1), (False, float)], frozenset((1,)))
+    assert known.opened((), of(1, 1.5)) == ([*of(1), (False, float)], frozenset((1,))), "for the first value too"
+    assert known.opened((), of(2, 2.5)) == (
+        [(False, int), (False, float)],
+        frozenset(
+            (
+                0,
+                1,
+            )
+        ),
+    )
     known.fix((), of(7, 7.5), [1])
-    assert known.opened((), of(3, 3.5)) == ([(False, int), *of(3.5)], {0})
+    assert known.opened((), of(3, 3.5)) == ([(False, int), *of(3.5)], frozenset((0,)))
     known.fix((), of(7, 7.5), [0])
     assert known.opened((), of(4, 4.5)) == (of(4, 4.5), frozenset())
 
@@ -247,13 +255,13 @@ def test_numbers_of_another_kind_of_call_are_others() -> None:
     known = Numbers()
     for value in (1, 2):
         known.opened(("a",), of(value))
-    assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == ([(False, int)], {0})
+    assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == ([(False, int)], frozenset((0,)))
     assert known.opened(("a",), of(3.5)) == (of(3.5), frozenset()), "a float is another kind"
     for constants in ([(False, bool, True)], [(False, bool, False)], of(2**62), of(-(2**62))):
         assert known.opened(("d",), constants) == (constants, frozenset())
     assert known.opened(("a",), [(False, str, "x")]) == ([(False, str, "x")], frozenset())
-    for value in (math.inf, -math.inf, math.nan):
-        assert known.opened(("c",), of(value)) == (of(value), frozenset()), "which are constants"
+    for real in (math.inf, -math.inf, math.nan):
+        assert known.opened(("c",), of(real)) == (of(real), frozenset()), "which are constants"
 
 
 def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +269,7 @@ def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(monkeypatch
     known = Numbers()
     for kind in ("a", "b", "a", "c"):
         known.opened((kind,), of(1))
-    assert known.opened(("a",), of(2)) == ([(False, int)], {0})
+    assert known.opened(("a",), of(2)) == ([(False, int)], frozenset((0,)))
     assert known.opened(("b",), of(2)) == (of(2), frozenset())
 
 

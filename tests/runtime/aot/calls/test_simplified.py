@@ -226,7 +226,7 @@ class Calls(nn.Module):
 
 
 def test_a_shared_parameter_or_buffer_is_there_under_each_name() -> None:
-    module = nn.Module()
+    module: Any = nn.Module()
     module.a = module.b = nn.Parameter(torch.ones(1))
     module.register_buffer("x", torch.ones(1))
     module.register_buffer("y", module.x)

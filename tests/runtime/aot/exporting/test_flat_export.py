@@ -340,7 +340,10 @@ def test_sizes_are_numbers_unless_a_fake_tensor_or_the_caller_makes_them_symbols
     def sizes(graph: Any) -> set[type]:
         return {type(n) for p in graph.graph.nodes if p.op == "placeholder" for n in p.meta["val"].shape}
 
-    x, flatten = torch.ones(2, 3, 4), lambda x: (x.flatten(1) * 2,)
+    def flatten(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x.flatten(1) * 2,)
+
+    x = torch.ones(2, 3, 4)
     module = Calls(lambda w, x: flatten(x))
     for dynamic in (None, False):
         assert sizes(aot_export_module(module, (x,), trace_joint=False, dynamic_shapes=dynamic)[0]) == {int}
