@@ -392,6 +392,19 @@ def test_the_loss_is_counted_from_either_end(index: int) -> None:
     assert graph(torch.ones(2), torch.tensor([3.0, 5.0]))[-1].tolist() == [3.0, 5.0]
 
 
+def test_the_first_argument_of_a_module_without_buffers_is_no_parameter() -> None:
+    def written(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        y.add_(1)
+        return ((w * x).sum(),)
+
+    x = torch.ones(2, requires_grad=True)
+    _, s = aot_export_module(Calls(written), (x, torch.ones(2)), trace_joint=True, output_loss_index=0)
+    backward = s.backward_signature
+    assert backward is not None and list(backward.gradients_to_parameters.values()) == ["w"]
+    assert list(backward.gradients_to_user_inputs.values()) == s.user_inputs[:1]
+    assert list(s.user_inputs_to_mutate.values()) == s.user_inputs[1:]
+
+
 @pytest.mark.parametrize(("index", "n"), [(-2, 1), (1, 1), (2, 2), (-3, 2)])
 def test_a_loss_beyond_the_results_is_refused(index: int, n: int) -> None:
     with pytest.raises(RuntimeError, match=f"output_loss_index is {index}, and the program returns {n} results"):
