@@ -372,7 +372,7 @@ def test_the_parts_that_differ_are_told_in_order() -> None:
 
 def test_a_digest_of_source_tells_files_apart_by_name_and_content(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
-    found = []
+    found: list[str] = []
     for files in ({"a.py": "1"}, {"a.py": "2"}, {"a.py": ""}, {"a.py": "1", "b.py": ""}, {"inner/a.py": "1"}, {"a.py": "2", "b.py": "1"}):
         for path, content in reversed(files.items()):
             (tmp_path / path).write_text(content)

@@ -116,6 +116,19 @@ def test_a_write_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.M
     assert [p.name for p in folder.path.iterdir()] == ["a.json"]
 
 
+def test_an_entry_is_made_beside_the_others_before_it_has_its_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    replace = os.replace
+
+    def noted(source: str, target: Path) -> None:
+        made.append(Path(source))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    folder.write("a", ENTRY)
+    assert [p.parent for p in made] == [folder.path] and made[0].suffix == ".unfinished"
+
+
 def test_an_entry_that_is_too_large_is_not_written(folder: Folder) -> None:
     folder.write("a", {"saved": "x" * LARGEST_ENTRY})
     assert folder.names() == []

@@ -359,11 +359,27 @@ def test_a_released_node_holds_nothing() -> None:
     assert not _node(y).saved and not _node(y).watched
 
 
+@pytest.mark.parametrize(("f", "there"), [(lambda x: x.sin(), True), (lambda x: x.exp() * 2, False), (lambda x: x * 2, True)])
+def test_without_kept_arguments_there_is_a_second_derivative_where_the_first_one_needs_the_same(f: Any, there: bool) -> None:
+    def second(f: Any) -> Any:
+        x = _leaf(1.0)
+        (g,) = runtime.autograd.grad(f(x), x, create_graph=True)
+        return runtime.autograd.grad(g, x)[0].item() if g.requires_grad else 0.0
+
+    if there:
+        assert second(aot.aot_function(f, aot.nop, keep_primals=False)) == pytest.approx(second(f))
+    else:
+        with pytest.raises(RuntimeError, match="it was compiled with keep_primals=False"):
+            second(aot.aot_function(f, aot.nop, keep_primals=False))
+    assert second(aot.aot_function(f, aot.nop)) == pytest.approx(second(f))
+
+
 def test_a_class_without_a_cotangent_has_no_gradient() -> None:
     x, y = (runtime.wrap(TwoTensor(torch.ones(2), torch.ones(2)), requires_grad=True) for _ in range(2))
     out, _ = aot.aot_function(lambda x, y: (x * 3, y * 2), aot.nop)(x, y)
     found = runtime.autograd.grad(out.sum(), (x, y), allow_unused=True)
-    assert runtime.unwrap(found[0]).b.tolist() == [3.0, 3.0] and found[1] is None
+    whole: Any = runtime.unwrap(found[0])
+    assert whole.b.tolist() == [3.0, 3.0] and found[1] is None
 
 
 class _Counts(runtime.autograd.Function):

@@ -185,6 +185,13 @@ def test_the_base_of_plain_members_is_all_that_they_share(requires_grad: bool) -
     assert based.plain[-1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0] and not isinstance(based.leaves[-1], runtime.Tensor)
 
 
+def test_each_group_has_a_base_of_its_own() -> None:
+    a, b = leaf(), leaf()
+    _, _, based = with_groups(a, a.detach(), b, b.detach())
+    assert [t.data_ptr() for t in based.plain[4:]] == [unwrap(t).data_ptr() for t in (a, b)]
+    assert all(mine is own for mine, own in zip(based.leaves[4:], based.plain[4:], strict=True))
+
+
 def test_one_tensor_that_is_given_twice_has_no_base() -> None:
     x = leaf()
     call, _, based = with_groups(x, x)

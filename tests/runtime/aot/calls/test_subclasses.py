@@ -395,10 +395,11 @@ def test_a_class_is_asked_for_the_context_and_for_another_class() -> None:
 
 
 def test_zeros_for_a_cotangent_have_the_sizes_and_dtypes_of_its_parts() -> None:
-    for t in (TwoTensor(*(torch.ones(2, 3, dtype=torch.float64, device="meta"),) * 2), two((2, 3))):
+    whole: list[Any] = [TwoTensor(*(torch.ones(2, 3, dtype=torch.float64, device="meta"),) * 2), two((2, 3))]
+    for t in whole:
         layout = layout_of(t)
         assert layout is not None
-        made = zeros_of(layout, parts_of(t))
+        made: Any = zeros_of(layout, parts_of(t))
         assert [(p.shape, p.dtype, p.device) for p in (made.a, made.b)] == [(t.a.shape, t.a.dtype, t.a.device)] * 2
         assert t.a.device.type == "meta" or not made.b.any()
 
